@@ -3,7 +3,6 @@
 import ctypes.util
 import functools
 import hashlib
-import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
@@ -11,10 +10,10 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from distbench import oom
 from distbench.case import CURRENT, Case, Device
@@ -22,6 +21,8 @@ from distbench.gpu_facts import gpu_facts
 
 RUN_ID = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
+
+T = TypeVar("T")
 
 CUPY = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Distributions that cupy comes in, by the version of CUDA."""
@@ -185,8 +186,8 @@ def search_path() -> str:
 
 
 def is_installed(package: str) -> bool:
-    """Whether Python would find *package*, which is not imported."""
-    return importlib.machinery.PathFinder.find_spec(package) is not None
+    """Whether Python would find *package*, which is not imported: one installed in place, too."""
+    return importlib.util.find_spec(package) is not None
 
 
 def folder_of(package: str) -> str:
@@ -266,26 +267,37 @@ def _gpu_names() -> tuple[str, ...]:
 
 
 def _gpu_memory() -> list[int]:
-    """Bytes of each GPU, in the order of their names."""
-    import pynvml
-
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(_gpu_names()))]
-    return [int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+    """Bytes of each GPU, in the order of their names; empty: not all of them tell it."""
+    return _of_each_gpu(lambda nvml, handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
 
 
 def _capabilities() -> list[float]:
-    """Compute capability of each GPU, in the order of their names."""
+    """Compute capability of each GPU, in the order of their names; empty: not all of them tell it."""
+
+    def capability(nvml: Any, handle: Any) -> float:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        return float(f"{major}.{minor}")
+
+    return _of_each_gpu(capability)
+
+
+def _of_each_gpu(ask: Callable[[Any, Any], T]) -> list[T]:
     import pynvml
 
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(_gpu_names()))]
-    pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
-    return [float(f"{major}.{minor}") for major, minor in pairs]
+    try:
+        return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(len(_gpu_names()))]
+    except pynvml.NVMLError:
+        # GPUs that share the memory of the host answer that they don't support the question
+        return []
 
 
 def _gpu_driver() -> str | None:
     import pynvml
 
-    return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
+    try:
+        return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
+    except pynvml.NVMLError:
+        return None
 
 
 def _gpu_facts() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,17 @@ def content(file: Path, most: int, *, follow: bool = False) -> bytes:
     if len(data) > most:
         raise _too_large(most)
     return data
+
+
+def part(file: Path, start: int, most: int) -> bytes:
+    """Up to *most* bytes of a regular file, from *start* on.
+
+    Raises:
+        OSError: it can't be read, or is no regular file.
+    """
+    with _regular(file, sys.maxsize, follow=False) as stream:
+        stream.seek(start)
+        return stream.read(most)
 
 
 def digest(file: Path, most: int) -> str:

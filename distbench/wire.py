@@ -18,13 +18,14 @@ import hashlib
 import hmac
 import json
 import secrets
-import select
+import selectors
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 TOKEN = "DISTBENCH_TOKEN"
 """Environment variable with the token of a run, for its agents."""
@@ -54,6 +55,24 @@ _LARGEST = 64 << 20
 # until the kernel ends a connection whose other host is gone (man 7 tcp)
 _USER_TIMEOUT_MS = 15_000
 _BEAT_S = 1.0
+
+
+class _HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+T = TypeVar("T", bound=int | _HasDescriptor)
+
+
+def ready(sources: Iterable[T], seconds: float | None) -> list[T]:
+    """Those of *sources*, descriptors or what has one, from which can be read, after up to *seconds*.
+
+    ``select`` has no room for a descriptor above 1,023, of which a controller of many agents has some.
+    """
+    with selectors.DefaultSelector() as selector:
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ, source)
+        return [key.data for key, _ in selector.select(seconds)]
 
 
 class WireError(Exception):
@@ -106,9 +125,16 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any], data: bytes = b"") -> None:
-        """Send *message*, unless the other end is gone; it gets *data*, unless empty, by the key ``data``."""
+        """Send *message*, unless the other end is gone; it gets *data*, unless empty, by the key ``data``.
+
+        Raises:
+            WireError: it is larger than what the other end takes.
+        """
         # JSON on one line has no line break of its own
         whole = b"\n".join([json.dumps(message).encode(), data]) if data else json.dumps(message).encode()
+        if len(whole) > _LARGEST:
+            # the other end would take it for what nobody has sent
+            raise WireError(f"a message of {len(whole):,} bytes, where {_LARGEST:,} are the most")
         with self._sending:
             frame = _LENGTH.pack(len(whole)) + self._mac(self._role, self._sent, whole) + whole
             self._sent += 1
@@ -123,7 +149,7 @@ class Wire:
         Raises:
             WireError: what came is not from the other end, or not in its order; the connection is closed.
         """
-        if not self.alive or not select.select([self._socket], [], [], seconds)[0]:
+        if not self.alive or not ready([self._socket], seconds):
             return []
         received = b""
         with suppress(OSError):
@@ -142,7 +168,7 @@ class Wire:
 
         Who starts ranks reads nothing meanwhile, and on a busy node imports take longer than silence may.
         """
-        if self.alive and select.select([self._socket], [], [], 0)[0]:
+        if self.alive and ready([self._socket], 0):
             return 0.0
         return time.monotonic() - self._heard_at
 

@@ -226,3 +226,17 @@ def test_what_is_waited_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> 
     for text in ("job 1: PENDING", "job 1: PENDING", "job 1: RUNNING"):
         lines.waiting(text)
     assert capsys.readouterr().err == "job 1: PENDING\njob 1: RUNNING\n"
+
+
+def test_news_after_more_than_a_reader_takes_at_once_are_read(tmp_path: Path) -> None:
+    line = json.dumps({"kind": "note", "text": "x" * 900}) + "\n"
+    with (tmp_path / PROGRESS_FILE).open("w") as stream:
+        for _ in range(66 * 1024):
+            stream.write(line)
+            stream.write("\n" * 100)
+        stream.write(json.dumps({"kind": "note", "text": "the last"}) + "\n")
+    reader, texts = Reader(tmp_path), []
+    while news := reader.news():
+        texts += [event.text for event in news]
+    assert len(texts) == 66 * 1024 + 1
+    assert texts[-1] == "the last"

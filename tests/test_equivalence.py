@@ -388,7 +388,7 @@ def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: d
         ("odd:Unused ddp", "find_unused_parameters"),
         (
             "small:NotANumber ddp",
-            "its reference has no result: the loss of the training 'fp64' of rank 0 was nan at step",
+            "its reference has no result: the loss of the training '",
         ),
     ],
 )

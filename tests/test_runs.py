@@ -77,3 +77,13 @@ def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_the_list(command, f
 def test_no_folder_is_an_error(command, tmp_path):
     code, _, errors = command("runs", str(tmp_path / "nothing"))
     assert (code, "no such folder" in errors) == (2, True)
+
+
+def test_the_latest_are_those_that_began_last_whatever_their_suites_are_called(command, tmp_path):
+    names = [f"warm-2026112{day}-100000Z-{day}aaaaaaa" for day in range(5)]
+    for name in ("hang-20261127-100000Z-bbbbbbbb", *names):
+        shutil.copytree(FROZEN, tmp_path / name)
+    code, _, errors = command("show", "nothere", "--out", str(tmp_path))
+    assert code == 2
+    assert "the latest: warm-20261121-" in errors
+    assert errors.strip().endswith("hang-20261127-100000Z-bbbbbbbb")

@@ -18,6 +18,7 @@ import pytest
 from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
+from distbench.errors import InfrastructureError
 from distbench.launchers.base import Job
 from distbench.launchers.nodes import COMMAND, Node
 from distbench.launchers.slurm import Slurm
@@ -242,3 +243,19 @@ def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path: Path) -> None:
         slurm.call("salloc", "-N2", f"--chdir={MODELS}", *command)
     (run,) = (tmp_path / "reports").iterdir()
     assert Finished(0, "", {}, run).record("ddp")["nodes"] == {"n1": [0], "n2": [1]}
+
+
+def test_a_scontrol_that_fails_is_told_with_what_it_said(inside: Callable[..., None], tmp_path: Path) -> None:
+    inside(SLURM_JOB_NODELIST="gpu[1-2]", SLURM_JOB_CPUS_PER_NODE="4(x2)")
+    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact controller' >&2\nexit 1\n")
+    with pytest.raises(InfrastructureError, match=r"scontrol show .* code 1: Unable to contact controller"):
+        Slurm().members()
+
+
+def test_what_slurm_has_not_told_is_named(
+    inside: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside()
+    monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
+    with pytest.raises(InfrastructureError, match="SLURM_JOB_CPUS_PER_NODE is not set"):
+        Slurm().members()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import resource
 import select
 import socket
 import struct
@@ -140,3 +142,29 @@ def test_an_end_that_is_alive_is_never_silent_for_long(connected: Callable[[], P
     for _ in range(3):
         assert controller.receive(2.5) == []
         assert controller.silent_s() < 1
+
+
+def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[], Pair]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        token = new_token()
+        controller, agent = wires(connected(), token, token)
+        assert agent.fileno() > 1023
+        controller.send({"hello": 1})
+        assert agent.receive(10) == [{"hello": 1}]
+        assert agent.silent_s() < 10
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Callable[[], Pair]) -> None:
+    token = new_token()
+    controller, agent = wires(connected(), token, token)
+    with pytest.raises(WireError, match=r"a message of 67,108,8\d\d bytes, where 67,108,864 are the most"):
+        controller.send({"a": 1}, b"x" * (64 << 20))
+    controller.send({"b": 2})
+    assert agent.receive(10) == [{"b": 2}]

@@ -5,7 +5,6 @@ The controller listens while they connect, and at no other time.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -20,7 +19,7 @@ from distbench import clock
 from distbench.launchers.base import Launch, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, Started, called
 from distbench.transfer import Arrivals, TransferError
-from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError
+from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError, ready
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _PATIENCE_S = 30.0
@@ -201,7 +200,7 @@ class Gathering:
         while len(self._met) < len(nodes) and time.monotonic() < end and not launch.given_up():
             if why := started.problem():
                 break
-            if select.select([self._listener], [], [], _POLL_S)[0]:
+            if ready([self._listener], _POLL_S):
                 threading.Thread(target=self._meet, args=[self._listener.accept()[0]], daemon=True).start()
         with self._meeting:
             self._is_over, met = True, self._met

@@ -1,7 +1,6 @@
 """The launcher's end of the socket to a warm parent of ranks (``distbench.worker.server`` is the other)."""
 
 import json
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 from distbench import oom
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place
 from distbench.processes import Share, ending, kill_tree, state
+from distbench.wire import ready
 
 _PATIENCE_S = 10.0
 # between an answer and the next question; a question costs a timed rank next to nothing, but not nothing
@@ -187,8 +187,7 @@ class Server:
             self.send({"ping": True})
             self._asked = True
         began = time.monotonic()
-        readable, _, _ = select.select([self._socket], [], [], seconds)
-        if not readable:
+        if not ready([self._socket], seconds):
             # only what was waited for counts: after a sleep of the machine it has slept, too
             self._silent_s += min(seconds, time.monotonic() - began) if self._asked else 0.0
             return []

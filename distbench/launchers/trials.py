@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.launchers.server import exit_of
 from distbench.processes import Share
 from distbench.trial import Sign, progress_file, write_progress
+from distbench.wire import ready
 
 _STATES_S = 2.0
 _SILENT_S = 5.0
@@ -39,7 +39,7 @@ class AgentHandle(Handle):
 
     def wait(self, seconds: float) -> list[Exit]:
         if not any(agent.has_news for agent in self._agents):
-            select.select(self._agents, [], [], seconds)
+            ready(self._agents, seconds)
         exits = []
         for agent in self._agents:
             for event in self._events(agent):

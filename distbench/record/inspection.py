@@ -37,7 +37,7 @@ _UNVERIFIED |= {
     "wandb",
     "pytest-benchmark",
 }
-_OF_RANKS = (_TRIAL_FILE, "rank", "warm_parent.log")
+_OF_RANKS = (_TRIAL_FILE, "rank", "node", "agents.log", "warm_parent.log", f".{RECORD_FILE}.")
 """How the names of files begin that a trial leaves next to its record."""
 
 

@@ -115,11 +115,11 @@ class Reader:
         """Events since the last call."""
         try:
             # opened anew each time: a network file system then asks its server
-            content = files.content(self._file, _MOST_BYTES)
+            content = files.part(self._file, self._offset, _MOST_BYTES)
         except OSError:
             return []
         # a line that is being written has no end yet
-        whole = content[self._offset : content.rfind(b"\n") + 1]
+        whole = content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [event for line in whole.splitlines() if (event := _event(line))]
 

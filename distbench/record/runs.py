@@ -115,4 +115,6 @@ def _hint(name: str, known: list[Run]) -> str:
     ids = {_id(run): run.folder.name for run in known}
     if near := difflib.get_close_matches(name, [*ids, *names], n=1):
         return f"did you mean {ids.get(near[0], near[0])}?"
-    return f"the latest: {', '.join(names[-5:])}" if names else "it has no runs"
+    # by when they began, which their names have before the id
+    latest = sorted(names, key=lambda each: each.split("-")[-3:])
+    return f"the latest: {', '.join(latest[-5:])}" if names else "it has no runs"

@@ -111,7 +111,8 @@ def _handled_by(handler: Callable[[int, Any], None], *signals: signal.Signals) -
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            # None: a handler that is not Python's, which can't be set again
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
 
 def _leave_terminal() -> None:

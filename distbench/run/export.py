@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
         UsageError: the folder *into* is not empty, or can't be created.
         InfrastructureError: the tracker failed; it leaves nothing behind.
     """
+    was_there = into.is_dir()
     try:
         into.mkdir(parents=True, exist_ok=True)
         if any(into.iterdir()):
@@ -30,6 +32,9 @@ def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
     except BaseException:
         # half of the curves could be mistaken for all, and would block the next attempt
         shutil.rmtree(into, ignore_errors=True)
+        if was_there:
+            with suppress(OSError):
+                into.mkdir()
         raise
 
 

@@ -237,7 +237,9 @@ class Watch:
         """Rank that is furthest behind; None if all are at the same step."""
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
         order = (*_SETTING_UP, *self._kind.phases, "done")
-        places = {r: (order.index(p.phase), p.step) if p else (-1, 0) for r, p in seen.items()}
+        # a plug-in may have phases that it does not declare
+        numbers = {phase: number for number, phase in enumerate(order)}
+        places = {r: (numbers.get(p.phase, 0), p.step) if p else (-1, 0) for r, p in seen.items()}
         behind = min(places.values())
         slow = [rank for rank, place in places.items() if place == behind]
         return slow[0] if len(slow) < len(places) else None

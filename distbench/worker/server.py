@@ -18,7 +18,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -43,6 +42,7 @@ from distbench.processes import (
     wake_without_parent,
 )
 from distbench.trial import log_file
+from distbench.wire import ready
 
 
 def serve(control: socket.socket, imports: list[str]) -> None:
@@ -92,7 +92,7 @@ class Server:
         self._send({"ready": os.getpid(), "cuda_touched": _spoils_children(), "answers": True})
         pending = b""
         while True:
-            readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
+            readable = ready([self._control.fileno(), self._wake_read], None)
             if self._wake_read in readable:
                 os.read(self._wake_read, 4096)
                 self._reap()

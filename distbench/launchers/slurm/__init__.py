@@ -6,8 +6,10 @@ environment variables).
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,11 +19,12 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.bounds import Bound, Positive
+from distbench.errors import InfrastructureError
 from distbench.launchers.base import Controller, Queue, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
 from distbench.launchers.slurm import script
-from distbench.launchers.slurm.queue import SlurmQueue, seconds_left
+from distbench.launchers.slurm.queue import PATIENCE_S, SlurmQueue, seconds_left
 
 # one step beside any other; agents end by themselves, and one that fails must not take the others along
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
@@ -86,7 +89,11 @@ class Slurm(Cluster):
     def members(self) -> Sequence[Node]:
         names = _names(os.environ["SLURM_JOB_NODELIST"])
         gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
-        cores = _counts(os.environ["SLURM_JOB_CPUS_PER_NODE"])
+        cores = _counts(_variable("SLURM_JOB_CPUS_PER_NODE"))
+        if len(cores) != len(names):
+            raise InfrastructureError(
+                f"SLURM_JOB_CPUS_PER_NODE is of {len(cores)} nodes, and SLURM_JOB_NODELIST of {len(names)}"
+            )
         counts = [int(gpus)] * len(names) if gpus.isdigit() else cores
         return [Node(*each) for each in zip(names, counts, cores, strict=True)]
 
@@ -112,10 +119,36 @@ def _is_inside() -> bool:
     return "SLURM_JOB_NODELIST" in os.environ and shutil.which("scontrol") is not None
 
 
+@functools.cache
 def _names(nodes: str) -> list[str]:
-    """Names of *nodes*, as Slurm abbreviates them: ``node[1-3,7]``."""
+    """Names of *nodes*, as Slurm abbreviates them: ``node[1-3,7]``.
+
+    Raises:
+        InfrastructureError: Slurm does not tell them.
+    """
     command = ["scontrol", "show", "hostnames", nodes]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InfrastructureError(f"{shlex.join(command)}: {error}") from error
+    if done.returncode or not done.stdout.split():
+        why = done.stderr.strip() or "it named no node"
+        told = f"{shlex.join(command)} exited with code {done.returncode}: {why}"
+        raise InfrastructureError(f"{told}; try again")
+    return done.stdout.split()
+
+
+def _variable(name: str) -> str:
+    """What Slurm has told by the environment variable *name*.
+
+    Raises:
+        InfrastructureError: it is not set.
+    """
+    if value := os.environ.get(name):
+        return value
+    raise InfrastructureError(
+        f"{name} is not set, as Slurm does in an allocation; start distbench inside of it"
+    )
 
 
 def _counts(text: str) -> list[int]:

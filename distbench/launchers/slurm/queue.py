@@ -21,7 +21,7 @@ _WAITING = (
     "SPECIAL_EXIT",
 )
 _RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 _NAME = re.compile(r"[0-9]+(;[\w.-]+)?")
 
 
@@ -40,7 +40,7 @@ class SlurmQueue(Queue):
         command = ["scontrol", *cluster, "--oneliner", "show", "job", number]
         try:
             asked = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S, errors="replace"
+                command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, errors="replace"
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -63,7 +63,7 @@ def seconds_left(number: str) -> float | None:
     """Seconds until job *number* reaches its time limit; None: it has none, or Slurm does not say."""
     command = ["squeue", "--noheader", f"--jobs={number}", "--format=%L"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     # [[days-]hours:]minutes:seconds, or a word
@@ -98,7 +98,7 @@ def _down(nodes: str, cluster: list[str]) -> str:
     which = ["--noheader", "--Node", f"--nodes={nodes}", "--states=down", "--format=%N: %E"]
     try:
         asked = subprocess.run(
-            ["sinfo", *cluster, *which], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+            ["sinfo", *cluster, *which], capture_output=True, text=True, check=False, timeout=PATIENCE_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -60,7 +60,8 @@ def main(asked: dict[str, Any]) -> int:
     tasks = asked["tasks"]
     codes = context.parallelize(range(tasks), tasks).barrier().mapPartitions(serve).collect()
     session.stop()
-    return int(max(codes))
+    # that of an agent which a signal has ended is negative
+    return max((int(code) if code >= 0 else 128 - int(code) for code in codes), default=0)
 
 
 if __name__ == "__main__":
