@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +36,14 @@ def content(file: Path, most: int, *, follow: bool = False) -> bytes:
     if len(data) > most:
         raise _too_large(most)
     return data
+
+
+def folders(folder: Path) -> list[Path]:
+    """Folders in *folder*, by name; none where it is not there, or goes away meanwhile."""
+    found: list[Path] = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        found = [Path(entry.path) for entry in entries if entry.is_dir()]
+    return sorted(found)
 
 
 def part(file: Path, start: int, most: int) -> bytes:

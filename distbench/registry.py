@@ -97,8 +97,10 @@ def options(plugin: type[Any]) -> list[Option]:
 
 
 def summary(plugin: type[Any]) -> str:
-    """First paragraph of the plug-in's docstring."""
-    return _first_paragraph(inspect.getdoc(plugin))
+    """First paragraph of the plug-in's docstring; empty: it has none of its own."""
+    doc = inspect.getdoc(plugin)
+    # what ``dataclass`` writes is its signature
+    return "" if doc and doc.startswith(f"{plugin.__name__}(") else _first_paragraph(doc)
 
 
 def has_options(kind: str) -> bool:
@@ -180,7 +182,7 @@ def _importing(file: str) -> Iterator[None]:
     """Whatever a plug-in raises, which is foreign code, is a message about its *file*."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
 
 

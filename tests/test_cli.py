@@ -91,6 +91,13 @@ def test_each_mistake_is_one_line_on_stderr(command, write):
         (["plan", "x.yaml", "--fast"], "No such option"),
         (["paln"], "No such command 'paln'"),
         (["list", "strategy"], "did you mean 'strategies'?"),
+        (["list", "", "zero"], "list: missing KIND before 'zero'; kinds: "),
+        (["list", "suite", "zero"], "list suite: takes no name, not 'zero'"),
+        (["init", "nofolder/x.yaml"], "nofolder/x.yaml: the folder nofolder does not exist"),
+        (
+            ["adopt", "x", "ddp", "--as", "torch", "--json", "--into", "y"],
+            "--json prints the files, and --into",
+        ),
         (["show", "nothing"], "nothing: no such run"),
         (["report", "."], "run.json is missing"),
     ],
@@ -324,3 +331,24 @@ def test_a_disk_without_room_is_said_before_anything_is_launched(write, tmp_path
     )
     assert "64.0 MiB; free some space" in done.stderr
     assert done.stdout == "code 2\n"
+
+
+def test_a_plugin_that_ends_the_process_is_named(command, tmp_path, monkeypatch):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "bad.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    code, output, errors = command("list", "strategies", "bad")
+    assert (code, errors) == (0, "")
+    assert "bad.py: this plug-in can't be imported: SystemExit(3)" in " ".join(output.split())
+
+
+def test_a_plugin_without_a_docstring_is_listed_without_one(command, tmp_path, monkeypatch):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "bare.py").write_text(
+        "from dataclasses import dataclass\nfrom distbench.strategies.single import Single\n\n\n"
+        "@dataclass(frozen=True)\nclass Bare(Single):\n    n: int = 3\n"
+    )
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    code, output, _ = command("list", "strategies", "bare", "--json")
+    assert code == 0
+    assert "Bare(" not in output

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from distbench import files
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 
@@ -87,3 +90,28 @@ def test_the_latest_are_those_that_began_last_whatever_their_suites_are_called(c
     assert code == 2
     assert "the latest: warm-20261121-" in errors
     assert errors.strip().endswith("hang-20261127-100000Z-bbbbbbbb")
+
+
+def test_files_that_go_away_while_they_are_counted_are_left_out(command, folder):
+    stop = threading.Event()
+
+    def write() -> None:
+        trial = next((folder / "tiny-new" / "trials").glob("*/0"))
+        record = (trial / "record.json").read_text()
+        while not stop.is_set():
+            # as records are written, in folders of their own beside and inside that of the trial
+            for place in (trial, trial.parent, trial.parent.parent):
+                with files.whole(place / "record.json") as new:
+                    new.write_text(record)
+            for place in (trial.parent, trial.parent.parent):
+                (place / "record.json").unlink()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(40):
+            code, _, errors = command("runs", str(folder), "--json")
+            assert (code, errors) == (0, "")
+    finally:
+        stop.set()
+        writer.join()

@@ -10,6 +10,7 @@ from statistics import median
 
 from distbench.case import Measure
 from distbench.errors import UsageError
+from distbench.files import folders
 from distbench.grouping import gathered
 from distbench.record.store import RUN_FILE, SUBMITTED, Run
 from distbench.units import count_text
@@ -59,7 +60,7 @@ def find_stored(name: str, out: Path) -> Run | None:
 
 def inside(out: Path) -> list[Run]:
     """Runs whose folders lie directly in *out*, by name."""
-    return [Run(file.parent) for file in sorted(out.glob(f"*/{RUN_FILE}"))]
+    return [Run(folder) for folder in folders(out) if os.path.lexists(folder / RUN_FILE)]
 
 
 def usual_times(
@@ -81,8 +82,8 @@ def usual_times(
 
 def waiting(out: Path) -> list[Run]:
     """Runs in *out* that were handed to an engine and have not begun."""
-    folders = (file.parents[1] for file in out.glob(f"*/{SUBMITTED}/request.json"))
-    return [Run(folder) for folder in folders if not (folder / RUN_FILE).exists()]
+    every = (folder for folder in folders(out) if (folder / SUBMITTED / "request.json").exists())
+    return [Run(folder) for folder in every if not (folder / RUN_FILE).exists()]
 
 
 def below(folder: Path) -> Iterator[Run]:

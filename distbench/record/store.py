@@ -39,7 +39,7 @@ from distbench.case import Case, Measure
 from distbench.clipping import clipped
 from distbench.decode import decoded
 from distbench.errors import InfrastructureError, RecordError, UsageError
-from distbench.files import slug, write_whole, writing
+from distbench.files import folders, slug, write_whole, writing
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, Status, check_format, files, owner, parquet, read_json
@@ -261,7 +261,8 @@ class Run:
 
     def _trial_folders(self, of_kind: str) -> list[Path]:
         """Folders in *of_kind*, that of a kind of job, that have a record."""
-        return [file.parent for file in sorted(self.folder.glob(f"{of_kind}/*/*/{RECORD_FILE}"))]
+        every = (trial for case in folders(self.folder / of_kind) for trial in folders(case))
+        return [trial for trial in every if os.path.lexists(trial / RECORD_FILE)]
 
 
 def _clipped(record: Record) -> Record:

@@ -54,6 +54,8 @@ def adopt(
 ) -> int:
     """Export a case as configuration for another tool."""
     options.check_word("--as", format_, FORMATS)
+    if as_json and into is not None:
+        raise UsageError("adopt: --json prints the files, and --into DIR writes them; use one of them")
     count = options.parsed("--for-parameters", parameters, _count)
     stored = runs.find(name, out)
     run = AnalysedRun.read(stored)

@@ -117,7 +117,7 @@ def gate(
             result = replace(result, since=pinned, stopped=pinned.stopped)
     with resumable(resume_with):
         _print(result, markdown=markdown, as_json=as_json)
-        _write(result, junit=junit, metrics=metrics, github=github)
+        _write(result, junit=junit, metrics=metrics, github=github, is_data=as_json or markdown)
     if result.stopped:
         return ended(result.stopped, resume_with)
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
@@ -223,14 +223,17 @@ def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
         say(view.text(result, width(), paint))
 
 
-def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool) -> None:
+def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool, is_data: bool) -> None:
+    """Write what goes beside the result; *is_data*: the standard output has JSON or Markdown alone."""
     for file, text in ((junit, outputs.junit), (metrics, outputs.openmetrics)):
         if file:
             with writing(file):
                 write_whole(file, text(result))
     if github:
+        # GitHub reads both
+        annotate = note if is_data else say
         for line in outputs.github(result):
-            say(line)
+            annotate(line)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
             with writing(Path(summary)), Path(summary).open("a") as stream:
                 stream.write(outputs.markdown(result) + "\n")

@@ -39,6 +39,8 @@ def init(
     """Write a first suite, with comments."""
     if file.exists():
         raise UsageError(f"{file}: exists, and is left as it is; name another file: distbench init FILE")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
     given = {"model": model, "devices": devices, "goal": goal}
     answers = _answers({**_asked(given), **{key: value for key, value in given.items() if value}})
     if template.is_own(answers.model):

@@ -28,12 +28,9 @@ def list_(
     check_forms("list", **{"json": as_json, "json-schema": as_schema})
     if as_schema and kind != _SUITE:
         raise UsageError("list --json-schema: only a suite has one: distbench list suite --json-schema")
+    _check(kind, name)
     if kind == _SUITE:
         return _list_suite(as_json=as_json, as_schema=as_schema)
-    if kind and kind not in registry.KINDS:
-        raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.KINDS, _SUITE))}")
-    if name and name not in registry.names(kind):
-        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.names(kind))}")
     kinds = [kind] if kind else list(registry.KINDS)
     asked = {kind: [name] if name else registry.names(kind) for kind in kinds}
     plugins = {kind: [_described(kind, each) for each in names] for kind, names in asked.items()}
@@ -48,6 +45,20 @@ def list_(
                 _print_card(card)
         say()
     return 0
+
+
+def _check(kind: str, name: str) -> None:
+    """See that there is such a *kind*, and a plug-in *name* of it; either may be empty."""
+    from distbench import registry
+
+    if name and not kind:
+        raise UsageError(f"list: missing KIND before {name!r}; kinds: {', '.join(registry.KINDS)}")
+    if name and kind == _SUITE:
+        raise UsageError(f"list suite: takes no name, not {name!r}; distbench list suite lists all keys")
+    if kind and kind not in (*registry.KINDS, _SUITE):
+        raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.KINDS, _SUITE))}")
+    if name and name not in registry.names(kind):
+        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.names(kind))}")
 
 
 def _list_suite(*, as_json: bool, as_schema: bool) -> int:

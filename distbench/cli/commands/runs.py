@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -95,17 +96,14 @@ def _name(run: Run, folder: Path) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files in *folder*; links are not followed."""
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(folder))
-
-
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
+    """Bytes of all files in *folder*; links are not followed, and what goes away meanwhile is left out."""
+    total = 0
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(Path(entry.path))
-            else:
-                yield entry
+            with suppress(FileNotFoundError):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                total += _size(Path(entry.path)) if is_folder else entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def _notes(rows: list[Row]) -> Iterator[str]:
