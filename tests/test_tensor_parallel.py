@@ -90,7 +90,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "fsdp: {mesh: {tp: 2}, cpu_offload: true}",
             4,
             {},
-            "tp does not support offload; set version: 2 and cpu_offload: false",
+            "mesh: {tp: 2} does not support offload; set cpu_offload: false",
         ),
         ("fsdp: {mesh: {tp: 2}, sharding: hybrid}", 2, {}, "hybrid sharding needs at least 2 ranks"),
     ],
@@ -249,8 +249,8 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
     asked = of("fsdp", 4, device="cuda", precision=bf16, batch=Batch(B, B // 2, 1))
     options = {"mesh": {"tp": 2}, "sequence_parallel": True, "loss_parallel": True}
     meshed = dataclasses.replace(asked, strategy=Choice("fsdp", options))
-    assert formats_for(Measured.of(meshed, {})) == ["torch", "torchtitan"]
-    (text,) = adopt("torchtitan", meshed, {}).files.values()
+    assert formats_for(Measured.of(meshed, {})) == ["torch", "torchtitan", "torchtitan-toml"]
+    (text,) = adopt("torchtitan-toml", meshed, {}).files.values()
     parallelism = tomllib.loads(text)["parallelism"]
     assert parallelism["tensor_parallel_degree"] == 2
     assert parallelism["data_parallel_shard_degree"] == 2
@@ -258,8 +258,10 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
     with pytest.raises(UsageError, match="--as accelerate: only a plain torch script or torchtitan's"):
         adopt("accelerate", meshed, {})
     plain = dataclasses.replace(asked, strategy=Choice("tp"), batch=Batch(B, B, 1))
-    with pytest.raises(UsageError, match="torchtitan's tensor parallelism always uses sequence parallelism"):
-        adopt("torchtitan", plain, {})
+    with pytest.raises(UsageError, match="tensor parallelism always uses sequence parallelism"):
+        adopt("torchtitan-toml", plain, {})
+    (newer,) = adopt("torchtitan", dataclasses.replace(plain, precision=bf16), {}).files.values()
+    assert "enable_sequence_parallel=False" in newer
 
 
 @pytest.mark.parametrize("sequence", [False, True])
@@ -279,7 +281,7 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
     with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
         adopt("torch", asked, {}, with_script=True)
     foreign = dataclasses.replace(asked, workload=Choice("mine"))
-    with pytest.raises(UsageError, match="plug-in workload mine are split is not in the record"):
+    with pytest.raises(UsageError, match="is in code of the user's own, which adopt does not run"):
         adopt("torch", foreign, {})
 
 

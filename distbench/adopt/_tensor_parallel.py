@@ -25,19 +25,6 @@ class Whole(ParallelStyle):
 
         return distribute_module(module, device_mesh, input_fn=enter, output_fn=leave)
 '''
-_PARTIAL = '''
-class Partial(ParallelStyle):
-    """A norm over each head, of which a rank has some: its gradients are summed over the ranks."""
-
-    def _apply(self, module, device_mesh):
-        def enter(_, inputs, mesh):
-            return tuple(DTensor.from_local(x, mesh, (Shard(x.ndim - 2),), run_check=False) for x in inputs)
-
-        def leave(_, output, mesh):
-            return output.to_local()
-
-        return distribute_module(module, device_mesh, input_fn=enter, output_fn=leave)
-'''
 _COLUMNS = '''
 class Columns(ColwiseParallel):
     """Linear layers split by outputs; those with the same input replicate it, and sum its gradient, once."""
@@ -115,9 +102,8 @@ def imports(measured: Measured) -> str:
     """Imports for ``functions`` and ``cut``."""
     if not (cut := measured.cut):
         return ""
-    splits = splits_of(measured)
-    sequence, partial = cut.sequence, bool(splits and splits.partial)
-    placements = ["Replicate", "Shard"] if sequence or cut.loss or partial else ["Replicate"]
+    sequence = cut.sequence
+    placements = ["Replicate", "Shard"] if sequence or cut.loss else ["Replicate"]
     styles = ["ColwiseParallel", "RowwiseParallel"]
     styles += ["SequenceParallel"] if sequence else []
     styles += ["loss_parallel"] if cut.loss else []
@@ -142,12 +128,11 @@ def functions(measured: Measured) -> str:
         **dict.fromkeys(splits.columns, "columns"),
         **dict.fromkeys(splits.rows, "RowwiseParallel(output_layouts=between)"),
         **dict.fromkeys(splits.whole, whole),
-        **dict.fromkeys(splits.partial, "Partial()"),
     }
     plan = "\n        ".join(f'"{name}": {style},' for name, style in styles.items())
     between, some = "Shard(1)" if cut.sequence else "Replicate()", _SOME if measured.pipeline else ""
     split = _SPLIT.format(between=between, plan=plan, some=some)
-    parts = [_COLUMNS, "" if cut.sequence else _WHOLE, _PARTIAL if splits.partial else "", split, _PLACE]
+    parts = [_COLUMNS, "" if cut.sequence else _WHOLE, split, _PLACE]
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 

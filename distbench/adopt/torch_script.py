@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench import registry, schedule
+from distbench import schedule
 from distbench.adopt import (
     _fsdp,
     _lossy,
@@ -15,7 +15,6 @@ from distbench.adopt import (
 )
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
-from distbench.analysis.text import one_line
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.single import Single
 
@@ -31,16 +30,13 @@ _USE = (
 
 
 def problems(measured: Measured) -> list[str]:
-    """Why a script can't express this case: the record does not say how the layers of a plug-in are split."""
+    """Why a script can't express this case."""
     name, pipeline = measured.case.workload.name, measured.pipeline
-    unknown = f"how the layers of the plug-in workload {one_line(name)} are split is not in the record"
-    is_foreign = name not in registry.built_in("workloads")
     by_plan = "the script can't split a model of transformers by the plans of its configuration"
     no_scale = "the script's pipeline does not support a loss scale"
     dynamic = "the script supports only a constant loss scale, not a dynamic one"
     sentences = {
         dynamic: measured.case.precision.is_scaled_dynamically and not measured.zero,
-        unknown: is_foreign and (measured.cut or pipeline),
         by_plan: name == "huggingface" and (measured.cut or pipeline),
         no_scale: pipeline and measured.case.precision.loss_scale,
     }
