@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -18,6 +20,7 @@ from distbench.plan import make
 from distbench.record.store import Run
 from distbench.report.page import render
 from distbench.suite import Suite
+from distbench.units import bytes_text
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 DATA_BLOCK = re.compile(r'<script type="application/json" id="([^"]+)">(.*?)</script>', re.DOTALL)
@@ -131,3 +134,63 @@ def test_the_sample_has_measured_and_unsupported_cases_and_a_verdict_for_each_me
     assert {case["case"] for case in shown["cases"] if "equivalence" in case["verdicts"]} == {
         name for name, status in statuses.items() if status == "measured"
     }
+
+
+def case_data(page: str) -> dict[str, dict[str, float]]:
+    """Values by case, as the page's script saves them as CSV and JSON."""
+    block = json.loads(dict(DATA_BLOCK.findall(page))["case-data"])
+    names = [column["name"] for column in block["columns"]]
+    place = block["facts"].index("case")
+    return {
+        facts[place]: {name: value[0] for name, value in zip(names, values, strict=True) if value}
+        for facts, values in block["cases"]
+    }
+
+
+def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
+    saved = case_data(stored)
+    rows = {row["case_name"]: row for row in csv.DictReader(io.StringIO(call_of("--csv")))}
+    plain = {each["case"]: each for each in json.loads(call_of("--json"))["cases"]}
+    terminal, markdown = call_of().splitlines(), call_of("--md").splitlines()
+    answer = json.loads((SAMPLE / "answer.json").read_text())
+    measured = [name for name, row in rows.items() if row["status"] == "measured"]
+    assert len(measured) == 5
+    for name in measured:
+        row, values = rows[name], plain[name]["values"]
+        for column in ("tokens_per_s", "memory_peak", "comm_bytes", "final_loss"):
+            told = values[column]
+            of_json = told["interval"]["value"] if told["interval"] else told["value"]
+            assert float(row[column]) == of_json == saved[name][column], (name, column)
+            assert told["low"] == min(told["trials"]) and told["high"] == max(told["trials"])
+        shown = (f"{float(row['tokens_per_s']):,.0f}", bytes_text(float(row["memory_peak"])))
+        label = plain[name]["label"]
+        (line,) = [line for line in terminal if line.split()[:2] == [label, "measured"]]
+        (cells,) = [line for line in markdown if line.startswith(f"| {label} | measured ")]
+        assert all(text in line and text in cells for text in shown), name
+    picked = rows[next(name for name in measured if plain[name]["label"] == answer["pick"])]
+    assert f"{float(picked['tokens_per_s']):,.0f} (" in answer["headline"]
+    assert bytes_text(float(picked["memory_peak"])) in answer["headline"]
+
+
+def test_raw_trials_are_the_same_in_sql_json_and_records() -> None:
+    sql = "select case_name, round, tokens_per_s, memory_peak from trials where status = 'measured'"
+    done = call("query", sql, str(SAMPLE), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    asked = {(row["case_name"], row["round"]): row for row in json.loads(done.stdout)}
+    assert len(asked) == 15
+    for each in json.loads(call_of("--json"))["cases"]:
+        for column in ("tokens_per_s", "memory_peak"):
+            told = each["values"].get(column)
+            for round_, value in zip(told["rounds"], told["trials"], strict=True) if told else ():
+                assert asked[each["case"], round_][column] == value
+    for file in SAMPLE.glob("trials/*/*/record.json"):
+        record = json.loads(file.read_text())
+        if record["status"] == "measured":
+            row = asked[record["case"]["name"], record["round"]]
+            assert row["tokens_per_s"] == record["values"]["tokens_per_s"]
+
+
+def call_of(*flags: str) -> str:
+    done = call("show", str(SAMPLE), *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -92,7 +92,7 @@ def document(
 ) -> dict[str, Any]:
     """The run as the page's script reads it: names once, numbers by place.
 
-    A value is [median, lowest, highest, trials] over trials, null where there is none.
+    A value is [what the tables show, lowest, highest, trials] over trials, null where there is none.
     """
     described = ("unit", "better", "over_ranks", "doc")
     return {
@@ -111,4 +111,4 @@ def document(
 
 def _value(row: CaseSummary, name: str) -> list[float] | None:
     estimate = row.values.get(name)
-    return [estimate.over_trials.value, estimate.low, estimate.high, estimate.n] if estimate else None
+    return [estimate.value, estimate.low, estimate.high, estimate.n] if estimate else None
