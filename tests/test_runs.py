@@ -58,6 +58,18 @@ def test_the_pick_is_what_the_report_stored_until_trials_are_added(command, list
     assert "distbench report" in command("runs", str(folder))[1]
 
 
+def test_a_pick_of_trials_that_were_measured_again_is_out_of_date(command, listed, folder):
+    assert command("report", str(folder / "tiny-new"))[0] == 0
+    assert [row["pick"] for row in listed() if row["run"] == "new"] != [None]
+    record = next((folder / "tiny-new").glob("trials/*/0/record.json"))
+    plain = json.loads(record.read_text())
+    plain["wall_s"] += 1
+    record.write_text(json.dumps(plain))
+    (row,) = [row for row in listed() if row["run"] == "new"]
+    assert row["pick"] is None
+    assert row["absent"]["pick"] == "trials have changed since it was stored"
+
+
 def test_a_damaged_run_is_named_and_hides_no_other(command, folder):
     (folder / "tiny-old" / "run.json").write_text("{")
     code, output, _ = command("runs", str(folder))

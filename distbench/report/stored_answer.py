@@ -6,6 +6,9 @@ To make it again takes about a second for a run of some 30 trials; to read it, a
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +18,10 @@ from distbench.analysis.run import AnalysedRun
 from distbench.bounds import Name
 from distbench.decode import decoded
 from distbench.errors import RecordError
-from distbench.record import read_json
-from distbench.record.store import write_json
+from distbench.files import digest
+from distbench.record import MOST_BYTES, read_json
+from distbench.record.contents import RECORD_FILE
+from distbench.record.store import Run, write_json
 
 FILE = "answer.json"
 
@@ -30,6 +35,9 @@ class StoredAnswer:
     pick: Name
     """Name of the recommended case; empty: none is."""
     headline: Name
+    digest: str = ""
+    """Of the records that it rests on (``digest_of``); if they have another now, it is out of date. Empty: it
+    was stored by a version that counted them alone."""
 
     @classmethod
     def of(cls, run: AnalysedRun) -> StoredAnswer:
@@ -44,11 +52,22 @@ class StoredAnswer:
         Raises:
             InfrastructureError: the file can't be written.
         """
-        write_json(folder / FILE, dataclasses.asdict(self))
+        digest = digest_of(Run(folder).trials())
+        write_json(folder / FILE, dataclasses.asdict(self) | {"digest": digest})
 
 
-def read(folder: Path, records: int) -> tuple[StoredAnswer | None, str]:
-    """The recommendation of the run in *folder*, which has so many *records*; None: why there is none."""
+def digest_of(trials: Sequence[Path]) -> str:
+    """SHA-256 of the records in the folders *trials*, in hex digits; what can't be read counts as empty."""
+    made = hashlib.sha256()
+    for trial in sorted(trials):
+        made.update("/".join(trial.parts[-3:]).encode())
+        with suppress(OSError):
+            made.update(digest(trial / RECORD_FILE, MOST_BYTES).encode())
+    return made.hexdigest()
+
+
+def read(folder: Path, trials: Sequence[Path]) -> tuple[StoredAnswer | None, str]:
+    """The recommendation of the run in *folder*, which has its *trials* there; None: why there is none."""
     file = folder / FILE
     if not file.exists():
         return None, "not stored"
@@ -56,6 +75,8 @@ def read(folder: Path, records: int) -> tuple[StoredAnswer | None, str]:
         stored = decoded(StoredAnswer, read_json(file), str(file))
     except RecordError as error:
         return None, str(error)
-    if stored.records != records:
+    if stored.records != len(trials):
         return None, "trials were added since it was stored"
+    if stored.digest and stored.digest != digest_of(trials):
+        return None, "trials have changed since it was stored"
     return stored, ""

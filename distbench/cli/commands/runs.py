@@ -70,8 +70,8 @@ def _row(run: Run, folder: Path) -> Row:
     place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     try:
         with from_anybody(str(run.folder)):
-            info, trials = run.info(), len(run.trials())
-            answer, missing = stored_answer.read(run.folder, trials)
+            info, found = run.info(), run.trials()
+            answer, missing = stored_answer.read(run.folder, found)
     except DistbenchError as error:
         return Row(
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
@@ -80,7 +80,7 @@ def _row(run: Run, folder: Path) -> Row:
     said: Cells = {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
     began = Cell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
     about: Cells = {"created": began, "suite": info.suite_name, "state": info.state, "cases": len(info.cases)}
-    return Row({**place, **about, "trials": trials, **said})
+    return Row({**place, **about, "trials": len(found), **said})
 
 
 def _waiting(run: Run, folder: Path) -> Row:
