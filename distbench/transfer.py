@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -66,8 +66,9 @@ class _Arriving:
 class Arrivals:
     """Puts files that come in pieces into a folder, each when it is whole."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, is_expected: Callable[[str], bool] = lambda _: True) -> None:
+        """Into *folder*, but nothing by a name that is not *is_expected*."""
+        self._folder, self._is_expected = folder, is_expected
         self._arriving: dict[str, _Arriving] = {}
 
     def take(self, message: dict[str, Any]) -> None:
@@ -77,7 +78,8 @@ class Arrivals:
             TransferError: its file is not to lie in the folder, or is not what was sent.
             OSError: it can't be written.
         """
-        name = message["piece"]
+        if not isinstance(name := message["piece"], str):
+            raise TransferError(f"{name!r} came, which is no name of a file")
         if message["at"] == 0:
             # one that was given up is sent again from its begin
             self._drop(name)
@@ -101,8 +103,10 @@ class Arrivals:
 
     def _begun(self, name: str) -> _Arriving:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.name:
+        if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
             raise TransferError(f"{name!r} came, which names no file in the folder of the run")
+        if not self._is_expected(name):
+            raise TransferError(f"{name!r} came, which is none of the files that its ranks write")
         place = self._folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         rename = ExitStack()

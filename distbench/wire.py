@@ -160,8 +160,19 @@ class Wire:
         messages = []
         while (data := self._frame()) is not None:
             text, _, rest = data.partition(b"\n")
-            messages.append({**json.loads(text), **({"data": rest} if rest else {})})
+            messages.append({**self._parsed(text), **({"data": rest} if rest else {})})
         return [message for message in messages if message]
+
+    def _parsed(self, text: bytes) -> dict[str, Any]:
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.close()
+            raise WireError(f"a message that is no JSON: {error}") from error
+        if not isinstance(message, dict):
+            self.close()
+            raise WireError("a message that is no mapping")
+        return message
 
     def silent_s(self) -> float:
         """Seconds since the other end was last heard; 0 while there is something that nobody has read yet.

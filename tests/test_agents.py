@@ -9,9 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 import pytest
@@ -32,8 +33,9 @@ from distbench.preparation import Journal
 from distbench.processes import tagged
 from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
+from distbench.transfer import pieces
 from distbench.trial import Sign, TrialFile, log_file, progress_file, read_progress
-from distbench.wire import CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
+from distbench.wire import AGENT, CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
 """A remote shell that stays on this host."""
@@ -577,3 +579,52 @@ def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finishe
         assert losses[0] == losses[1]
     assert near.record("ddp")["nodes"] == {}
     assert far.record("ddp")["nodes"] == {"near": [0], "far": [1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_taken"),
+    [
+        ("trials/a/0/rank2.json", True),
+        ("trials/a/0/rank3.error.json", True),
+        ("trials/a/0/rank2.near.log", True),
+        ("scratch/weights", True),
+        ("suite.yaml", False),
+        ("run.json", False),
+        ("trials/a/0/record.json", False),
+        ("trials/a/0/rank1.json", False),
+        ("trials/a/0/rank22.json", False),
+        ("trials/b/0/rank2.json", False),
+        ("trials/a/0/deep/rank2.json", False),
+        ("scratch/other", False),
+        ("../x", False),
+        ("trials/a/0/rank2.\0json", False),
+    ],
+)
+def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(
+    tmp_path: Path, name: str, is_taken: bool
+) -> None:
+    root, sent = tmp_path / "run", tmp_path / "sent"
+    root.mkdir()
+    (root / "suite.yaml").write_text("mine")
+    sent.write_text("theirs")
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as both:
+        ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+        roles = zip(ends, (AGENT, CONTROLLER), strict=True)
+        met = [both.submit(Wire, end, SECRET, role) for end, role in roles]
+        agent_end, own_end = [each.result() for each in met]
+    agent = Agent(own_end)
+    agent.copies_into(root)
+    agent.expect(PurePosixPath("trials/a/0"), range(2, 4), ["scratch/weights"])
+    for message in pieces(sent, name):
+        agent_end.send(*message)
+    agent_end.send({"exit": 0})
+    if is_taken:
+        soon(lambda: bool(agent.events()), "nothing came")
+        assert (root / name).read_text() == "theirs"
+    else:
+        with pytest.raises(LaunchError, match="came, which"):
+            soon(lambda: bool(agent.events()), "nothing came")
+        assert [file.name for file in root.rglob("*")] == ["suite.yaml"]
+    assert (root / "suite.yaml").read_text() == "mine"
+    agent.close()
+    agent_end.close()

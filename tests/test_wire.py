@@ -168,3 +168,21 @@ def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Call
         controller.send({"a": 1}, b"x" * (64 << 20))
     controller.send({"b": 2})
     assert agent.receive(10) == [{"b": 2}]
+
+
+@pytest.mark.parametrize(
+    "text", [b"no JSON", b"[1]", b"\xff\xfe", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}"]
+)
+def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(
+    connected: Callable[[], Pair], text: bytes
+) -> None:
+    token = new_token()
+    controller, agent = wires(connected(), token, token)
+    with agent._sending:
+        frame = len(text).to_bytes(4, "big") + agent._mac(AGENT, agent._sent, text) + text
+        agent._sent += 1
+        agent._socket.sendall(frame)
+    with pytest.raises(WireError, match="a message that is no"):
+        for _ in range(10):
+            controller.receive(1)
+    assert not controller.alive

@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -41,6 +41,9 @@ class Agent:
         self.log: Path | None = None
         """File of what it prints, such as a traceback; None: unknown."""
         self._arrivals: Arrivals | None = None
+        self._expected: set[str] = set()
+        """What its ranks leave for others, by path in the run's folder, and how the names of all else that
+        they write begin."""
         self._came = 0
 
     @property
@@ -51,7 +54,16 @@ class Agent:
     def copies_into(self, root: Path) -> None:
         """Have what comes of its copy of the run's folder in *root*, that folder here."""
         if self._arrivals is None:
-            self._arrivals = Arrivals(root)
+            self._arrivals = Arrivals(root, self._is_expected)
+
+    def expect(self, folder: PurePosixPath, ranks: range, leaves: Iterable[str]) -> None:
+        """Take from now on what its *ranks* write into *folder*, and what they leave by those paths."""
+        self._expected |= {*leaves, *(f"{folder / f'rank{rank}'}." for rank in ranks)}
+
+    def _is_expected(self, name: str) -> bool:
+        """Whether a file of that *name* is one of its ranks', and none of others or of the run itself."""
+        path = PurePosixPath(name)
+        return name in self._expected or f"{path.parent / path.name.partition('.')[0]}." in self._expected
 
     def meet(self) -> None:
         """Hear who it is.
@@ -201,7 +213,10 @@ class Gathering:
             if why := started.problem():
                 break
             if ready([self._listener], _POLL_S):
-                threading.Thread(target=self._meet, args=[self._listener.accept()[0]], daemon=True).start()
+                # strangers may have taken all descriptors, or be gone again
+                with suppress(OSError):
+                    connection = self._listener.accept()[0]
+                    threading.Thread(target=self._meet, args=[connection], daemon=True).start()
         with self._meeting:
             self._is_over, met = True, self._met
         if len(met) >= len(nodes):

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distbench.case import Device
@@ -161,7 +161,7 @@ class AgentSite(Site):
         port = 0
         for agent, share in placed:
             at = replace(share, address=placed[0][0].address, port=port)
-            agent.send({"launch": _request(launch, at, copies=agent.is_apart)})
+            _ask(agent, launch, at, copies=agent.is_apart)
             if share.has_rank_0:
                 # the others are told where they meet
                 port = _begun(agent, self._cluster.start_timeout)
@@ -184,7 +184,7 @@ class AgentSite(Site):
         placed = [(agent, Share(1, 1, address=agent.address)) for agent in builders]
         for agent, share in placed:
             node = "" if agent is first else agent.name
-            agent.send({"launch": _request(launch, share, copies=True, node=node)})
+            _ask(agent, launch, share, copies=True, node=node)
         for agent, _ in placed:
             _begun(agent, self._cluster.start_timeout)
         return Preparing(placed, self._end, launch.file)
@@ -246,8 +246,8 @@ class AgentSite(Site):
             self._started = None
 
 
-def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> dict[str, Any]:
-    """What an agent is asked to launch.
+def _ask(agent: Agent, launch: Launch, share: Share, *, copies: bool, node: str = "") -> None:
+    """Ask *agent* to launch its *share*, and take from it what comes of that.
 
     Args:
         copies: It is launched in the agent's copy of the run's folder.
@@ -255,7 +255,9 @@ def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> d
             what it leaves for other launches stays there.
     """
     left = [file.relative_to(root_of(launch)).as_posix() for file in launch.leaves] if not node else []
-    return {
+    folder = PurePosixPath(launch.file.parent.relative_to(root_of(launch)))
+    agent.expect(folder, range(share.first, share.first + share.count), left)
+    request = {
         "entry": launch.entry,
         "file": str(launch.file),
         "share": asdict(share),
@@ -268,6 +270,7 @@ def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> d
         "leaves": left if copies else None,
         "node": node,
     }
+    agent.send({"launch": request})
 
 
 def _names(agents: Sequence[Agent]) -> str:

@@ -104,9 +104,17 @@ class AgentHandle(Handle):
 
     def _heard(self, agent: Agent, event: dict[str, Any]) -> Exit | None:
         """The end of a rank that *agent* tells of, if it does."""
-        for rank, sign in event.get("signs", {}).items():
-            write_progress(progress_file(self._folder, int(rank)), Sign(**sign))
-        return exit_of(event) if "exit" in event else None
+        own = self.nodes[agent.name]
+        try:
+            signs = {int(rank): Sign(**sign) for rank, sign in event.get("signs", {}).items()}
+            ended = exit_of(event) if "exit" in event else None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._lost(LaunchError(f"{agent.name}: a message of another form: {error!r}")) from error
+        for rank, sign in signs.items():
+            if rank in own:
+                write_progress(progress_file(self._folder, rank), sign)
+        # what it says of the ranks of others is not believed
+        return ended if ended is None or ended.rank in own else None
 
     def _events(self, agent: Agent) -> list[dict[str, Any]]:
         try:
