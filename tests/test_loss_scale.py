@@ -39,7 +39,9 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+# this process imports DeepSpeed for it; its engine trains with the scale below
 @pytest.mark.train
+@pytest.mark.deep
 def test_the_scale_is_that_of_deepspeed_after_any_overflows(group: None) -> None:
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
