@@ -68,7 +68,7 @@ def test_any_other_error_is_the_jobs_own() -> None:
 def agreements(patience_s: float) -> list[Any]:
     import torch.distributed as dist
 
-    from distbench.worker.determinism import Agreement
+    from distbench.worker.rendezvous import Agreement
 
     store = dist.HashStore()
     return [Agreement(store, rank, 2, patience_s) for rank in range(2)]
@@ -78,17 +78,19 @@ def agreements(patience_s: float) -> list[Any]:
     ("lacking", "agreed"), [(("", ""), ""), (("put_", ""), "put_"), (("put_", "put_"), "put_")]
 )
 def test_what_one_rank_lacks_is_allowed_on_all_or_on_none(lacking: tuple[str, str], agreed: str) -> None:
+    from distbench.worker.determinism import lacking_on_any
+
     with ThreadPoolExecutor(2) as ranks:
-        said = ranks.map(lambda rank, own: rank.lacking(own), agreements(60), lacking)
-        assert list(said) == [agreed, agreed]
+        assert list(ranks.map(lacking_on_any, agreements(60), lacking)) == [agreed, agreed]
 
 
 def test_a_rank_that_lacks_what_the_others_do_without_is_refused() -> None:
     from distbench.strategies.base import Refused
+    from distbench.worker.determinism import lacking_on_any
 
     _, second = agreements(0.01)
     with pytest.raises(Refused, match=r"rank 1 needs put_, .* and others don't"):
-        second.lacking("put_")
+        lacking_on_any(second, "put_")
 
 
 def test_a_job_that_another_rank_has_to_do_again_is_done_again_here() -> None:

@@ -292,7 +292,7 @@ NOT_LOOKED_AT = """
 exclude:
   - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm, odd:NotAMeanForOne]}
   - {strategy: zero3, workload.user.model: small:NotANumber}
-  - {strategy: zero3, workload.user.model: odd:FailsInFp64}
+  - {strategy: zero3, workload.user.model: [odd:FailsInFp64, odd:FailsInFp64ForTwo]}
   - {strategy: ddp, workload.user.model: odd:DrawsInForward}
 """
 
@@ -302,7 +302,7 @@ def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Verdicts on models whose training is hard to compare, by model and strategy."""
     models = (
         "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce "
-        "NotAMeanForOne FailsInFp64"
+        "NotAMeanForOne FailsInFp64 FailsInFp64ForTwo"
     )
     named = ", ".join(f"odd:{name}" for name in models.split())
     suite = f"""{ODD}
@@ -323,8 +323,15 @@ def test_an_odd_model_is_compared_all_the_same(model: str, strategy: str, odd: d
 
 
 @pytest.mark.train
-def test_a_model_that_fails_in_fp64_is_checked_without_it(odd: dict[str, Any]) -> None:
-    found = odd["odd:FailsInFp64 ddp"]
+@pytest.mark.parametrize(
+    ("model", "reference"),
+    [("FailsInFp64", "reference/single/ws1/"), ("FailsInFp64ForTwo", "reference/fsdp/ws2/")],
+)
+def test_a_model_that_fails_in_fp64_is_checked_without_it(
+    model: str, reference: str, odd: dict[str, Any]
+) -> None:
+    found = odd[f"odd:{model} ddp"]
+    assert all(arm["reference"].startswith(reference) for arm in found["arms"])
     assert found["verdict"] in (EQUIVALENT, ROUNDING)
     assert len(found["arms"]) == 2
     for arm in found["arms"]:

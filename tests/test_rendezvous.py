@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,3 +23,19 @@ def test_after_the_start_ranks_may_wait_longer_for_each_other(monkeypatch: pytes
         assert store.timeout == datetime.timedelta(seconds=50), "new groups meet over it in the build"
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.train
+def test_ranks_hear_what_each_of_them_says_of_a_topic_this_time() -> None:
+    import torch.distributed as dist
+
+    from distbench.worker.rendezvous import Agreement
+
+    store = dist.HashStore()
+    first, second = (Agreement(store, rank, 2, patience_s=0.1) for rank in range(2))
+    with ThreadPoolExecutor(2) as ranks:
+        for said in (["it fails", "it fails"], ["", "it fails"], ["", ""]):
+            heard = ranks.map(lambda rank, own: rank.all_said("fp64", own), (first, second), said)
+            assert list(heard) == [said, said]
+    with pytest.raises(dist.DistStoreError):
+        second.all_said("fp64", "it fails, and the other is in a collective operation")

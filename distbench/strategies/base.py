@@ -30,6 +30,7 @@ from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
     import torch
+    from torch import distributed as dist
 
     from distbench.workloads.base import Workload
 
@@ -79,6 +80,8 @@ class Setting:
     found: Path | None = None
     """Folder, seen by rank 0, for what one trial of a run finds out for all; it need not exist yet. None:
     there is none."""
+    store: dist.Store | None = None
+    """Where the ranks have met; None: there is one rank, in no process group."""
     step: Step = field(default_factory=Step, compare=False)
     """The step that runs, which a feed begins."""
 

@@ -4,10 +4,8 @@ With warnings only, attention on CUDA keeps a backward pass that adds in any ord
 (ATen, attention_backward.cu), so nothing would repeat itself in bits for the sake of what few models do.
 """
 
-import datetime
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -15,47 +13,29 @@ import torch.distributed as dist
 
 from distbench.strategies.base import Refused
 from distbench.trial import STRICT
+from distbench.worker.rendezvous import Agreement
 
 T = TypeVar("T")
 
 # ATen's alertNotDeterministic, and torch._prims_common.alert_not_deterministic
 _LACKING = re.compile(r"(\S+) does not have a deterministic implementation")
-# the store keeps no empty values
-_NOTHING = "nothing"
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What the ranks of a trial say over their store: one that waits in a collective call hears nothing."""
+def lacking_on_any(agreement: Agreement, operation: str) -> str:
+    """The operation that some rank lacks, if this one lacks *operation*; empty: none does.
 
-    store: dist.Store
-    rank: int
-    size: int
-    patience_s: float
-    """Seconds that a rank which lacks an operation waits for the others, which are in the same step."""
-
-    def lacking(self, operation: str) -> str:
-        """The operation that some rank lacks, if this one lacks *operation*; empty: none does.
-
-        Raises:
-            Refused: this rank lacks one, and others neither lack one nor are done.
-        """
-        names = [f"determinism/{rank}" for rank in range(self.size)]
-        self.store.set(names[self.rank], operation or _NOTHING)
-        if operation:
-            self._await(names, operation)
-        # blocks until there is a value: a rank that is done waits for one that inspects what all have trained
-        said = [self.store.get(name).decode() for name in names]
-        return next((each for each in said if each != _NOTHING), "")
-
-    def _await(self, names: list[str], operation: str) -> None:
-        try:
-            self.store.wait(names, datetime.timedelta(seconds=self.patience_s))
-        except dist.DistStoreError as error:
-            raise Refused(
-                f"rank {self.rank} needs {operation}, of which torch has no deterministic form here, and "
-                "others don't: the model does different work on each rank, so nothing can be compared"
-            ) from error
+    Raises:
+        Refused: this rank lacks one, and others neither lack one nor are done.
+    """
+    try:
+        return next(filter(None, agreement.all_said("determinism", operation)), "")
+    except dist.DistStoreError as error:
+        if not operation:
+            raise
+        raise Refused(
+            f"rank {agreement.rank} needs {operation}, of which torch has no deterministic form here, and "
+            "others don't: the model does different work on each rank, so nothing can be compared"
+        ) from error
 
 
 def deterministically(job: Callable[[], T], agreed: Callable[[str], str]) -> tuple[T, str]:

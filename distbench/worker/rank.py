@@ -37,8 +37,8 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
-from distbench.worker.determinism import Agreement, deterministically
-from distbench.worker.rendezvous import connect, join
+from distbench.worker.determinism import deterministically, lacking_on_any
+from distbench.worker.rendezvous import Agreement, connect, join
 from distbench.worker.trainer import Delivery
 from distbench.worker.user_code import user_line
 from distbench.workloads.base import Workload
@@ -164,7 +164,7 @@ def _results(
     strategy: Strategy = registry.make("strategies", case.strategy)
     parts = [strategy.data_rank(each, processes) for each in range(processes)]
     found = weights.parents[1] / PREPARE_FOLDER
-    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts, found)
+    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts, found, store)
     job = functools.partial(kind.in_rank(), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()
@@ -172,7 +172,7 @@ def _results(
     if kind.deterministic:
         # before the parent takes ranks that wait for one another for hung
         agreement = Agreement(store, rank, processes, trial.limits.step / 2)
-        delivered, facts[DETERMINISM] = deterministically(job, agreement.lacking)
+        delivered, facts[DETERMINISM] = deterministically(job, functools.partial(lacking_on_any, agreement))
     else:
         delivered = job()
     for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:

@@ -2,9 +2,41 @@
 
 import datetime
 import os
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
+# the store keeps no empty values
+_NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks of a trial say over their store: one that waits in a collective call hears nothing."""
+
+    store: dist.Store
+    rank: int
+    size: int
+    patience_s: float
+    """Seconds that a rank which says something waits for the others, which are in the same step."""
+
+    def all_said(self, topic: str, said: str) -> list[str]:
+        """What each rank says of *topic*, by rank, as this one says *said*; empty: nothing.
+
+        Each rank has to call this equally often for a topic.
+
+        Raises:
+            DistStoreError: this rank says something, and another does not speak for ``patience_s``.
+        """
+        times = self.store.add(f"{topic}/{self.rank}", 1)
+        names = [f"{topic}/{times}/{rank}" for rank in range(self.size)]
+        self.store.set(names[self.rank], said or _NOTHING)
+        if said:
+            self.store.wait(names, datetime.timedelta(seconds=self.patience_s))
+        # blocks until there is a value: a rank that is done waits for one that inspects what all have trained
+        heard = [self.store.get(name).decode() for name in names]
+        return ["" if each == _NOTHING else each for each in heard]
 
 
 def join(

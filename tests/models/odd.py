@@ -184,6 +184,14 @@ class FailsInFp64(Small):
         return self.head(x.float() if x.dtype == torch.float64 else x)
 
 
+class FailsInFp64ForTwo(FailsInFp64, TooLargeForOne):
+    """A reference of one rank does not fit, and one of two fails in fp64."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.trouble(0)
+        return super().forward(tokens)
+
+
 def over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The mean over the letters of a batch: each rank has another number of them."""
     labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)

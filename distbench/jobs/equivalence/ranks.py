@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from distbench.worker.dropout import refuse_dropout, without_dropout
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
+from distbench.worker.rendezvous import Agreement
 from distbench.worker.room import lacking_for_fp64
 from distbench.worker.trainer import Delivery, Trainer
 from distbench.workloads import batch_norm, weights
@@ -85,7 +87,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     else:
         setting, dropped = without_dropout(setting)
     plain = Training("case", options.steps, setting.case, setting.weights, seed=setting.case.seed)
-    check = _Check(setting, phases, plain)
+    check = _Check(setting, phases, plain, trial.limits.step / 2)
     try:
         if options.role == REFERENCE:
             lacking = lacking_for_fp64(setting) if options.fp64 else "the suite asks for none (check.fp64)"
@@ -101,9 +103,9 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
 
 
 class _Check(Fingerprints):
-    def __init__(self, setting: Setting, phases: Phases, plain: Training) -> None:
+    def __init__(self, setting: Setting, phases: Phases, plain: Training, patience_s: float) -> None:
         super().__init__(setting)
-        self._phases, self._plain = phases, plain
+        self._phases, self._plain, self._patience_s = phases, plain, patience_s
         self._rounds = ""
         """Dtype to which gradients are rounded now."""
         self._exact: Literal["fp64", "fp32"] = "fp64"
@@ -144,16 +146,31 @@ class _Check(Fingerprints):
         try:
             self.train(name="fp64", case=self._exactly())
         except Exception as error:
-            # whatever a model raises that casts inside, or calls what has no fp64
-            # ranks of a sharded reference could go on apart, and what has no room is tried otherwise
-            is_alone = self._setting.world_size == 1
-            if not is_alone or lacks_determinism(error) or isinstance(error, torch.OutOfMemoryError):
+            # whatever a model raises that casts inside, or calls what has no fp64; what has no room is tried
+            # otherwise
+            if lacks_determinism(error) or isinstance(error, torch.OutOfMemoryError):
+                raise
+            told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+            if not self._all_fail(told):
                 raise
             traceback.print_exc()
             self.curve, self.tensors = [], []
-            told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
             return f"the model fails in it ({clipped(told, _LONGEST, 'the whole is in the log of the rank')})"
+        self._all_fail("")
         return ""
+
+    def _all_fail(self, told: str) -> bool:
+        """Whether all ranks of the reference fail alike, as this one does with *told*, and so in one place.
+
+        If others don't, they are in a collective operation, and no training can follow.
+        """
+        setting = self._setting
+        if setting.store is None:
+            return True
+        agreement = Agreement(setting.store, setting.rank, setting.world_size, self._patience_s)
+        with suppress(dist.DistStoreError):
+            return set(agreement.all_said("fp64", told)) == {told}
+        return False
 
     def _train_moved(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""
