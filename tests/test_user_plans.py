@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import Finished, call_outside
 from theory import against_theory
 
@@ -172,6 +171,8 @@ def test_numbers_of_plans_are_those_of_the_module() -> None:
 
 
 def test_stages_one_after_the_other_are_the_module() -> None:
+    import torch
+
     one = made()
     module = one.module()
     names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
