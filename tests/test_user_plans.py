@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Finished, call_outside
+from conftest import MODELS, Finished, call_outside
 from theory import against_theory
 
 from distbench import registry
@@ -96,9 +97,15 @@ def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite: Callable[...,
     assert record["values"]["skipped_share"] == 0
 
 
+@pytest.fixture(autouse=True)
+def models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the models of the tests found here, and by the process that lists their modules without torch."""
+    monkeypatch.syspath_prepend(MODELS)
+    monkeypatch.setenv("PYTHONPATH", str(MODELS), prepend=os.pathsep)
+
+
 def made(model: str = "Decoder", **plans: Any) -> User:
-    ((name, options),) = workload(model, **plans).items()
-    one: User = registry.make("workloads", Choice(name, {**options, "model": f"models.planned:{model}"}))
+    one: User = registry.make("workloads", Choice(*workload(model, **plans).popitem()))
     return one
 
 
