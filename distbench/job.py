@@ -1,6 +1,6 @@
 """What a trial is launched for: a kind of job, found among the plug-ins, and the options of its ranks.
 
-No room names a kind: what differs between kinds is asked of ``kinds``.
+What differs between kinds is asked of the kind itself; ``kinds`` lists them.
 """
 
 from __future__ import annotations

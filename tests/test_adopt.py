@@ -418,8 +418,8 @@ def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for() -> None
     assert wraps(ALL["fsdp"], SHARDED) == "Block"
     assert wraps(ALL["fsdp"], {"engine": "FSDPD", "unit_classes": ["FSDPCheckpointWrapper", "FSDPD"]}) is None
     assert wraps(ALL["fsdp1"], {"engine": "FullyShardedDataParallel", "unit_classes": ["A", "B"]}) is None
-    named = of("fsdp", workload=Choice("user", {"layer_classes": ["Mine", 'Ot"her']}))
-    assert wraps(named, SHARDED) == 'Mine,Ot"her'
+    named = of("fsdp", workload=Choice("user", {"layer_classes": ["Mine", 'Ot"her', "𐌰"]}))
+    assert wraps(named, SHARDED) == 'Mine,Ot"her,𐌰'
     unknown = adopt("accelerate", ALL["fsdp1"], {})
     assert [note for note in unknown.notes if "fsdp_transformer_layer_cls_to_wrap" in note]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -375,6 +378,33 @@ def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path: Path) -> None:
     assert tokens.problem(TOKENS) is None
     write_ids(file, np.full(100, 500))
     assert "500" in str(tokens.problem(TOKENS))
+
+
+def test_a_file_of_ids_is_read_by_one_command_for_those_that_follow(tmp_path: Path) -> None:
+    file, cache = tmp_path / "ids.bin", tmp_path / "cache"
+    path = write_ids(file, np.full(99, 5))
+    code = f"""
+from distbench.data.base import Shape
+from distbench.data.tokens import Tokens
+
+print(Tokens(path={path!r}).problem(Shape("tokens", 16, 256)))
+"""
+
+    def asked() -> str:
+        variables = {**os.environ, "DISTBENCH_CACHE": str(cache)}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+
+    assert asked() == "None\n"
+    # in its place, as old and as long: who reads it sees an id that is too large
+    written = file.stat().st_mtime_ns
+    with file.open("r+b") as ids:
+        ids.write(np.full(99, 500, dtype="<u2").tobytes())
+    os.utime(file, ns=(written, written))
+    assert asked() == "None\n"
+    (kept,) = (cache / "tokens").iterdir()
+    kept.write_text("{")
+    assert "500" in asked()
 
 
 @pytest.mark.parametrize(

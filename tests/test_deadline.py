@@ -61,6 +61,22 @@ def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) ->
     assert json.loads(resumed.stdout)["state"] == "finished"
 
 
+def test_a_suite_that_compare_runs_ends_as_a_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, out = tmp_path / "suite.yaml", str(tmp_path / "out")
+    suite.write_text(LATE)
+    assert call("run", str(suite), "--out", out).returncode == 0
+    (stored,) = Path(out).iterdir()
+    folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    done = call("compare", str(stored), str(suite), "--out", out, SLURM_JOB_ID="17")
+    (late,) = set(Path(out).iterdir()) - {stored}
+    assert done.returncode == 75
+    assert f"stopped after the trial in flight; resume with: distbench run --resume {late}" in done.stderr
+    assert done.stdout == ""
+
+
 def test_a_gate_against_a_stored_run_can_only_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

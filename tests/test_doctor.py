@@ -201,7 +201,7 @@ def test_a_launcher_whose_jobs_can_not_be_followed_examines_nothing_elsewhere(
 ) -> None:
     done = distbench("doctor", "--on", "pretend", "--nodes", "2", "--out", str(tmp_path / "runs"))
     assert done.returncode == 2
-    assert "--on pretend: a run there can't be followed from here" in done.stderr
+    assert "--on pretend: this launcher takes no jobs; run distbench doctor on that machine" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

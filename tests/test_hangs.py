@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -175,6 +178,32 @@ def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
 )
 def test_without_evidence_against_one_rank_nobody_is_blamed(logs: dict[int, str]) -> None:
     assert outside(logs) is None
+
+
+# both wait for a second rank that never comes
+ALONE = {
+    "join": 'join(0, 2, torch.device("cpu"), None, start_s=60, patience_s=60)',
+    "agreement": 'Agreement(torch.distributed.HashStore(), 0, 2, 60.0).all_said("fp64", "it fails")',
+}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("waits", ALONE)
+def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits: str) -> None:
+    code = f"""
+import faulthandler, torch
+from distbench.worker.rendezvous import Agreement, join
+
+faulthandler.dump_traceback_later(1, exit=True)
+{ALONE[waits]}
+"""
+    meets = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **meets}, capture_output=True, text=True, check=False
+    )
+    assert "rendezvous.py" in done.stderr, done.stderr
+    stack = done.stderr.replace("Thread 0x", "Current thread 0x", 1)
+    assert outside({0: stack, 1: ELSEWHERE}) == outside({0: WAITING, 1: ELSEWHERE})
 
 
 def test_only_a_state_that_lasts_is_evidence() -> None:

@@ -78,6 +78,15 @@ def test_a_damaged_run_is_named_and_hides_no_other(command, folder):
     assert "new  2026-03-01 10:00  frozen  finished" in output
 
 
+def test_a_plug_in_that_can_not_be_imported_is_no_fault_of_the_runs(command, folder, tmp_path, monkeypatch):
+    (tmp_path / "plug-ins" / "jobs").mkdir(parents=True)
+    (tmp_path / "plug-ins" / "jobs" / "mine.py").write_text("raise RuntimeError('not today')\n")
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "plug-ins"))
+    code, output, errors = command("runs", str(folder))
+    assert (code, output) == (2, "")
+    assert "mine.py: this plug-in can't be imported: RuntimeError('not today')" in " ".join(errors.split())
+
+
 def test_a_run_that_waits_for_its_engine_is_listed(listed, folder):
     (folder / "tiny-later" / "submitted").mkdir(parents=True)
     (folder / "tiny-later" / "submitted" / "request.json").write_text("{}")

@@ -141,10 +141,14 @@ def _yaml(config: dict[str, Any]) -> str:
     rows = []
     for key, value in config.items():
         if isinstance(value, dict):
-            rows += [f"{key}:", *(f"  {name}: {json.dumps(inner)}" for name, inner in value.items())]
+            rows += [f"{key}:", *(f"  {name}: {_value(inner)}" for name, inner in value.items())]
         else:
-            rows.append(f"{key}: {json.dumps(value)}")
+            rows.append(f"{key}: {_value(value)}")
     return "\n".join(rows) + "\n"
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _script(measured: Measured) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from distbench.adopt import _titan, base
@@ -117,10 +118,14 @@ def _parallelism(measured: Measured) -> dict[str, Any]:
     }
 
 
+def _value(value: Any) -> str:
+    """*value* in TOML, whose notation is JSON's but for infinity and for characters that JSON may escape."""
+    return "inf" if value == math.inf else json.dumps(value, ensure_ascii=False)
+
+
 def _toml(config: dict[str, dict[str, Any]]) -> str:
     sections = []
     for name, values in config.items():
-        # JSON's words for text, numbers and booleans are TOML's, but that for infinity is not
-        rows = [f"{key} = {json.dumps(value)}\n".replace("Infinity", "inf") for key, value in values.items()]
+        rows = [f"{key} = {_value(value)}\n" for key, value in values.items()]
         sections.append(f"\n[{name}]\n{''.join(rows)}")
     return "".join(sections)

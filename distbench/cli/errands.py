@@ -17,6 +17,7 @@ from distbench.record.store import storing
 from distbench.run.control import interruptible
 from distbench.suite import Suite
 
+_NO_JOBS = "this launcher takes no jobs; run distbench doctor on that machine"
 _LOOK_S = 1.0
 _UNANSWERED_S = 60.0
 
@@ -32,7 +33,7 @@ def elsewhere(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) 
         InfrastructureError: the engine refuses, or does not answer.
         KeyboardInterrupt: Ctrl-C; the job is cancelled.
     """
-    queue = queue_of(suite.launcher.name)
+    queue = queue_of(suite.launcher.name, _NO_JOBS)
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=".doctor-", dir=out.resolve()))

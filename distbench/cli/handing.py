@@ -128,18 +128,22 @@ def shell_text(submission: Submission) -> str:
     return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
 
 
-def queue_of(launcher: str) -> Queue:
+_UNFOLLOWED = "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+
+
+def queue_of(launcher: str, remedy: str = _UNFOLLOWED) -> Queue:
     """Queue of *launcher*, where its jobs can be followed.
+
+    Args:
+        launcher: Name of the launcher.
+        remedy: What is said where it has none.
 
     Raises:
         UsageError: it has none.
     """
     queue: Queue | None = registry.make("launchers", Choice(launcher)).queue()
     if queue is None:
-        raise UsageError(
-            f"--on {launcher}: a run there can't be followed from here; use distbench launch, or start "
-            "distbench where it is"
-        )
+        raise UsageError(f"--on {launcher}: {remedy}")
     return queue
 
 

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distbench.data._rows import OF_TOKENS, TokenRow, file_problem, kind_problem, tokens_problem
 from distbench.data.base import Merit, Shape
+from distbench.decode import decoded
+from distbench.env import cache_folder
+from distbench.errors import InfrastructureError, RecordError
+from distbench.files import content, write_whole
 
 if TYPE_CHECKING:
     import numpy as np
 
 _CHUNK = 1 << 24
+_MOST_BYTES = 1 << 12
+"""Of a file in the cache."""
+
+
+@dataclass(frozen=True)
+class _Range:
+    smallest: int
+    largest: int
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,10 @@ class Tokens(TokenRow):
         width = int(self.dtype.removeprefix("u").removeprefix("int")) // 8
         if state.st_size % width:
             return f"{what}: {state.st_size} bytes are not a whole number of {self.dtype} ids; check dtype"
-        smallest, largest = _range(self.path, self.dtype, (state.st_ino, state.st_size, state.st_mtime_ns))
-        if smallest < 0:
-            return f"{what}: contains a negative id, {smallest}; check dtype = {self.dtype}"
-        return tokens_problem(what, shape, state.st_size // width, largest)
+        ids = _range(self.path, self.dtype, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+        if ids.smallest < 0:
+            return f"{what}: contains a negative id, {ids.smallest}; check dtype = {self.dtype}"
+        return tokens_problem(what, shape, state.st_size // width, ids.largest)
 
     def merit(self, shape: Shape) -> Merit:
         doc = "Held-out cross-entropy of a token in nats; the held-out part is the last tenth of the file."
@@ -53,9 +68,24 @@ def _mapped(path: str, dtype: str) -> np.ndarray:
 
 
 @functools.cache
-def _range(path: str, dtype: str, state: tuple[int, int, int]) -> tuple[int, int]:  # noqa: ARG001 - a key
-    """Smallest and the largest id of the file, read once as long as *state* is the same."""
+def _range(path: str, dtype: str, state: tuple[int, ...]) -> _Range:
+    """Smallest and largest id of the file, which is read once as long as *state* is the same.
+
+    Reading all of a large one takes minutes, and every command asks, so the answer is kept in the cache.
+    """
+    decides = json.dumps([str(Path(path).resolve()), dtype, state])
+    file = cache_folder() / "tokens" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError, RecordError):
+        return decoded(_Range, json.loads(content(file, _MOST_BYTES)), str(file))
+    found = _read(path, dtype)
+    with suppress(OSError, InfrastructureError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(asdict(found)))
+    return found
+
+
+def _read(path: str, dtype: str) -> _Range:
     ids = _mapped(path, dtype)
     chunks = (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
     ranges = [(int(chunk.min()), int(chunk.max())) for chunk in chunks]
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
+    return _Range(min(low for low, _ in ranges), max(high for _, high in ranges))

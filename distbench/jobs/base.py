@@ -1,6 +1,7 @@
 """The seam of kinds of job: what a trial is for, from the section of a suite to the tasks of a run.
 
-Whoever needs a kind, its folder or its word asks ``distbench.job.kinds``; no room names one.
+``distbench.job.kinds`` lists the kinds with their folders and words. Only what serves one kind alone, as the
+gate does measuring, names it.
 """
 
 from __future__ import annotations

@@ -7,12 +7,15 @@ reports/<suite>-<time>-<id>/
     record.json         result of the trial; written last: without it there was no trial
     *.parquet           its samples and tables
     trial.json, rank<r>.log, ...
-  checks/, checkpoints/, convergence/
-                        the same for the trials of other jobs (``jobs``)
+  checks/, checkpoints/, collectives/, convergence/, sensitivity/, ...
+                        the same for the trials of other kinds of job (``jobs``), each in its ``folder``
   prepare/              logs of building C++ ops and initial weights before the trials, and what layers took
   scratch/              files that one trial leaves for another; removed when no longer needed
   report.html, report-lite.html, answer.json
                         the page, and the recommendation for lists of runs (``report.stored_answer``)
+  damaged/              trials that can't be read, set aside to be measured again (``setting_aside``)
+  tensorboard/, mlflow/, wandb/, pytest-benchmark/
+                        what was exported for trackers
   progress.jsonl        what was shown while it ran (``progress``)
   submitted/            if it was handed to an engine: to which, and how (``submitted``)
   .owner                which process runs trials in it (``owner``); empty between sessions

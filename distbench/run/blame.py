@@ -14,7 +14,7 @@ from pathlib import Path
 # a backward pass may wait for them out of sight
 _WAITS = re.compile(
     r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py"
-    r"|/distbench/worker/(?:rank|determinism)\.py"
+    r"|/distbench/worker/rendezvous\.py"
 )
 # what calls those, or computes: it tells nothing by itself
 _SILENT = re.compile(r"/torch/|/contextlib\.py")

@@ -22,7 +22,7 @@ from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
-from distbench.cli.stopping import resumable
+from distbench.cli.stopping import ended, resumable
 from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.record.store import Run, resume_command
@@ -53,7 +53,13 @@ def compare(
     if len(names) < 2:
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
     first = runs.find(names[0], out)
-    later = [_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]]
+    later: list[Run] = []
+    for name in names[1:]:
+        found = _found_or_run(name, out, context.obj, quiet=quiet)
+        if isinstance(found, int):
+            # half a run is not what was to be compared
+            return found
+        later.append(found)
     form = "json" if as_json else "md" if markdown else ""
     return _side_by_side(first, later, {out, first.folder.parent}, html, form)
 
@@ -105,15 +111,12 @@ def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
     return past((each for each in readable(different) if each.run_id not in known), ids)
 
 
-def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run:
-    """Run that *name* stands for; a suite file is run first."""
+def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
+    """Run that *name* stands for; a suite file is run first. The exit code, if that is stopped."""
     if Path(name).suffix not in (".yaml", ".yml"):
         return runs.find(name, out)
     execution = Execution.start(load(Path(name)), out, command)
-    with resumable(resume_command(execution.run.folder)):
-        with observer(quiet=quiet) as watcher:
-            was_stopped = execution.execute(watcher)
-        if was_stopped:
-            # half a run is not what was to be compared
-            raise KeyboardInterrupt
-    return execution.run
+    resume = resume_command(execution.run.folder)
+    with resumable(resume), observer(quiet=quiet) as watcher:
+        stopped_by = execution.execute(watcher)
+    return ended(stopped_by, resume) if stopped_by else execution.run

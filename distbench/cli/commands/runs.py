@@ -15,6 +15,7 @@ from distbench.cli.output import say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.errors import DistbenchError, UsageError
 from distbench.foreign import from_anybody
+from distbench.job import kinds
 from distbench.record import runs as stored
 from distbench.record.store import Run
 from distbench.report import stored_answer
@@ -58,6 +59,8 @@ def runs(
 
 
 def _sheet(folder: Path) -> Sheet:
+    # before any run is read: a plug-in that can't be imported is no fault of the runs
+    kinds()
     rows = [_row(run, folder) for run in stored.below(folder)]
     rows += [_waiting(run, folder) for run in stored.waiting(folder)]
     rows.sort(key=lambda row: str(row.value("created")), reverse=True)
