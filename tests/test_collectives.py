@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QUICK, Distbench, Finished
+from conftest import OF_OUR_OWN, QUICK, Distbench, Finished
 from records import case, failed, info, job_of, measured
 
 from distbench.analysis.attained import Alone
@@ -127,10 +127,10 @@ def test_a_mistake_in_the_section_is_named(
 def test_a_plan_has_them_once_for_each_number_of_devices(distbench: Distbench, tmp_path: Path) -> None:
     """Whatever the strategies; and under one id, whatever else the suite trains."""
     ids = []
-    for text in (SUITE, SUITE.replace("[ddp, fsdp]", "[zero]").replace("Small", "Uneven")):
-        text = text.replace(
-            "world_sizes: [2]", "world_sizes: [1, 2, 4]\nlauncher: {local: {oversubscribe: true}}"
-        )
+    small = SUITE.replace(*OF_OUR_OWN).replace(
+        "world_sizes: [2]", "world_sizes: [1, 2, 4]\nlauncher: {local: {oversubscribe: true}}"
+    )
+    for text in (small, small.replace("[ddp, fsdp]", "[zero]").replace("mlp", "{mlp: {depth: 3}}")):
         done = distbench("plan", written(tmp_path, text), "--json")
         planned = json.loads(done.stdout)
         trials = [(trial["case_id"], trial["round"]) for trial in planned["trials"]]

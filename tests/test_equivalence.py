@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Finished, call, run_in
+from conftest import OF_OUR_OWN, Finished, call, run_in
 from evidence import DDP, Noise, none, reference, rounding, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -457,7 +457,8 @@ def test_a_run_that_was_measured_is_checked_later(run_suite: Callable[..., Finis
 @pytest.mark.train
 def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
     suite = tmp_path / "mine.yaml"
-    suite.write_text(f"{SMALL.replace('trials: 0', 'trials: 1')}\nstrategies: [single]\nworld_sizes: [1]")
+    small = SMALL.replace(*OF_OUR_OWN).replace("trials: 0", "trials: 1")
+    suite.write_text(f"{small}\nstrategies: [single]\nworld_sizes: [1]")
     without, checked = call("plan", str(suite)).stdout, call("plan", str(suite), "--check").stdout
     assert "1 case, 1 trial " in without and "check trials" not in without
     assert "1 case, 1 trial " in checked and "4 check trials" in checked

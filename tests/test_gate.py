@@ -248,6 +248,7 @@ def test_two_arms_of_several_models_that_are_the_same_are_refused(repository: Pa
     assert "both arms would be the same: the suite has not changed since" in " ".join(done.stderr.split())
 
 
+@pytest.mark.deep
 def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> None:
     suite = repository / "suite.yaml"
     suite.write_text(suite.read_text().replace("bucket_cap_mb: 25}}", "bucket_cap_mb: 0.001}}, fsdp"))
@@ -260,6 +261,7 @@ def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> N
     assert result["skipped"] == {"fsdp/ws2/mb4/fp32": "new: the baseline has no such case"}
 
 
+@pytest.mark.deep
 def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
     done = gate(tmp_path, "--baseline", sys.prefix, suite=OWN_PROCESSES)
     assert done.code == 0, done.errors

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import PLUGINS, QUICK, Done, Finished
+from conftest import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
 from records import case, info, job_of, measured
 
 from distbench import job, registry
@@ -48,12 +48,12 @@ def test_the_kinds_of_job_have_words_and_folders_of_their_own() -> None:
 def test_a_plan_has_the_trials_of_a_kind_that_is_a_folder(
     distbench: Command, suite: Callable[[str], str]
 ) -> None:
-    done = distbench("plan", suite(PROBED), "--json")
-    planned = json.loads(done.stdout)
+    text = PROBED.replace(*OF_OUR_OWN)
+    planned = json.loads(distbench("plan", suite(text), "--json").stdout)
     assert [trial["job"] for trial in planned["trials"]] == ["probe"]
     assert planned["suite"]["probe"] == {"steps": 3}
     assert planned["suite"]["check"] is None
-    assert "1 probe trial" in distbench("plan", suite(PROBED)).stdout
+    assert "1 probe trial" in distbench("plan", suite(text)).stdout
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ check: {steps: 2, perturbed: 4, fp64: false}
 """
 
 
+@pytest.mark.deep
 @pytest.mark.train
 def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
     run_suite: Callable[..., Finished],
