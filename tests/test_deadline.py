@@ -61,32 +61,31 @@ def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) ->
     assert json.loads(resumed.stdout)["state"] == "finished"
 
 
-def test_a_suite_that_compare_runs_ends_as_a_run_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite, out = tmp_path / "suite.yaml", str(tmp_path / "out")
+@pytest.fixture
+def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A suite and a run of it, in an allocation that has ten seconds left by now."""
+    suite, out = tmp_path / "suite.yaml", tmp_path / "out"
     suite.write_text(LATE)
-    assert call("run", str(suite), "--out", out).returncode == 0
-    (stored,) = Path(out).iterdir()
+    assert call("run", str(suite), "--out", str(out)).returncode == 0
+    (stored,) = out.iterdir()
     folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    done = call("compare", str(stored), str(suite), "--out", out, SLURM_JOB_ID="17")
-    (late,) = set(Path(out).iterdir()) - {stored}
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    return suite, stored
+
+
+def test_a_suite_that_compare_runs_ends_as_a_run_does(late: tuple[Path, Path]) -> None:
+    suite, stored = late
+    done = call("compare", str(stored), str(suite), "--out", str(stored.parent))
+    (begun,) = set(stored.parent.iterdir()) - {stored}
     assert done.returncode == 75
-    assert f"stopped after the trial in flight; resume with: distbench run --resume {late}" in done.stderr
+    assert f"stopped after the trial in flight; resume with: distbench run --resume {begun}" in done.stderr
     assert done.stdout == ""
 
 
-def test_a_gate_against_a_stored_run_can_only_be_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suite, out = tmp_path / "suite.yaml", str(tmp_path / "out")
-    suite.write_text(LATE)
-    assert call("run", str(suite), "--out", out).returncode == 0
-    (stored,) = Path(out).iterdir()
-    folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-    done = call("gate", str(suite), "--baseline", str(stored), "--out", out, SLURM_JOB_ID="17")
+def test_a_gate_against_a_stored_run_can_only_be_started_again(late: tuple[Path, Path]) -> None:
+    suite, stored = late
+    done = call("gate", str(suite), "--baseline", str(stored), "--out", str(stored.parent))
     assert done.returncode == 75
     assert "start it again with the same command and more time" in done.stderr
     assert "round 1" not in done.stderr
