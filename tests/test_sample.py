@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -171,23 +170,6 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
     picked = rows[next(name for name in measured if plain[name]["label"] == answer["pick"])]
     assert f"{float(picked['tokens_per_s']):,.0f} (" in answer["headline"]
     assert bytes_text(float(picked["memory_peak"])) in answer["headline"]
-
-
-def test_compare_rests_on_the_intervals_that_show_has() -> None:
-    done = call("compare", str(SAMPLE), str(SAMPLE), "--json")
-    assert done.returncode == 0, done.stderr
-    (compared,) = json.loads(done.stdout)
-    changes = {pair["case"]: pair["changes"] for pair in compared["cases"]}
-    seen = 0
-    for each in json.loads(call_of("--json"))["cases"]:
-        for metric, change in changes.get(each["case"], {}).items():
-            if interval := each["values"].get(metric, {}).get("interval"):
-                half = math.log(interval["high"] / interval["value"])
-                assert change["before"] == change["after"] == interval["value"]
-                # of two independent numbers with the same interval
-                assert math.log(change["ratio"]["high"]) == pytest.approx(math.sqrt(2) * half), metric
-                seen += 1
-    assert seen == 10, "throughput and step time of five cases"
 
 
 def test_raw_trials_are_the_same_in_sql_json_and_records() -> None:

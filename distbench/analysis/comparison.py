@@ -147,7 +147,7 @@ def with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
     for column in (name for name in COLUMNS if name != EFFICIENCY):
         both = [row for row in fit if row[1].positive(column) and row[2].positive(column)]
         befores, afters = (
-            _intervals(side, column)
+            intervals([row.positive(column) for row in side], counted=column not in PACE)
             for side in ([before for _, before, _ in both], [after for _, _, after in both])
         )
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
@@ -158,13 +158,6 @@ def with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
     made = [replace(pair, changes=tuple(changes.get(pair.id, ()))) for pair in pairs]
     scaled = _efficiencies(made, past)
     return [replace(pair, changes=(*pair.changes, *scaled.get(pair.id, ()))) for pair in made]
-
-
-def _intervals(rows: Sequence[CaseSummary], column: str) -> list[Interval]:
-    """Intervals of *column*: those of a pace are the ones that its run shows."""
-    if column in PACE:
-        return [interval for row in rows if (interval := row.values[column].interval)]
-    return intervals([row.positive(column) for row in rows], counted=True)
 
 
 def _of_one_pace(changes: list[Change], before: CaseSummary, after: CaseSummary) -> list[Change]:
