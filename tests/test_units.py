@@ -57,13 +57,17 @@ def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percen
 @given(drawn.floats(1e-6, 1e6))
 @example(0.9996)
 @example(59.96)
+@example(60.5)
 @example(3599.6)
-def test_a_duration_is_right_to_half_a_percent_and_in_no_unit_too_small(seconds: float) -> None:
+@example(3659.0)
+def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(seconds: float) -> None:
     text = duration_text(seconds)
     assert "e+" not in text and not text.startswith(("1000 ms", "60 s", "60 min"))
     units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
     told = math.fsum(float(number) * units[unit] for number, unit in re.findall(r"([\d.e-]+) (\w+)", text))
-    assert told == pytest.approx(seconds, rel=0.0051 if seconds < 3600 else 0.0085)
+    # three digits of seconds, whole seconds of minutes, and whole minutes of hours
+    half = 0.0051 * seconds if seconds < 59.95 else 0.5 if seconds < 3599.5 else 30.0
+    assert told == pytest.approx(seconds, abs=half + 1e-9)
 
 
 @pytest.mark.parametrize(
