@@ -969,6 +969,6 @@ def test_no_code_that_a_record_names_is_run_to_export_it(
     options_of = {"sequence_parallel": True} if strategy == "tp" else {}
     one = of(strategy, workload=Choice(workload, options), options=options_of, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
-        with pytest.raises(UsageError, match="code of the user's own, which adopt does not run"):
+        with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
             adopt(format_, one, {})
     assert not ran.exists()

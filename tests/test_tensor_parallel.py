@@ -281,7 +281,7 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
     with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
         adopt("torch", asked, {}, with_script=True)
     foreign = dataclasses.replace(asked, workload=Choice("mine"))
-    with pytest.raises(UsageError, match="is in code of the user's own, which adopt does not run"):
+    with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
         adopt("torch", foreign, {})
 
 

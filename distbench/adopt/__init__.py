@@ -50,7 +50,7 @@ _AUTO_TP = (
 _PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
 _TIMED = "its stages were split by layer times (split: time), and the layers of each are not in the record"
 _LOSSY = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
-_OF_THE_USER = "where its model is split is in code of the user's own, which adopt does not run"
+_OF_THE_USER = "only the user's own code says where its model is split, and adopt does not run it"
 _ZERO_1 = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
 _IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 

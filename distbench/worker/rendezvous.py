@@ -22,7 +22,7 @@ class Agreement:
     """Seconds that a rank which says something waits for the others, which are in the same step."""
 
     def all_said(self, topic: str, said: str) -> list[str]:
-        """What each rank says of *topic*, by rank, as this one says *said*; empty: nothing.
+        """Say *said* of *topic*, and return what each rank says, by rank; an empty text says nothing.
 
         Each rank has to call this equally often for a topic.
 

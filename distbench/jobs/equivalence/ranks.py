@@ -156,6 +156,7 @@ class _Check(Fingerprints):
             traceback.print_exc()
             self.curve, self.tensors = [], []
             return f"the model fails in it ({clipped(told, _LONGEST, 'the whole is in the log of the rank')})"
+        # a rank that has failed waits to hear whether this one has
         self._all_fail("")
         return ""
 

@@ -92,7 +92,7 @@ class Slurm(Cluster):
         cores = _counts(_variable("SLURM_JOB_CPUS_PER_NODE"))
         if len(cores) != len(names):
             raise InfrastructureError(
-                f"SLURM_JOB_CPUS_PER_NODE is of {len(cores)} nodes, and SLURM_JOB_NODELIST of {len(names)}"
+                f"SLURM_JOB_CPUS_PER_NODE describes {len(cores)} nodes, SLURM_JOB_NODELIST names {len(names)}"
             )
         counts = [int(gpus)] * len(names) if gpus.isdigit() else cores
         return [Node(*each) for each in zip(names, counts, cores, strict=True)]
@@ -147,7 +147,7 @@ def _variable(name: str) -> str:
     if value := os.environ.get(name):
         return value
     raise InfrastructureError(
-        f"{name} is not set, as Slurm does in an allocation; start distbench inside of it"
+        f"{name} is not set; Slurm sets it in an allocation: start distbench inside one"
     )
 
 
