@@ -11,6 +11,8 @@ from distbench.launchers.local import Local
 from distbench.record.store import new_run_id
 
 _AT_FIRST = dict(os.environ)
+# pytest names the test in it; torch._inductor sets a folder of its own as it is imported here
+_NOT_OF_A_TEST = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
 _open: list[Site] = []
 
 
@@ -43,5 +45,5 @@ def _changed() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if _AT_FIRST.get(name) != value and name != "PYTEST_CURRENT_TEST"
+        if _AT_FIRST.get(name) != value and name not in _NOT_OF_A_TEST
     }

@@ -122,10 +122,12 @@ def test_time_and_size_of_all_of_it_are_kept(variant: tuple[str, Finished]) -> N
             assert 0 < values[column] < 60, case
             assert record["columns"][column]["unit"] == "s"
             assert record["columns"][column]["better"] == "lower"
-        took = {phase: max(seconds) for phase, seconds in record["phases"].items()}
-        assert took.keys() >= {"build", "check", "save", "load", "consolidate", "load full"}, case
-        assert took["save"] >= values["checkpoint_save_s"], case
-        assert sum(took.values()) <= record["wall_s"], case
+        phases = record["phases"]
+        assert phases.keys() >= {"build", "check", "save", "load", "consolidate", "load full"}, case
+        assert max(phases["save"]) >= values["checkpoint_save_s"], case
+        # of each rank by itself: while one still builds, another may wait for it in its check
+        for of_rank in zip(*phases.values(), strict=True):
+            assert 0 < sum(of_rank) <= record["wall_s"], case
 
 
 def test_nothing_large_is_left_behind(variant: tuple[str, Finished]) -> None:

@@ -452,6 +452,13 @@ def test_a_run_that_was_measured_is_checked_later(run_suite: Callable[..., Finis
     refused = call("run", "--resume", str(done.folder), "--check")
     assert refused.returncode == 2
     assert "was started with --check" in refused.stderr
+    # cuBLAS has no deterministic mode without it, and another workspace is another speed
+    files = list(done.folder.glob("*/*/0/record.json"))
+    assert {file.parts[-4] for file in files} == {"checks", "trials"}
+    for file in files:
+        variables = Finished.read(file)["environment"]["variables"]
+        asked = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if file.parts[-4] == "checks" else {}
+        assert {name: variables[name] for name in variables if name.startswith("CUBLAS")} == asked, file
 
 
 @pytest.mark.train

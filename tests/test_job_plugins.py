@@ -19,7 +19,6 @@ from distbench.gate.conclusion import demanded
 from distbench.record.store import Run
 from distbench.report import terminal
 from distbench.report.run_json import run_json
-from distbench.run.launch import job_environment
 from distbench.suite.gate import read
 
 Command = Callable[..., Done]
@@ -80,11 +79,6 @@ def test_it_may_be_switched_on_and_off_from_the_command_line(
     assert distbench("plan", suite(off)).returncode == 2, "nothing to do"
     done = distbench("plan", suite(off), "--set", "probe=true", "--json")
     assert json.loads(done.stdout)["suite"]["probe"] == {"steps": 2}
-
-
-def test_only_kinds_that_are_deterministic_get_the_deterministic_cublas() -> None:
-    asking = {kind.name for kind in job.kinds() if job_environment(job.Job(kind.name))}
-    assert asking == {kind.name for kind in job.kinds() if kind.deterministic} == {"check", "checkpoint"}
 
 
 def test_options_of_a_kind_that_is_not_installed_keep_what_all_kinds_share() -> None:

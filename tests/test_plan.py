@@ -674,6 +674,15 @@ def test_a_warm_parent_has_as_long_to_import_as_ranks_to_join(suite, tmp_path, g
     assert registry.make("launchers", sooner).patience_s(launch) == 3
 
 
+def test_measuring_and_checking_a_case_share_one_warm_parent(suite, tmp_path):
+    asked = suite(LARGE + "check: true\n")
+    # a check also trains the reference, which is single
+    tasks = [task for task in make(asked, CPU).trials if task.case.strategy.name == "zero"]
+    launches = [launch_for(tmp_path, asked, task) for task in tasks]
+    assert {task.job.kind for task in tasks} == {"measure", "check"}
+    assert len({(*launch.imports, *sorted(launch.environment.items())) for launch in launches}) == 1
+
+
 def test_a_limit_that_a_suite_sets_stays_as_it_is(suite):
     asked = suite(LARGE + "limits: {step: 7, trial: 50}\n")
     assert (limits(asked).step, limits(asked).trial) == (7, 50)

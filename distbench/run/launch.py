@@ -9,7 +9,7 @@ from distbench import registry
 from distbench.case import Case, Limits
 from distbench.env import cache_folder
 from distbench.errors import InfrastructureError
-from distbench.job import Job, kind_of
+from distbench.job import kind_of
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
 from distbench.plan.deadlines import limits_of
@@ -36,7 +36,6 @@ def launch_for(
         shape,
         processes=processes,
         nodes=launcher.nodes(processes, case.device),
-        environment={**shape.environment, **job_environment(job)},
         leftovers=strategy.leftovers,
         reads=[weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)],
         leaves=[folder / "scratch" / name for name in [task.leaves] if name],
@@ -107,12 +106,6 @@ def _inductor() -> dict[str, str]:
         # its own pool of processes would outlive ranks that are killed
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-
-
-def job_environment(job: Job) -> dict[str, str]:
-    """Environment variables that the ranks need for *job*."""
-    # without it cuBLAS has no deterministic mode (docs.nvidia.com/cuda/cublas, reproducibility)
-    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if kind_of(job.kind).deterministic else {}
 
 
 def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile:

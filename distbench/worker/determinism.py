@@ -4,6 +4,7 @@ With warnings only, attention on CUDA keeps a backward pass that adds in any ord
 (ATen, attention_backward.cu), so nothing would repeat itself in bits for the sake of what few models do.
 """
 
+import os
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,6 +20,14 @@ T = TypeVar("T")
 
 # ATen's alertNotDeterministic, and torch._prims_common.alert_not_deterministic
 _LACKING = re.compile(r"(\S+) does not have a deterministic implementation")
+
+
+def fix_cublas_workspace() -> None:
+    """Give cuBLAS the workspace that its deterministic mode needs; before this process first uses it.
+
+    Source: docs.nvidia.com/cuda/cublas, "Results reproducibility".
+    """
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
 def lacking_on_any(agreement: Agreement, operation: str) -> str:

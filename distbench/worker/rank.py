@@ -37,7 +37,7 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
-from distbench.worker.determinism import deterministically, lacking_on_any
+from distbench.worker.determinism import deterministically, fix_cublas_workspace, lacking_on_any
 from distbench.worker.rendezvous import Agreement, connect, join
 from distbench.worker.trainer import Delivery
 from distbench.worker.user_code import user_line
@@ -151,6 +151,9 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     """Ever more of the result of this rank; what it runs on goes to *place* as soon as it is known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
+    kind = kind_of(trial.job.kind)
+    if kind.deterministic:
+        fix_cublas_workspace()
     with phases.phase("start"):
         device = _device(case)
         place["device"] = _described(device)
@@ -158,7 +161,6 @@ def _results(
         patience_s = 2 * max(trial.limits.step, trial.limits.build) + 30
         store = join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
         connect(device)
-    kind = kind_of(trial.job.kind)
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
     strategy: Strategy = registry.make("strategies", case.strategy)
