@@ -63,6 +63,13 @@ class InfrastructureError(DistbenchError):
         super().__init__("; ".join(filter(None, (problem, advice))))
 
 
+class Null:
+    """A value that is null, where None means that there is no value."""
+
+
+NULL = Null()
+
+
 @dataclass(frozen=True)
 class Mistake:
     """One mistake in a suite: file, line, key, value, what is wrong and what to do."""
@@ -104,5 +111,18 @@ def _numbered(name: str) -> list[tuple[int, str]]:
 
 
 def _shorten(value: object, limit: int = 60) -> str:
-    text = repr(value)
+    text = _as_yaml(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _as_yaml(value: object) -> str:
+    """*value* as a suite would say it on one line."""
+    if value is None or value is NULL:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_as_yaml(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    return repr(value)

@@ -36,13 +36,13 @@ def write(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "place", "what"),
     [
-        (("batch:", "bach:"), ":2", "bach = {'global_batch_size': 8}: unknown key; did you mean 'batch'?"),
+        (("batch:", "bach:"), ":2", "bach = {global_batch_size: 8}: unknown key; did you mean 'batch'?"),
         (("8}", "eight}"), ":2", "batch.global_batch_size = 'eight': expected a whole number"),
         (("8}", "-8}"), ":2", "batch.global_batch_size = -8: must be at least 1"),
         (
             ("8}", "8, global_batch_size: 4}"),
             ":2",
-            "batch.global_batch_size: duplicate key (first on line 2)",
+            "batch.global_batch_size: duplicate key; keep one",
         ),
         (("ddp", "dddp"), ":3", "strategies[1] = 'dddp': unknown; did you mean 'ddp'?"),
         (

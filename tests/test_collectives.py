@@ -123,6 +123,22 @@ def test_a_mistake_in_the_section_is_named(
     assert place in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--factor", "1"), "--factor 1: collectives.factor = 1: must be at least 2"),
+        (("--dtypes", "fp33"), "--dtypes fp33: collectives.dtypes[0] = 'fp33': did you mean 'fp32'?"),
+        (("--sizes", "4XiB"), "--sizes 4XiB: collectives.sizes = ['4XiB']"),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_option(
+    distbench: Distbench, asked: tuple[str, str], told: str
+) -> None:
+    done = distbench("collectives", *asked)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
 @pytest.mark.train
 def test_a_plan_has_them_once_for_each_number_of_devices(distbench: Distbench, tmp_path: Path) -> None:
     """Whatever the strategies; and under one id, whatever else the suite trains."""

@@ -284,8 +284,9 @@ def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
         (("--env", "A"), "--env 'A': expected NAME=VALUE"),
         (("--self-test", "--inconclusive", "maybe"), "--inconclusive = 'maybe'"),
         (("--self-test", "--set", "gate.tokens_per_s=0"), "gate.tokens_per_s = 0: must be above 0"),
-        (("--self-test", "--max-pairs", "0"), "gate.max_pairs = 0: must be at least 3"),
-        (("--self-test", "--minutes", "0"), "gate.minutes = 0.0: must be above 0"),
+        (("--self-test", "--max-pairs", "0"), "--max-pairs 0: gate.max_pairs = 0: must be at least 3"),
+        (("--self-test", "--minutes", "0"), "--minutes 0.0: gate.minutes = 0.0: must be above 0"),
+        (("--set-baseline", "measure.steps=x"), "--set-baseline measure.steps=x: measure.steps = 'x'"),
     ],
 )
 def test_bad_options_are_refused_before_anything_runs(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,6 +13,7 @@ from distbench.case import Measure, Optimizer
 from distbench.errors import SuiteError
 from distbench.plan import make
 from distbench.suite import Overrides, Suite, load
+from distbench.suite.checking import check
 
 MINIMAL = """\
 workload: transformer
@@ -168,7 +171,7 @@ MISTAKES = [
     ("optimizer: [{name: lion, eps: 1}, adamw]", "optimizer[0].eps = 1: lion does not read it (but "),
     ("optimizer: {name: [sgd, adafactor], betas: [0.8, 0.9]}", "sgd does not read it (but lr, momentum, "),
     ("include: [{optimizer.name: sgd, optimizer.eps: 1}]", "mine.yaml:4: include[0].optimizer.eps = 1: sgd"),
-    ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
+    ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = true: expected a number"),
     ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),
     ("launcher: locale", "mine.yaml:4: launcher = 'locale': unknown; did you mean 'local'?"),
     ("metrics: [memry]", "mine.yaml:4: metrics[0] = 'memry': unknown; did you mean 'memory'?"),
@@ -220,7 +223,7 @@ MISTAKES_IN_STRATEGIES = [
         "[{zero: {reduce_bucket_size: 0}}]",
         "mine.yaml:3: strategies[0].zero.reduce_bucket_size = 0: must be at least 1",
     ),
-    ("[{ddp: {}, fsdp: {}}]", "strategies[0] = {'ddp': {}, 'fsdp': {}}: expected a name"),
+    ("[{ddp: {}, fsdp: {}}]", "strategies[0] = {ddp: {}, fsdp: {}}: expected a name"),
     ("[]", "mine.yaml:3: strategies: empty"),
     ("ddp", "mine.yaml:3: strategies = 'ddp': expected a list"),
 ]
@@ -260,7 +263,7 @@ def test_what_is_required_is_said_to_be_missing(write):
         ("- a\n", "mine.yaml:1: expected a mapping (key: value) at the top level, found a list"),
         ("a: [1\nb: 2\n", "mine.yaml:2: not YAML"),
         ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
-        ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: duplicate key (first on line 1)"),
+        ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: duplicate key; keep one"),
         ("workload: x\nseed: 1\nworkload: y\n", "mine.yaml:3: workload: duplicate key (first on line 1)"),
         pytest.param(
             "[" * 5000, "nested deeper than", marks=pytest.mark.drill("a suite nested 5,000 levels deep")
@@ -382,8 +385,11 @@ def test_what_set_gives_is_not_varied_any_more(write):
             "--set measure.stepz=10: measure.stepz = 10: unknown key; did you mean 'steps'?",
         ),
         ("measure.steps=ten", "--set measure.steps=ten: measure.steps = 'ten': expected a whole number"),
+        ("measure.steps=null", "--set measure.steps=null: measure.steps = null: expected a whole number"),
+        ("measure.steps=-.inf", "--set measure.steps=-.inf: measure.steps = '-.inf': a number must be finite"),
+        ("measure={steps: 1, steps: 2}", "steps: 2}: measure.steps: duplicate key; keep one"),
         ("measure.steps", "--set measure.steps: expected key=value"),
-        ("measure.steps=[1", "--set measure.steps=[1:1: not YAML"),
+        ("measure.steps=[1", "--set measure.steps=[1: measure.steps: not YAML"),
         ("seed.x=1", "--set seed.x=1: seed.x: seed has no keys below"),
         ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: index out of range"),
         (
@@ -402,6 +408,15 @@ def test_what_set_gives_is_not_varied_any_more(write):
 def test_a_mistake_on_the_command_line_names_the_option(write, setting, message):
     (mistake,) = refusal(write(MINIMAL + "seed: 1\n"), setting)
     assert message in mistake
+
+
+def test_allowed_words_are_listed_whole():
+    @dataclass(frozen=True)
+    class Section:
+        kind: Literal["this or that", "orbit", "it, too"]
+
+    _, (finding,) = check(Section, {"kind": "x"}, ("section",))
+    assert finding.message == "Allowed: it, too, orbit, this or that"
 
 
 def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -58,8 +59,12 @@ def overrides(
     *,
     check: bool = False,
     on: str = "",
+    spelled: Mapping[str, str] = MappingProxyType({}),
 ) -> Overrides:
     """Overrides of a suite from the options of a command.
+
+    Args:
+        spelled: A setting in *set_* -> the option that stands for it, if that is not ``--set``.
 
     Raises:
         UsageError: the world sizes are not numbers.
@@ -67,7 +72,7 @@ def overrides(
     from distbench.suite import Overrides
 
     sizes, jobs = parsed("--world-sizes", world_sizes, counts), ["check"] if check else []
-    return Overrides(set=set_, only=only, world_sizes=sizes, device=device or None, jobs=jobs, on=on)
+    return Overrides(set_, only, sizes, device or None, jobs, on, spelled)
 
 
 def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.bounds import Bound
 from distbench.case import deciding
-from distbench.errors import UsageError, did_you_mean
+from distbench.errors import NULL, UsageError, did_you_mean
 from distbench.suite.reading import KeyPath
 
 if TYPE_CHECKING:
@@ -260,9 +260,11 @@ def _value_at(raw: Any, place: KeyPath) -> Any:
         if isinstance(raw, dict) and part not in raw:
             return None
         raw = raw[part]
-    # None would mean "no value"; users write null
-    return "null" if raw is None else raw
+    return NULL if raw is None else raw
 
+
+# pydantic: 'a', 'b' or 3
+_LITERAL = re.compile(r"'([^']*)'|(?<!\S)(?!or\b)([^\s',]+)")
 
 _EXPECTED = {
     "missing": "missing; it has no default",
@@ -284,7 +286,7 @@ def _words(error: ErrorDetails, value: object) -> str:
     kind = error["type"]
     context = error.get("ctx", {})
     if kind == "literal_error":
-        allowed = re.findall(r"[^\s',]+", str(context["expected"]).replace(" or ", " "))
+        allowed = [quoted or other for quoted, other in _LITERAL.findall(context["expected"])]
         return did_you_mean(value, allowed) if len(allowed) > 1 else f"expected {allowed[0]}"
     if kind == "value_error":
         return str(context["error"])

@@ -2,8 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from distbench import registry
@@ -28,6 +28,8 @@ class Overrides:
     """Sections to turn on: ``check``."""
     on: str = ""
     """Launcher that ``auto`` stands for; empty: the one that this process is inside of."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """A setting in ``set`` -> the option that stands for it, if that is not ``--set``."""
 
 
 def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
@@ -36,7 +38,7 @@ def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mi
     mistakes = _place_on(tree, places, overrides.on) if overrides.on else []
     for setting in overrides.set:
         try:
-            _set(tree, places, setting)
+            _set(tree, places, setting, overrides.spelled.get(setting, f"--set {setting}"))
         except SuiteError as error:
             mistakes += error.mistakes
     if overrides.only:
@@ -72,8 +74,7 @@ def _replace(tree: dict[str, Any], places: Places, key: str, value: object, opti
     places.override((key,), option)
 
 
-def _set(tree: dict[str, Any], places: Places, setting: str) -> None:
-    option = f"--set {setting}"
+def _set(tree: dict[str, Any], places: Places, setting: str, option: str) -> None:
     key, equals, text = setting.partition("=")
     path = _path(key.strip())
     if not equals or path is None:
@@ -85,7 +86,7 @@ def _set(tree: dict[str, Any], places: Places, setting: str) -> None:
     last = path[-1]
     if isinstance(parent, list) and not (isinstance(last, int) and last < len(parent)):
         raise _refused(option, path, "index out of range")
-    parent[last] = parse_value(text, option)
+    parent[last] = parse_value(text, option, path)
     places.override(path, option)
     _drop_axes(tree, places, path, option)
 

@@ -31,13 +31,14 @@ def key_text(path: Sequence[str | int]) -> str:
 class Places:
     """The file and line, or the command-line option, from which each value of a suite comes."""
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self, source: str, *, has_lines: bool = True) -> None:
+        """Places in *source*, a file or, without lines, an option."""
+        self._source, self._has_lines = source, has_lines
         self._known: dict[KeyPath, tuple[str, int | None]] = {}
 
     def put(self, path: KeyPath, line: int) -> None:
         """Record that the value at *path* is on *line* of the file."""
-        self._known[path] = (self._source, line)
+        self._known[path] = (self._source, line if self._has_lines else None)
 
     def override(self, path: KeyPath, option: str) -> None:
         """Record that the command-line *option* set the value at *path* and everything below it."""
@@ -60,6 +61,10 @@ class Places:
         """The mistake that *message* describes, with its place in the suite."""
         source, line = self.at(path)
         return Mistake(message, key_text(path), value, source, line)
+
+    def mistake_on(self, line: int | None, path: KeyPath, message: str, value: object = None) -> Mistake:
+        """The mistake that *message* describes, on *line* of what is being read."""
+        return Mistake(message, key_text(path), value, self._source, line if self._has_lines else None)
 
 
 MAX_BYTES = 1 << 20
@@ -96,7 +101,8 @@ def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
     Raises:
         SuiteError: not YAML, empty, not a mapping, duplicate keys, or too large when aliases are expanded.
     """
-    data, places = _convert(text, source)
+    places = Places(source)
+    data = _convert(text, places, ())
     if data is None:
         raise _refused(source, "the file is empty; a suite needs at least workload, batch, strategies")
     if not isinstance(data, dict):
@@ -105,42 +111,45 @@ def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
     return data, places
 
 
-def parse_value(text: str, source: str) -> Any:
-    """YAML value in a command-line option.
+def parse_value(text: str, option: str, path: KeyPath) -> Any:
+    """YAML value that the command-line *option* sets at *path*.
 
     Raises:
         SuiteError: not YAML.
     """
-    return _convert(text, source)[0]
+    return _convert(text, Places(option, has_lines=False), path)
 
 
 def _refused(source: str | Path, message: str, line: int | None = None) -> SuiteError:
     return SuiteError([Mistake(message, file=str(source), line=line)])
 
 
-def _convert(text: str, source: str) -> tuple[Any, Places]:
+def _convert(text: str, places: Places, path: KeyPath) -> Any:
+    """Plain value of the YAML *text* at *path*; where each part of it is goes to *places*."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     yaml = YAML(typ="safe", pure=True)
-    places = Places(source)
     try:
         node = yaml.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(error.problem or error.context).split())
-        raise _refused(source, f"not YAML: {problem}", mark.line + 1 if mark else None) from error
+        line = mark.line + 1 if mark else None
+        raise SuiteError([places.mistake_on(line, path, f"not YAML: {problem}")]) from error
     except (YAMLError, ValueError) as error:
-        raise _refused(source, f"not YAML: {' '.join(str(error).split())}") from error
+        problem = " ".join(str(error).split())
+        raise SuiteError([places.mistake_on(None, path, f"not YAML: {problem}")]) from error
     except RecursionError as error:
-        raise _refused(source, f"nested deeper than {MAX_DEPTH} levels") from error
+        problem = f"nested deeper than {MAX_DEPTH} levels"
+        raise SuiteError([places.mistake_on(None, path, problem)]) from error
     if node is None:
-        return None, places
+        return None
     converter = _Converter(yaml, places)
-    data = converter.value(node, ())
+    data = converter.value(node, path)
     if converter.mistakes:
         raise SuiteError(converter.mistakes)
-    return data, places
+    return data
 
 
 class _Converter:
@@ -185,7 +194,8 @@ class _Converter:
                 continue
             line = key_node.start_mark.line + 1
             if key in lines:
-                message = f"duplicate key (first on line {lines[key]}); keep one"
+                first = f" (first on line {lines[key]})" if line != lines[key] else ""
+                message = f"duplicate key{first}; keep one"
                 self.mistakes.append(self._at(key_node, (*path, key), message))
                 continue
             lines[key] = line
@@ -230,5 +240,4 @@ class _Converter:
         return value
 
     def _at(self, node: Node, path: KeyPath, message: str, value: object = None) -> Mistake:
-        source, _ = self._places.at(())
-        return Mistake(message, key_text(path), value, source, node.start_mark.line + 1)
+        return self._places.mistake_on(node.start_mark.line + 1, path, message, value)

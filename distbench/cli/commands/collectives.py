@@ -65,13 +65,14 @@ def collectives(
     quiet: options.Quiet = False,
 ) -> int:
     """Measure all-reduce and the like, as nccl-tests does."""
-    changes = [f"launcher={launcher}"] if launcher else []
+    changes = {f"launcher={launcher}": f"--launcher {launcher}"} if launcher else {}
     listed = {"operations": operations, "dtypes": dtypes, "groups": groups}
-    changes += [f"{_KIND}.{key}=[{text}]" for key, text in listed.items() if text]
+    changes |= {f"{_KIND}.{key}=[{text}]": f"--{key} {text}" for key, text in listed.items() if text}
     if sizes:
-        changes.append(f"{_KIND}.sizes={sizes if '..' in sizes else f'[{sizes}]'}")
-    changes += [f"{_KIND}.factor={factor}"] if factor else []
-    changed = options.overrides([*changes, *set_], [], world_sizes, device)
+        changes[f"{_KIND}.sizes={sizes if '..' in sizes else f'[{sizes}]'}"] = f"--sizes {sizes}"
+    if factor:
+        changes[f"{_KIND}.factor={factor}"] = f"--factor {factor}"
+    changed = options.overrides([*changes, *set_], [], world_sizes, device, spelled=changes)
     execution = Execution.start(_only_collectives(suite, changed), out, context.obj)
     resume_with = resume_command(execution.run.folder)
     with resumable(resume_with), observer(quiet=quiet) as watcher:

@@ -83,13 +83,14 @@ def gate(
     options.check_word("--inconclusive", inconclusive, ("tell", "pass", "fail"))
     options.check_forms("gate", md=markdown, json=as_json)
     rules = _rules(max_pairs=max_pairs, minutes=minutes)
+    spelled = rules | {setting: f"--set-baseline {setting}" for setting in set_baseline}
     before = _Side(
-        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device),
+        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device, spelled=spelled),
         _variables(env_baseline, "--env-baseline"),
         (*set_baseline, *env_baseline),
     )
     after = _Side(
-        options.overrides([*set_, *rules], only, world_sizes, device),
+        options.overrides([*set_, *rules], only, world_sizes, device, spelled=rules),
         _variables(env, "--env"),
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )
@@ -146,8 +147,10 @@ class _Side:
         return Arm(name, self.load(file), Place(environment=self.variables))
 
 
-def _rules(**limits: float | None) -> list[str]:
-    return [f"gate.{key}={limit}" for key, limit in limits.items() if limit is not None]
+def _rules(**limits: float | None) -> dict[str, str]:
+    """Settings for the *limits* that are given, each with its option."""
+    given = {key: limit for key, limit in limits.items() if limit is not None}
+    return {f"gate.{key}={limit}": f"--{key.replace('_', '-')} {limit}" for key, limit in given.items()}
 
 
 def _variables(settings: Sequence[str], option: str) -> dict[str, str]:
