@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _application(words: Sequence[str]) -> typer.Typer:
-    """Application with the command among *words*; if there is none, with the names of all commands."""
+    """Application with the command that *words* begin with; where there is none, with all by name."""
     app = typer.Typer(
         name="distbench",
         help="Which parallel strategy should I train with? Fair benchmarks of distributed training.",
@@ -65,7 +65,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
     app.callback()(_distbench)
     files = Path(commands.__file__).parent.glob("[!_]*.py")
     modules = {file.stem.rstrip("_"): file.stem for file in files}
-    command = next((word for word in words if not word.startswith("-")), "")
+    command = next(iter(words), "")
     if command in modules:
         module = importlib.import_module(f"{commands.__name__}.{modules[command]}")
         app.command(command)(getattr(module, modules[command]))

@@ -191,13 +191,14 @@ class Agent:
         try:
             launch = self._request(**request)
             self._handle = self._site.launch(launch)
+            assert launch.share
+            # they are watched from here on, also where nothing can be sampled
+            self._left = set(range(launch.share.first, launch.share.first + launch.share.count))
             if launch.is_sampled:
                 self._sampling = Sampling(launch)
         except (LaunchError, OSError) as error:
             self._say({"failed": str(error)})
             return
-        assert launch.share
-        self._left = set(range(launch.share.first, launch.share.first + launch.share.count))
         self._say({"port": self._handle.port})
 
     def _request(

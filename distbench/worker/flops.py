@@ -68,8 +68,11 @@ def flops_of(setting: Setting) -> Flops:
     if model is not None and again is not None:
         return Flops(model, again)
     case = setting.case
-    decides = [case.workload.name, case.workload.options, case.data.name, case.data.options]
-    decides += [recomputes, case.device, case.environment, digest(case.workload)]
+
+    def decides() -> list[Any]:
+        data_of = [case.workload.name, case.workload.options, case.data.name, case.data.options]
+        return [*data_of, recomputes, case.device, case.environment, digest(case.workload)]
+
     found = found_once(setting, "flops", decides, lambda: asdict(counted(case, workload, setting.device)))
     flops = Flops(**found)
     return flops if model is None else Flops(model, flops.again, flops.unknown)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
+import os
+import stat
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +40,7 @@ def user_line(error: BaseException, workload: Choice) -> str:
         # a plug-in that can't be made has no module to look in, and may be what the error is about
         return ""
     places = (place for each in _chain(error) for place in _places(each))
-    return next((f"{own}:{number}" for file, number in places if (own := _own(file, roots))), "")
+    return next((f"{own}:{number}" for file, number in places if (own := _own(file.resolve(), roots))), "")
 
 
 def located(error: Exception, workload: Choice) -> str:
@@ -48,9 +52,23 @@ def located(error: Exception, workload: Choice) -> str:
 def digest(workload: Choice) -> str:
     """Digest of the imported files of the user's code of *workload*; an edit of one changes it."""
     roots = _roots(workload)
-    names = {getattr(module, "__file__", None) for module in sys.modules.values()} if roots else set()
-    files = {Path(name).resolve() for name in names if name and _own(Path(name), roots)}
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+    folders = tuple(str(root.folder) for root in roots)
+    near = {Path(file) for file in _imported() if file.startswith(folders)} if roots else set()
+    files = sorted(file for file in near if _own(file, roots))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _imported() -> Iterator[str]:
+    """Files of all imported modules, without symbolic links.
+
+    There are thousands, in a few hundred folders, of each of which the path is resolved once.
+    """
+    resolved = functools.cache(lambda folder: str(Path(folder).resolve()))
+    for name in {getattr(module, "__file__", None) for module in sys.modules.values()}:
+        folder, _, file = (name or "").rpartition("/")
+        place = f"{resolved(folder)}/{file}"
+        with suppress(OSError):
+            yield str(Path(place).resolve()) if stat.S_ISLNK(os.lstat(place).st_mode) else place
 
 
 def _roots(workload: Choice) -> list[_Root]:
@@ -92,13 +110,12 @@ def _root(name: str) -> _Root | None:
 
 
 def _own(file: Path, roots: Iterable[_Root]) -> str:
-    """Path of *file* as a message names it; empty: it is not the user's."""
-    whole = file.resolve()
+    """Path of *file*, which is resolved, as a message names it; empty: it is not the user's."""
     for root in roots:
-        if whole.is_relative_to(root.folder) and not {*whole.relative_to(root.folder).parts} & {*_INSTALLED}:
+        if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {*_INSTALLED}:
             # code that torch.compile makes has no file
-            is_own = whole.is_file() and not _is_of_a_library(whole)
-            return str(whole.relative_to(root.base)) if is_own else ""
+            is_own = file.is_file() and not _is_of_a_library(file)
+            return str(file.relative_to(root.base)) if is_own else ""
     return ""
 
 

@@ -19,8 +19,12 @@ import distbench.worker.trainer
 from distbench import registry
 from distbench.job import kinds
 
-# every rank reads its job
+# every rank reads its job, and imports what does it, its model and its data
 kinds()
+for job in registry.built_in("jobs").values():
+    job().in_rank()
+for kind in ("data", "workloads"):
+    registry.built_in(kind)
 for kind in ("strategies", "metrics"):
     for plugin in registry.built_in(kind).values():
         for module in plugin.early:

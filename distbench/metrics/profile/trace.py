@@ -121,9 +121,12 @@ def read(events: Iterable[Any]) -> Trace:
 def _outermost(events: list[Event]) -> list[Event]:
     """*events* that lie in no other, by start: a functional collective calls a plain one."""
     outermost: list[Event] = []
+    # of each thread, whose events lie in one another or follow one another
+    ends: dict[int, float] = {}
     for event in sorted(events, key=lambda event: (event.begin, -event.end)):
-        if not any(event.thread == other.thread and event.end <= other.end for other in outermost[-4:]):
+        if event.end > ends.get(event.thread, -math.inf):
             outermost.append(event)
+            ends[event.thread] = event.end
     return outermost
 
 

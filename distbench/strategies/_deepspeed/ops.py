@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -122,13 +122,33 @@ def _check_device(name: str, device: str) -> None:
 
 
 def _load(builder: Any, name: str) -> None:
+    # of a release without such a table (see lend) ranks ask ninja, which would build again for other flags
+    flags = _without_debug_info() if hasattr(builder, "_loaded_ops") else nullcontext()
     try:
-        builder.load(verbose=False)
+        with flags:
+            builder.load(verbose=False)
     except RuntimeError as error:
         if name == "async_io" and not builder.is_compatible():
             # DeepSpeed: "not being compatible due to hardware/software issue"
             raise LibraryError(f"a program that uses libaio can't be built: {GET_LIBAIO}") from error
         raise
+
+
+@contextmanager
+def _without_debug_info() -> Iterator[None]:
+    """Have torch's builder leave out -g, DeepSpeed's flag that takes a third of the time of a build."""
+    from torch.utils import cpp_extension
+
+    load = cpp_extension.load
+
+    def lean(*args: Any, extra_cflags: Sequence[str] = (), **rest: Any) -> Any:
+        return load(*args, extra_cflags=[flag for flag in extra_cflags if flag != "-g"], **rest)
+
+    cpp_extension.load = lean
+    try:
+        yield
+    finally:
+        cpp_extension.load = load
 
 
 def _library(folder: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,8 +33,10 @@ def layer_ms(setting: Setting, strategy: PipelineParallel, model: Stages) -> lis
     finds it keeps. A collective call.
     """
     case, samples = setting.case, setting.case.batch.micro_batch_size // strategy.micro_batches
-    decides = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
-    decides += [case.activation_checkpointing, case.device, case.threads, case.environment]
+
+    def decides() -> list[Any]:
+        model_of = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
+        return [*model_of, case.activation_checkpointing, case.device, case.threads, case.environment]
 
     def find() -> list[float]:
         return [round(ms, 4) for ms in _timed(setting, model, samples)]
