@@ -230,8 +230,11 @@ def _fill_table(
 
 def _cast(database: duckdb.DuckDBPyConnection, name: str, type_: str, documented: str | None) -> str:
     """A column as its table has it: one in which nothing is known is written as boolean."""
-    ((known,),) = database.execute(f"select count({quoted(name)}) from raw.rows").fetchall()
-    return f"null::{documented or 'double'}" if type_ == "BOOLEAN" and not known else f"r.{quoted(name)}"
+    if type_ == "BOOLEAN":
+        ((known,),) = database.execute(f"select count({quoted(name)}) from raw.rows").fetchall()
+        if not known:
+            return f"null::{documented or 'double'}"
+    return f"r.{quoted(name)}"
 
 
 def _read(database: duckdb.DuckDBPyConnection, columns: Sequence[Column], source: _Source) -> None:
