@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
@@ -57,6 +58,16 @@ print(json.dumps(imported))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {name: [] for name in registry.names(kind)}
+
+
+@pytest.mark.parametrize("kind", ["strategies", "metrics"])
+def test_what_is_imported_early_exists(kind: str) -> None:
+    """A warm parent passes over what can't be imported, so that one strategy doesn't end all others."""
+    early = [module for plugin in registry.built_in(kind).values() for module in plugin.early]
+    assert len(early) > 2
+    # of torch itself the environment without it knows nothing
+    own = [module for module in early if module.startswith("distbench.")]
+    assert [module for module in own if importlib.util.find_spec(module) is None] == []
 
 
 @pytest.mark.parametrize("name", registry.names("strategies"))

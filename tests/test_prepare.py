@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from conftest import PLUGINS, QUICK, Done, Finished
 
 from distbench import plan, registry
 from distbench.case import Choice, Device
-from distbench.env import Machine
+from distbench.env import Machine, ops_folder, packages
 from distbench.preparation import Event, Item, read_items
 from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
@@ -139,15 +140,21 @@ def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, t
 def test_ranks_take_an_op_that_was_built_as_it_is(
     run_suite: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DeepSpeed would ask ninja first, and before that, for seconds, what processor this is."""
-    asked, ninja = tmp_path / "asked", tmp_path / "bin" / "ninja"
-    ninja.parent.mkdir()
-    ninja.write_text(f'#!/bin/sh\necho "$WORLD_SIZE" >> {asked}\nexec {shutil.which("ninja")} "$@"\n')
-    ninja.chmod(0o755)
-    monkeypatch.setenv("PATH", str(ninja.parent), prepend=os.pathsep)
+    """DeepSpeed would ask ninja first, before that what processor this is, and compile to probe it."""
+    asked, tools = tmp_path / "asked", tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("ninja", "cc", "gcc", "c++", "g++"):
+        if real := shutil.which(tool):
+            (tools / tool).write_text(f'#!/bin/sh\necho "{tool} $WORLD_SIZE" >> {asked}\nexec {real} "$@"\n')
+            (tools / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
     done = run_suite(QUICK + "strategies: [{zero: {stage: 1, optimizer_kernel: deepspeed}}]\n")
     assert done.code == 0, done.errors
-    assert set(asked.read_text().split()) == {"1"}, "the process that prepares, and no rank"
+    uses = [line.split() for line in asked.read_text().splitlines()]
+    assert ["ninja", "1"] in uses, "the process that prepares"
+    assert not [use for use in uses if use[1:] == ["2"]], "no rank"
+    built = ops_folder(sys.prefix, packages(), "cpu") / "cpu_adam" / "build.ninja"
+    assert " -g " not in built.read_text()
 
 
 @pytest.mark.train

@@ -386,7 +386,10 @@ def test_what_set_gives_is_not_varied_any_more(write):
         ),
         ("measure.steps=ten", "--set measure.steps=ten: measure.steps = 'ten': expected a whole number"),
         ("measure.steps=null", "--set measure.steps=null: measure.steps = null: expected a whole number"),
-        ("measure.steps=-.inf", "--set measure.steps=-.inf: measure.steps = '-.inf': a number must be finite"),
+        (
+            "measure.steps=-.inf",
+            "--set measure.steps=-.inf: measure.steps = '-.inf': a number must be finite",
+        ),
         ("measure={steps: 1, steps: 2}", "steps: 2}: measure.steps: duplicate key; keep one"),
         ("measure.steps", "--set measure.steps: expected key=value"),
         ("measure.steps=[1", "--set measure.steps=[1: measure.steps: not YAML"),

@@ -114,6 +114,21 @@ def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_
     }
 
 
+def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads() -> None:
+    events, threads = Events(), range(1, 9)
+    # a functional collective calls a plain one
+    for thread in threads:
+        events.op("_c10d_functional::all_reduce", thread, 30 + thread, thread=thread)
+    for thread in threads:
+        events.op("c10d::allreduce_", 20 + thread, 25 + thread, thread=thread)
+    events.op("c10d::allreduce_", 50, 51, thread=1)
+    issued = [(event.thread, event.name) for event in read(events.found).issues]
+    assert issued == [
+        *((thread, "_c10d_functional::all_reduce") for thread in threads),
+        (1, "c10d::allreduce_"),
+    ]
+
+
 def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched() -> None:
     events = Events().mark("step", 0, 100).mark("data", 0, 4).mark("forward", 4, 10).mark("backward", 10, 20)
     events.mark("optimizer", 20, 25)
