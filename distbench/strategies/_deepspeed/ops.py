@@ -139,7 +139,7 @@ def _without_debug_info() -> Iterator[None]:
     """Have torch's builder leave out -g, DeepSpeed's flag that takes a third of the time of a build."""
     from torch.utils import cpp_extension
 
-    load = cpp_extension.load
+    load: Any = cpp_extension.load
 
     def lean(*args: Any, extra_cflags: Sequence[str] = (), **rest: Any) -> Any:
         return load(*args, extra_cflags=[flag for flag in extra_cflags if flag != "-g"], **rest)
