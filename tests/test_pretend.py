@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,36 @@ def test_a_pretended_case_is_measured_and_says_so_by_its_name(tried: Tried, tmp_
     assert case["values"]["step_s"]["trials"] == pytest.approx([0.1, 0.101])
     for file in tmp_path.glob("out/*/trials/*/*/record.json"):
         assert json.loads(file.read_text())["environment"]["pretended"]
+
+
+BROKEN = """
+from dataclasses import dataclass
+from distbench.metrics.base import Column, Metric, Sampler
+
+class Fails(Sampler):
+    def stop(self):
+        raise OSError("the sensor is gone")
+
+@dataclass(frozen=True)
+class Broken(Metric):
+    columns = (Column("warmth", "", None, "mean", "What a sensor shows."),)
+
+    def sampler(self, case):
+        return Fails()
+"""
+
+
+def test_a_sampler_that_fails_costs_its_own_numbers_alone(
+    tried: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "more" / "metrics").mkdir(parents=True)
+    (tmp_path / "more" / "metrics" / "broken.py").write_text(BROKEN)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "more"), prepend=os.pathsep)
+    changes = ("metrics=[steptime, throughput, broken]", "launcher={faulty: {file: none, here: true}}")
+    case = tried("pretended", *(word for change in changes for word in ("--set", change)))
+    assert case["status"] == "measured"
+    assert case["values"]["tokens_per_s"]["trials"]
+    assert case["absent"]["warmth"] == "the sampler of metric broken: OSError: the sensor is gone"
 
 
 @pytest.mark.train

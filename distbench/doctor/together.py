@@ -11,7 +11,7 @@ from distbench.doctor.findings import Finding
 from distbench.doctor.visit import Visit
 from distbench.examination import Exchange, Report
 from distbench.grouping import gathered
-from distbench.launchers.nodes import Difference, difference
+from distbench.launchers.nodes import Difference, differences
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.units import bits_text, count_text, duration_text
 
@@ -135,12 +135,12 @@ def _alike(visit: Visit, allowed: Sequence[Difference]) -> Iterator[Finding]:
     facts = {visit.name(report): report.facts for report in visit.hosts if report.facts}
     if len(facts) < 2:
         return
-    if apart := difference(facts, allowed):
-        key = apart.partition(" ")[0]
+    apart = differences(facts, allowed)
+    for key, how in apart.items():
         yield Finding(
-            "alike", "problem", apart, remedy=f"make them alike, or allow it with may_differ: [{key}]"
+            "alike", "problem", how, remedy=f"make them alike, or allow it with may_differ: [{key}]"
         )
-    else:
+    if not apart:
         yield Finding(
             "alike", "ok", "Python, packages, code, GPUs, driver, CPU and memory are the same everywhere"
         )

@@ -213,11 +213,11 @@ class Handle(ABC):
         """End every process of the trial, whatever it takes, and wait until none is left."""
 
     def samples(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Rows of the metrics' samplers on its nodes, by metric, each with its ``node``; known once stopped.
+        """Rows of the samplers on its nodes, by metric, each with its ``node``; known once stopped."""
+        return {}
 
-        Raises:
-            LaunchError: a sampler failed.
-        """
+    def unsampled(self) -> Mapping[str, str]:
+        """Metrics whose samplers failed on a node, each with the reason; known once stopped."""
         return {}
 
 

@@ -22,7 +22,7 @@ from distbench.launchers.base import (
     Site,
     UnsupportedError,
 )
-from distbench.launchers.nodes import Difference, Node, Started, called, difference, shares
+from distbench.launchers.nodes import Difference, Node, Started, called, differences, shares
 from distbench.launchers.preparing import Preparing
 from distbench.launchers.sharing import blind, bring, root_of
 from distbench.launchers.trials import AgentHandle
@@ -219,9 +219,9 @@ class AgentSite(Site):
             LaunchError: they are not, and that was not allowed.
         """
         allowed = self._cluster.may_differ
-        if apart := difference({agent.name: agent.facts for agent in self._agents}, allowed):
-            key = apart.partition(" ")[0]
-            raise NodesMissingError(f"{apart}; make the nodes alike, or allow it with may_differ: [{key}]")
+        if apart := differences({agent.name: agent.facts for agent in self._agents}, allowed):
+            remedy = f"make the nodes alike, or allow it with may_differ: [{', '.join(apart)}]"
+            raise NodesMissingError("; ".join([*apart.values(), remedy]))
 
     def _count(self, launch: Launch) -> None:
         """See that each node has the GPUs that were counted on before it could be asked.

@@ -134,7 +134,9 @@ class Processes(Started):
                     process.wait(_STOP_S)
                 except subprocess.TimeoutExpired:
                     end()
-            process.wait()
+            # one in an uninterruptible wait ends when the kernel lets it
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
 
 
 Difference = Literal[
@@ -143,18 +145,23 @@ Difference = Literal[
 """What may tell nodes apart, as their facts name it: one of them is then slower, or computes otherwise."""
 
 
-def difference(facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[Difference]) -> str | None:
-    """How nodes differ whose *facts* are given by name, except in what is *allowed*; None: they do not.
+def differences(
+    facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[Difference]
+) -> dict[Difference, str]:
+    """In what nodes differ whose *facts* are given by name, and how, except in what is *allowed*.
 
-    One node that differs gets all ranks to wait for it, or trains another way.
+    One node that differs gets all ranks to wait for it, or trains another way. Each difference is told of the
+    first node and the first that differs from it.
     """
     (first, told), *others = facts.items()
-    for name, other in others:
-        for key in get_args(Difference):
-            if key not in allowed and told.get(key) != other.get(key):
-                here, there = _apart(told.get(key), other.get(key))
-                return f"{key} differs: {here} on {first}, {there} on {name}"
-    return None
+    found: dict[Difference, str] = {}
+    for key in get_args(Difference):
+        unlike = [(name, other) for name, other in others if told.get(key) != other.get(key)]
+        if unlike and key not in allowed:
+            name, other = unlike[0]
+            here, there = _apart(told.get(key), other.get(key))
+            found[key] = f"{key} differs: {here} on {first}, {there} on {name}"
+    return found
 
 
 def _apart(one: Any, other: Any) -> tuple[Any, Any]:

@@ -213,7 +213,8 @@ class Server:
         tail = log.read_text(errors="replace")[-2000:]
         # its last line is the error, and the first line of a reason is what tables show
         told = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
-        raise LaunchError(f"the worker server {why}{told}; its log {log} ends with:\n{tail}")
+        where = f"; its log {log} ends with:\n{tail}" if tail.strip() else f"; its log {log} is empty"
+        raise LaunchError(f"{self._name} {why}{told}{where}")
 
 
 def _started(

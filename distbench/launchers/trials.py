@@ -34,7 +34,7 @@ class AgentHandle(Handle):
         self._folder = folder
         self._agents, self._give_up = [agent for agent, _ in placed], give_up
         self._sampled: dict[str, list[dict[str, Any]]] = {}
-        self._unsampled: list[str] = []
+        self._unsampled: dict[str, list[str]] = {}
         self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
 
     def wait(self, seconds: float) -> list[Exit]:
@@ -89,15 +89,16 @@ class AgentHandle(Handle):
             self._give_up()
 
     def samples(self) -> Mapping[str, list[dict[str, Any]]]:
-        if self._unsampled:
-            raise LaunchError("; ".join(self._unsampled))
-        return self._sampled
+        return {name: rows for name, rows in self._sampled.items() if name not in self._unsampled}
+
+    def unsampled(self) -> Mapping[str, str]:
+        return {name: "; ".join(reasons) for name, reasons in self._unsampled.items()}
 
     def _keep(self, node: str, pieces: Sequence[dict[str, Any]]) -> None:
         """Keep *pieces* of what was sampled on *node*."""
         for piece in pieces:
             if "reason" in piece:
-                self._unsampled.append(f"{node}: {piece['reason']}")
+                self._unsampled.setdefault(piece["samples"], []).append(f"{node}: {piece['reason']}")
             else:
                 rows = self._sampled.setdefault(piece["samples"], [])
                 rows += [{"node": node, **row} for row in piece["rows"]]

@@ -232,6 +232,11 @@ class Sampler(ABC):
         """End the watching; return rows for the table that bears the metric's name."""
 
 
+def sampler_failure(metric: str, error: Exception) -> str:
+    """Why there is nothing of the sampler of *metric*, which raised *error*."""
+    return f"the sampler of metric {metric}: {type(error).__name__}: {error}"
+
+
 class Metric(ABC):
     """Something measured. A frozen dataclass for its options; state of a pass lives in ``start``'s return."""
 

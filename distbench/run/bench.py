@@ -15,7 +15,7 @@ from distbench.case import Case
 from distbench.errors import InfrastructureError
 from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place, Site, UnsupportedError
-from distbench.metrics.base import Metric, Sampler
+from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.plan import Plan, Task, check_startable
 from distbench.plan.deadlines import limits_of
 from distbench.preparation import Unbuilt
@@ -24,7 +24,7 @@ from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run, storing, utc_now
 from distbench.run import mishap
-from distbench.run.collect import Tables, collect
+from distbench.run.collect import Sampled, collect
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
@@ -276,7 +276,8 @@ class Bench:
                 stacks_tell=task.case.device == "cpu",
             )
             ending, sampled = _sampled(task.case, watch, metrics if self._site.is_here else {})
-            sampled |= handle.samples()
+            sampled.tables.update(handle.samples())
+            sampled.failed.update(handle.unsampled())
         except BaseException:
             # nobody may have begun to watch it
             handle.stop()
@@ -324,19 +325,23 @@ def to_build(tasks: Sequence[Task]) -> list[Case]:
     return [case for task in training for case in (task.case, *task.instead)]
 
 
-def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Tables]:
-    """How the trial ended, and the rows of the metrics' samplers here."""
-    rows: Tables = {}
+def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Sampled]:
+    """How the trial ended, and what the metrics' samplers gave here."""
+    sampled = Sampled({}, {})
     with ExitStack() as sampling:
         for name, metric in metrics.items():
             if sampler := metric.sampler(case):
-                sampling.callback(_stop, sampler, name, rows)
+                sampling.callback(_stop, sampler, name, sampled)
         ending = watch.until_end()
-    return ending, rows
+    return ending, sampled
 
 
-def _stop(sampler: Sampler, name: str, rows: Tables) -> None:
-    rows[name] = sampler.stop()
+def _stop(sampler: Sampler, name: str, sampled: Sampled) -> None:
+    try:
+        sampled.tables[name] = sampler.stop()
+    except Exception as error:
+        # whatever a plug-in or a driver's library raises costs its own numbers alone
+        sampled.failed[name] = sampler_failure(name, error)
 
 
 def _status_without(item: str, failure: Unbuilt) -> tuple[Status, str]:

@@ -18,19 +18,27 @@ Samples = dict[str, list[list[float | None]]]
 Tables = dict[str, list[dict[str, Any]]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """What metrics sampled outside the ranks of a trial."""
+
+    tables: Tables
+    failed: dict[str, str]
+    """Metric -> why its sampler failed: it has no numbers, and the trial has all others."""
+
+
 def collect(
     ended: Record,
     launched: float,
     folder: Path,
     processes: int,
     metrics: dict[str, Metric],
-    sampled: Tables,
+    sampled: Sampled,
 ) -> Record:
     """*ended*, the record of how a trial ended, with its ranks' results; a failed trial has no values.
 
     Args:
         launched: ``clock.now()`` at launch.
-        sampled: The tables sampled outside the ranks.
     """
     ranks = [
         _read(result_file(folder, rank)) or _read(interim_file(folder, rank)) for rank in range(processes)
@@ -42,7 +50,7 @@ def collect(
     columns = {column.name: describe(name, column) for name, column in described}
     tables = [*kind.tables, *(spec for metric in metrics.values() for spec in metric.tables)]
     if any(rank is None for rank in ranks) or ended.status is not Status.MEASURED:
-        return dataclasses.replace(ended, columns=columns, tables=sampled)
+        return dataclasses.replace(ended, columns=columns, tables=sampled.tables)
     delivered = [rank for rank in ranks if rank is not None]
     workload: Workload = registry.make("workloads", ended.case.workload)
     samples = _samples(delivered)
@@ -54,7 +62,7 @@ def collect(
         samples=samples,
         absent=delivered[0]["absent"],
         phases={"launch": [rank["began"] - launched for rank in delivered], **_phases(delivered)},
-        tables={**_tables(delivered), **sampled},
+        tables={**_tables(delivered), **sampled.tables},
         window=(min(rank["window"][0] for rank in delivered), max(rank["window"][1] for rank in delivered)),
         effective=delivered[0]["effective"],
         nodes=ended.nodes,
@@ -62,9 +70,14 @@ def collect(
     for name in columns.keys() & delivered[0]["passes"]:
         columns[name]["pass"] = delivered[0]["passes"][name]
     stated = dict.fromkeys(rank.get("degraded", "") for rank in delivered)
-    values, absent = _values(metrics, [column for _, column in described], trial)
+    whole = {name: metric for name, metric in metrics.items() if name not in sampled.failed}
+    values, absent = _values(
+        whole, [column for name, column in described if name not in sampled.failed], trial
+    )
     # the reason of rank 0, or of the first rank that has one
     absent |= {name: why for rank in reversed(delivered) for name, why in rank["absent"].items()}
+    lost = {name: metric for name, metric in metrics.items() if name in sampled.failed}
+    absent |= {column.name: sampled.failed[name] for name in lost for column in lost[name].columns}
     strategy: Strategy = registry.make("strategies", ended.case.strategy)
     return dataclasses.replace(
         _unless_not_finite(ended, delivered),
@@ -79,7 +92,7 @@ def collect(
         environment=delivered[0]["environment"],
         described_strategy=strategy.description().of(trial.effective),
         described_tables={spec.name: spec for spec in tables if spec.name in trial.tables},
-        degraded="; ".join(filter(None, [*stated, *(m.degraded(trial) for m in metrics.values())])),
+        degraded="; ".join(filter(None, [*stated, *(m.degraded(trial) for m in whole.values())])),
     )
 
 

@@ -81,10 +81,13 @@ def _compiler(case: Case) -> tuple[str, ...]:
 
 def missing_nodes(error: LaunchError, folder: Path | None) -> InfrastructureError:
     """The end of the run in *folder*, which has no nodes because of *error*."""
+    told = str(error).strip()
     if folder is None or not (folder / RUN_FILE).is_file():
-        return InfrastructureError(str(error))
-    advice = f"everything stored so far is intact; with the nodes, resume with: {resume_command(folder)}"
-    return InfrastructureError(str(error).strip(), advice)
+        return InfrastructureError(told)
+    # on a line of its own: what was told may end with a log
+    return InfrastructureError(
+        f"{told}\nWhat is stored is intact. When the nodes are there, resume with: {resume_command(folder)}"
+    )
 
 
 def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Case, Choice
 from distbench.launchers.base import Launch, LaunchError
-from distbench.metrics.base import Metric, Sampler
+from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.trial import TrialFile
 
 # rows of a message: a long trial on many GPUs is larger than one message may be
@@ -51,7 +51,7 @@ class Sampling:
             sampler = metric.sampler(case)
         except Exception as error:
             # whatever a plug-in or a driver's library raises is told where the run is
-            raise LaunchError(_failure(choice.name, error)) from error
+            raise LaunchError(sampler_failure(choice.name, error)) from error
         if sampler:
             self._samplers[choice.name] = sampler
 
@@ -66,9 +66,5 @@ def _pieces(name: str, sampler: Sampler) -> list[dict[str, Any]]:
     try:
         rows = sampler.stop()
     except Exception as error:
-        return [{"samples": name, "reason": _failure(name, error)}]
+        return [{"samples": name, "reason": sampler_failure(name, error)}]
     return [{"samples": name, "rows": rows[i : i + _ROWS]} for i in range(0, len(rows), _ROWS)]
-
-
-def _failure(name: str, error: Exception) -> str:
-    return f"the sampler of metric {name}: {type(error).__name__}: {error}"

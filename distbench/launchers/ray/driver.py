@@ -92,7 +92,9 @@ def _serve(ray: Any, asked: dict[str, Any], token: str) -> int:
         (ended, *_), _ = ray.wait(left)
         name = calls.pop(ended)
         try:
-            code = ray.get(ended) or code
+            own = ray.get(ended)
+            # as a shell tells of a signal; a negative code would be another one of this process
+            code = (own if own >= 0 else 128 - own) or code
         except ray.exceptions.RayError as error:
             code = _failed(f"the actor on {name} has ended: {type(error).__name__}: {error}")
     return code
