@@ -129,7 +129,7 @@ def test_nodes_that_differ_are_told_apart_by_what(
 def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> None:
     if env.gpu_count() > 1:
         pytest.skip("far has two GPUs")
-    with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and shows \d GPUs"):
+    with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and \d GPUs are visible"):
         cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -58,6 +59,14 @@ print(json.dumps(imported))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {name: [] for name in registry.names(kind)}
+
+
+@pytest.mark.parametrize("kind", ["strategies", "launchers", "metrics"])
+def test_every_plugin_is_in_the_contract_that_keeps_them_apart(kind: str) -> None:
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    contracts = {each["name"]: each for each in declared["tool"]["importlinter"]["contracts"]}
+    listed = contracts[f"{kind} do not import each other"]["modules"]
+    assert listed == [f"distbench.{kind}.{name}" for name in registry.names(kind)]
 
 
 @pytest.mark.parametrize("kind", ["strategies", "metrics"])

@@ -20,8 +20,8 @@ from distbench.env import Machine, ops_folder, packages
 from distbench.preparation import Event, Item, read_items
 from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
-from distbench.run import Observer, prepare
-from distbench.run.prepare import Progress
+from distbench.run import Observer
+from distbench.run.prepare import Progress, prepare
 from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load
 

@@ -13,6 +13,7 @@ from pages import SOME, See, Seen
 from playwright.sync_api import Download
 from records import case, failed, measured
 
+from distbench.case import Choice
 from distbench.record import Status
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
@@ -191,6 +192,30 @@ def test_a_thousand_cases_and_more_are_a_page_that_is_complete_and_works(see: Se
     )
     seen.scroll_through()
     assert seen.trouble == []
+
+
+def test_a_row_that_is_drawn_on_demand_is_as_those_that_stand_on_the_page(see: See) -> None:
+    cases = [
+        case("ddp", name=f"ddp+bucket{i}/ws2/mb4", strategy=Choice("ddp", {"bucket_cap_mb": i}))
+        for i in range(1, 61)
+    ]
+    of_others, of_two = (
+        {"engine": "TorchEngine", "optimizer": {"kernel": each}} for each in ("fused", "foreach")
+    )
+    records = [
+        replace(measured(of), effective=of_two if of in (cases[1], cases[-1]) else of_others) for of in cases
+    ]
+    seen = see(*records)
+    seen.page.locator("#values summary").first.click()
+    seen.page.locator("button[data-more=values]").click()
+    rows = seen.page.locator("#values tbody th")
+    assert rows.count() == 60
+    there, drawn = [
+        rows.nth(cases.index(of)).inner_html().replace(of.name.partition("/")[0], "NAME")
+        for of in (cases[1], cases[-1])
+    ]
+    assert there == drawn
+    assert there.startswith('<bdi>NAME/<wbr>ws2/<wbr>mb4</bdi> <a href="#not-the-same-work">[a')
 
 
 def test_two_hundred_cases_with_all_their_figures_are_a_small_file(see: See) -> None:

@@ -72,8 +72,13 @@ def test_ranks_that_are_alike_are_hardly_ever_named() -> None:
     for _ in range(300):
         records = [trial([drawn.lognormvariate(0, 0.3) for _ in range(8)], i) for i in range(8)]
         named += bool(stragglers(records))
-    # ranks and nodes are two families
-    assert named <= 300 * 2 * CHANCE
+    assert named <= 300 * CHANCE
+
+
+def test_the_chance_counts_all_that_could_be_named() -> None:
+    (found,) = stragglers([trial(slow(5), round_) for round_ in range(10)])
+    # one of 8 ranks and 2 nodes, the slowest in all trials
+    assert found.chance == pytest.approx(10 * (1 / 8) ** 10)
 
 
 def test_the_place_of_a_rank_on_one_machine_is_its_gpu() -> None:

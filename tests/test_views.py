@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from unicodedata import combining, east_asian_width
 
 import pytest
 from conftest import call
@@ -15,6 +16,7 @@ from records import case, info, measured
 from distbench.analysis.run import AnalysedRun
 from distbench.record.store import Run
 from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.text_table import Line, table
 from distbench.report.view import chapters, views
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
@@ -181,3 +183,15 @@ def test_a_file_in_a_plug_in_folder_is_a_word_a_chapter_and_a_table(
     assert asked == [{key: row[key] for key in ("case_name", "final_loss")} for row in rows]
     run = AnalysedRun.read(Run(FROZEN))
     assert chapters(run)[-1].title == "Final losses"
+
+
+def test_a_table_is_aligned_by_what_characters_take_in_a_terminal() -> None:
+    names = ["ddp", "模型/ws2", "mode\u0301le"]
+    rows = [Line([name, f"{10**i}"], ["", ""]) for i, name in enumerate(names)]
+    lines = table(["case", "tokens/s"], rows, [True, False], 80, lambda text, tone: text)
+    # a wide character takes two cells, a combining one none
+    cells = [
+        sum(0 if combining(each) else 1 + (east_asian_width(each) in "WF") for each in line) for line in lines
+    ]
+    assert len(lines) == 4
+    assert len(set(cells)) == 1

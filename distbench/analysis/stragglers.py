@@ -72,8 +72,12 @@ def stragglers(records: Sequence[Record]) -> list[Straggler]:
         return []
     worked = [(record, work(record)) for record in trials]
     complete = [(record, own) for record, own in worked if len(own) == record.case.world_size]
-    ranks = _named([part for record, own in complete for part in _ranks(record, own)])
-    nodes = _named([part for record, own in complete for part in _nodes(record, own)])
+    of_ranks = [part for record, own in complete for part in _ranks(record, own)]
+    of_nodes = [part for record, own in complete for part in _nodes(record, own)]
+    # together: the chance is that of naming any of them
+    named, places = _named([*of_ranks, *of_nodes]), {part.name for part in of_ranks}
+    ranks = [each for each in named if each.name in places]
+    nodes = [each for each in named if each.name not in places]
     # the node of a rank that is named is slow because of it, for all that is known
     return [*ranks, *(each for each in nodes if each.node not in {rank.node for rank in ranks})]
 

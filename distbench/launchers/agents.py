@@ -24,6 +24,7 @@ from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError, ready
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _PATIENCE_S = 30.0
 _POLL_S = 0.25
+_OF_THE_NODE = ("name", "address", "distbench", "visible_gpus")
 
 
 class Agent:
@@ -49,7 +50,7 @@ class Agent:
     @property
     def machine(self) -> dict[str, Any]:
         """Its machine, as ``env.describe`` tells it there: nothing that names the node."""
-        return {key: fact for key, fact in self.facts.items() if key not in ("name", "address", "distbench")}
+        return {key: fact for key, fact in self.facts.items() if key not in _OF_THE_NODE}
 
     def copies_into(self, root: Path) -> None:
         """Have what comes of its copy of the run's folder in *root*, that folder here."""

@@ -230,11 +230,11 @@ class AgentSite(Site):
             NodesMissingError: one has not.
         """
         for agent, node in zip(self._agents, self._cluster.members(), strict=True):
-            wanted, shown = node.takes(launch.device), len(agent.facts["gpus"])
+            wanted, shown = node.takes(launch.device), agent.facts["visible_gpus"]
             if launch.device == "cuda" and shown < wanted:
                 raise NodesMissingError(
-                    f"{agent.name} takes {wanted} ranks by launcher, and shows {shown} GPUs; give it fewer "
-                    "ranks, mend its driver, or use device: cpu"
+                    f"{agent.name} takes {wanted} ranks by launcher, and {shown} GPUs are visible there; "
+                    "give it fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use device: cpu"
                 )
 
     def _end(self) -> None:

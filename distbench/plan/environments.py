@@ -68,7 +68,7 @@ def place_of(suite: Suite, case: Case, place: Place) -> Place:
     """Where the processes of *case* start, which do so in *place* if the case does not say otherwise.
 
     Raises:
-        UnfitError: its environment has gone, or can't run trials any more.
+        UnfitError: its environment can't run trials; looked at once, so one that goes later fails at launch.
     """
     if case.environment == CURRENT:
         return place

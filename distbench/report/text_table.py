@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from distbench.analysis.text import shorten
 from distbench.report.tone import Paint, Tone
 
@@ -32,6 +34,7 @@ class _Layout:
     """Columns of a table and their sizes."""
 
     sizes: Sequence[int]
+    """In cells of a terminal: an East Asian character takes two, a combining one none."""
     left: Sequence[bool]
     """Whether a column is aligned to the left."""
     width: int
@@ -59,11 +62,11 @@ class _Layout:
     def row(self, line: Line, columns: Sequence[int]) -> list[str]:
         """A row as one line, or as two where its name is too long: cut names would be alike."""
         name = self.paint(line.cells[0], line.tones[0])
-        is_long = len(line.cells[0]) > self.sizes[0]
+        is_long = cell_len(line.cells[0]) > self.sizes[0]
         lead = "" if is_long else name
-        parts = [lead + " " * (self.sizes[0] - (0 if is_long else len(line.cells[0])))]
+        parts = [lead + " " * (self.sizes[0] - (0 if is_long else cell_len(line.cells[0])))]
         for i in columns:
-            space = " " * (self.sizes[i] - len(line.cells[i]))
+            space = " " * (self.sizes[i] - cell_len(line.cells[i]))
             shown = self.paint(line.cells[i], line.tones[i]) if line.cells[i] else ""
             parts.append(shown + space if self.left[i] else space + shown)
         return [*([name] if is_long else []), (" " * self.gap).join(parts).rstrip()]
@@ -76,7 +79,7 @@ class _Layout:
             line.instead, max(20, self.width - len(indent)), max_lines=2, placeholder=" …"
         ) or [""]
         texts = [self.paint(text, line.tones[0]) for text in (first, *later)]
-        head = self.paint(name, line.tones[0]) + " " * (size - len(name) + self.gap)
+        head = self.paint(name, line.tones[0]) + " " * (size - cell_len(name) + self.gap)
         return [head + texts[0], *(indent + text for text in texts[1:])]
 
 
@@ -85,8 +88,8 @@ def table(
 ) -> list[str]:
     """The headings and the rows as lines, *width* characters wide where the cells allow it."""
     whole = [headings, *(row.cells for row in rows if not row.instead)]
-    sizes = [max(len(cells[i]) for cells in whole) for i in range(len(headings))]
-    names = max(len(cells[0]) for cells in [headings, *(row.cells for row in rows)])
+    sizes = [max(cell_len(cells[i]) for cells in whole) for i in range(len(headings))]
+    names = max(cell_len(cells[0]) for cells in [headings, *(row.cells for row in rows)])
     rest = sum(sizes[1:])
     gap = next((gap for gap in _GAPS if names + rest + gap * len(sizes[1:]) <= width), _GAPS[0])
     # half of the width at least is for numbers

@@ -4,7 +4,6 @@ from distbench.run.bench import Bench, to_build
 from distbench.run.control import Observer, Pace, Stopped, StopRequest, interruptible, unwarned
 from distbench.run.deadline import Deadline
 from distbench.run.launch import launch_for
-from distbench.run.prepare import prepare
 from distbench.run.trials import Execution, make_all
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "interruptible",
     "launch_for",
     "make_all",
-    "prepare",
     "to_build",
     "unwarned",
 ]

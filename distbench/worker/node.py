@@ -19,7 +19,8 @@ from distbench.wire import NODE
 
 def facts(address: str) -> dict[str, Any]:
     """What the controller has to know of this node, whose ranks the others reach at *address*."""
-    return {"name": name(), "address": address, "distbench": _code(), **env.describe()}
+    own = {"name": name(), "address": address, "distbench": _code(), "visible_gpus": env.gpu_count()}
+    return {**own, **env.describe()}
 
 
 def _code() -> str:

@@ -11,7 +11,7 @@ from distbench.cli.output import complain, note
 from distbench.cli.progress import observer
 from distbench.env import Machine
 from distbench.record.store import new_run_id
-from distbench.run import prepare as build
+from distbench.run.prepare import prepare as build
 from distbench.suite import Suite as Loaded
 from distbench.suite import load
 from distbench.temporary import temporary_folder

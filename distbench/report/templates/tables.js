@@ -6,10 +6,22 @@
     const rest = JSON.parse(document.getElementById(button.dataset.more + "-rest").textContent);
     const marked = button.dataset.more === "values";
     const body = document.createDocumentFragment();
-    rest.forEach((texts) => body.appendChild(row(marked ? [texts[0] + " " + texts[1], ...texts.slice(2)] : texts, table)));
+    rest.forEach((texts) => body.appendChild(marked ? markedRow(texts, table) : row(texts, table)));
     table.tBodies[0].appendChild(body);
     button.remove();
   };
+
+  // a row of the table of all values: the name of the case, its mark, the values
+  function markedRow([name, mark, ...values], table) {
+    const made = row([name, ...values], table);
+    if (mark) {
+      const link = document.createElement("a");
+      link.href = "#not-the-same-work";
+      link.textContent = mark;
+      made.cells[0].append(" ", link);
+    }
+    return made;
+  }
 
   function row(texts, table) {
     const made = document.createElement("tr");
@@ -19,7 +31,9 @@
       else cell.scope = texts.length === 1 ? "rowgroup" : "row";
       if (texts.length === 1) cell.colSpan = table.tHead.rows[0].cells.length;
       const apart = document.createElement("bdi");
-      apart.textContent = text;
+      // the name of a case may be broken after each part of it
+      if (i) apart.textContent = text;
+      else text.split("/").forEach((part, n) => apart.append(...(n ? ["/", document.createElement("wbr")] : []), part));
       cell.appendChild(apart);
       made.appendChild(cell);
     });
