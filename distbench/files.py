@@ -5,6 +5,7 @@ kill or a full disk leaves the old file or the new one.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -124,6 +125,21 @@ def write_whole(file: Path, text: str) -> None:
     # surrogates: names from the command line or a foreign log may contain undecodable bytes
     with whole(file) as aside, aside.open("x", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(text)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Wait until no other process is in this context for *path*; the lock ends with its process.
+
+    Raises:
+        OSError: the folder of *path* can't be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a") as lock:
+        # some network file systems have no locks: two processes may then do the same
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

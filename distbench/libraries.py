@@ -5,15 +5,15 @@ builds DeepSpeed's ops in place, so no rename protects them: what is there is tr
 """
 
 import ctypes
-import fcntl
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from distbench.files import alone
 from distbench.processes import ending
 
 
@@ -35,7 +35,7 @@ def provide(library: Path, build: Callable[[], object], parts: Path) -> list[str
     """
     if library.exists() and not damage(library):
         return []
-    with _alone(parts):
+    with alone(parts):
         # another process may have built it in the meantime
         why = damage(library) if library.exists() else None
         if why:
@@ -75,17 +75,6 @@ def _load(library: Path, pipe: int) -> NoReturn:
     finally:
         # never unwind into the copy of the parent's code
         os._exit(code)
-
-
-@contextmanager
-def _alone(parts: Path) -> Iterator[None]:
-    """Wait until no other process builds *parts*; the lock ends with its process."""
-    parts.parent.mkdir(parents=True, exist_ok=True)
-    with parts.with_name(f".{parts.name}.lock").open("a") as lock:
-        # some network file systems have no locks: two processes may then build the same
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _remove(parts: Path) -> None:

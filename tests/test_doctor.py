@@ -77,6 +77,7 @@ def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
         ({"shm_free_bytes": None}, "shared memory", "warning", "/dev/shm"),
         ({"open_files": 256}, "open files", "warning", "ulimit -n"),
         ({"infiniband": ["mlx5_0"]}, "locked memory", "problem", "mlx5_0"),
+        ({"infiniband": ["mlx5_0"], "locked_bytes": 64 << 30}, "locked memory", "warning", "64.0 GiB"),
         ({"free_bytes": {"/runs": 1 << 30}}, "disk", "warning", "/runs"),
         ({"free_bytes": {"/runs": 1 << 20}}, "disk", "problem", "/runs"),
         ({"unwritable": ["/runs"]}, "disk", "problem", "/runs"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,6 +223,14 @@ def test_what_was_calibrated_is_kept_beside_what_was_known(cache):
     assert calibration.load(Measure(steps=10)) == {"a": known(steps=10)}
     assert calibration.load(Measure(steps=20)) == {"b": known(steps=20)}
     assert calibration.load(Measure(steps=30)) == {}
+
+
+def test_calibrations_that_end_at_the_same_time_keep_each_others_cases(cache):
+    cases = [f"case {i}" for i in range(16)]
+    with ThreadPoolExecutor(8) as many:
+        for saved in [many.submit(calibration.save, {case: known()}) for case in cases]:
+            saved.result()
+    assert sorted(calibration.load(Measure())) == sorted(cases)
 
 
 @pytest.mark.parametrize(

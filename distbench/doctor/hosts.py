@@ -10,6 +10,7 @@ from distbench.units import bytes_text, count_text, duration_text
 
 # NCCL keeps buffers of the ranks of a node there; containers have 64 MB unless told otherwise
 _LITTLE_SHM = 1 << 30
+_LITTLE_LOCKED = 1 << 30
 # records of a run are small, checkpoints and traces are not
 _LITTLE_DISK, _NO_DISK = 5 << 30, 200 << 20
 # gloo and the store have a socket for every other rank, and each rank some files of its own
@@ -51,7 +52,8 @@ def _locked(host: Condition) -> Iterator[Finding]:
         text = (
             f"a process may lock {bytes_text(host.locked_bytes)}; {', '.join(host.infiniband)} lock buffers"
         )
-        yield Finding("locked memory", "problem", text, remedy="ulimit -l unlimited in what starts the ranks")
+        grade: Grade = "problem" if host.locked_bytes < _LITTLE_LOCKED else "warning"
+        yield Finding("locked memory", grade, text, remedy="ulimit -l unlimited in what starts the ranks")
 
 
 def _space(host: Condition) -> Iterator[Finding]:

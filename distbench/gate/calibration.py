@@ -16,7 +16,7 @@ from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.case import Case, Measure
 from distbench.decode import decoded, parsed
 from distbench.errors import RecordError, UsageError
-from distbench.files import content, write_whole, writing
+from distbench.files import alone, content, write_whole, writing
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.verdicts import Result
 from distbench.record import MOST_BYTES
@@ -75,9 +75,9 @@ def save(calibrations: Mapping[str, Calibrated]) -> Path:
         InfrastructureError: the file can't be written.
     """
     file = file_here()
-    cases = {key: dataclasses.asdict(spread) for key, spread in (_stored() | dict(calibrations)).items()}
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    # another calibration may end at the same time, of other cases
+    with writing(file), alone(file):
+        cases = {key: dataclasses.asdict(spread) for key, spread in (_stored() | dict(calibrations)).items()}
         write_whole(file, json.dumps({"format": FORMAT, "cases": cases}))
     return file
 

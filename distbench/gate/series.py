@@ -108,7 +108,7 @@ class Series:
     deadline: Deadline = field(default_factory=Deadline)
     _blocks: list[list[Track]] = field(default_factory=list, init=False)
     _done: int = field(default=0, init=False)
-    _started: float = field(default=0.0, init=False)
+    _spent_s: float = field(default=0.0, init=False)
 
     def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> None:
         """Fill the tracks of *blocks*.
@@ -117,7 +117,7 @@ class Series:
             first_round: Number of each case's first trial in the folder of its run.
             candidate_first: Whether the candidate starts the first block.
         """
-        self._blocks, self._done, self._started = blocks, 0, time.monotonic()
+        self._blocks, self._done, self._spent_s = blocks, 0, 0.0
         for track, arm in product(chain(*blocks), (_BASELINE, _CANDIDATE)):
             # one trial of each arm is made and discarded: it pays for caches, clocks and autotuning
             if not (track.failure or self._ends_before(track)):
@@ -174,8 +174,9 @@ class Series:
     def _trial(self, track: Track, arm: int, round_: int, *, keep: bool = True) -> Record:
         task = Task(track.slot[arm], round_)
         total = max(self._done + 1, sum(map(self._trials_of, self._blocks)))
-        left = (time.monotonic() - self._started) / self._done * (total - self._done) if self._done else None
+        left = self._spent_s / self._done * (total - self._done) if self._done else None
         self.observer.trial_started(task, self._done, total, left)
+        began = time.monotonic()
         bench = self.benches[arm]
         record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
@@ -183,6 +184,8 @@ class Series:
             # retry once: a single failure may be the machine's and not the code's
             record = bench.make(task, keep=keep)
         self._done += 1
+        # one that an earlier session made took its time there
+        self._spent_s += max(time.monotonic() - began, record.wall_s)
         self._count(track.launches[arm], arm, record)
         track.seconds += record.wall_s
         track.longest = max(track.longest or 0.0, record.wall_s)
