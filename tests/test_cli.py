@@ -168,6 +168,22 @@ def test_a_baseline_is_a_stored_run_only_if_it_can_be_nothing_else(runs):
         assert find_stored(name, runs) is None
 
 
+def test_a_baseline_that_is_a_run_and_a_commit_is_refused(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    told = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    run = tmp_path / "out" / f"mine-2026-{told[:8]}"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    code, _, errors = command("gate", "suite.yaml", "--baseline", told[:4], "--out", "out")
+    assert code == 2
+    assert f"--baseline {told[:4]}: the id of the run out/{run.name} begins so, and a git commit" in errors
+    code, _, errors = command("gate", "suite.yaml", "--baseline", f"out/{run.name}", "--out", "out")
+    assert "git commit" not in errors
+
+
 @pytest.mark.train
 def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     file = write(SUITE.replace("ddp", "dp"))

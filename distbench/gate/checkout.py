@@ -30,7 +30,7 @@ def check_out(revision: str, folder: Path) -> Checkout:
         UsageError: git is not installed, or has no such revision.
     """
     root = Path(_git(revision, "rev-parse", "--show-toplevel"))
-    commit = _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    commit = commit_of(revision)
     tree = folder / "tree"
     tree.mkdir()
     # an index of its own, so that the user's stays
@@ -38,6 +38,15 @@ def check_out(revision: str, folder: Path) -> Checkout:
     options = ("--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules")
     _git(revision, f"--work-tree={tree}", "read-tree", *options, commit, **index)
     return Checkout(tree, root, f"{revision} ({commit[:10]})")
+
+
+def commit_of(revision: str) -> str:
+    """Full hash of *revision* of the repository here.
+
+    Raises:
+        UsageError: git is not installed, or has no such revision.
+    """
+    return _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
 
 
 def _git(revision: str, *words: str, **variables: str) -> str:

@@ -22,6 +22,7 @@ from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, moved
+from distbench.gate.checkout import commit_of
 from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
 from distbench.gate.verdicts import Result
@@ -96,6 +97,7 @@ def gate(
     )
     is_changed, resume_with = bool(before.changes or env), ""
     if stored := runs.find_stored(baseline, out):
+        _check_meant(baseline, stored.folder)
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
         _check_since(since, is_alone=True)
         result = gate_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
@@ -158,6 +160,20 @@ def _variables(settings: Sequence[str], option: str) -> dict[str, str]:
     if wrong := [setting for setting, name, equals, _ in pairs if not (equals and name.isidentifier())]:
         raise UsageError(f"{option} {wrong[0]!r}: expected NAME=VALUE")
     return {name: value for _, name, _, value in pairs}
+
+
+def _check_meant(baseline: str, folder: Path) -> None:
+    """Raise UsageError if *baseline*, which stands for the run in *folder*, is a git revision, too."""
+    if Path(baseline) == folder:
+        return
+    try:
+        commit = commit_of(baseline)
+    except UsageError:
+        return
+    raise UsageError(
+        f"--baseline {baseline}: the id of the run {folder} begins so, and a git commit ({commit[:10]}); "
+        "give the run's folder, or more digits of the commit"
+    )
 
 
 def _check_stored(*, is_changed: bool, dry_run: bool, resume: Path | None) -> None:
