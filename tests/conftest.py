@@ -35,6 +35,9 @@ pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_checks"]
 hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
+# plug-ins of whoever runs the tests are no part of them
+os.environ.pop(PLUGIN_PATH, None)
+
 # fixtures are found where they stand in a conftest
 __all__ = ["browser", "see"]
 
