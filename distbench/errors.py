@@ -111,18 +111,18 @@ def _numbered(name: str) -> list[tuple[int, str]]:
 
 
 def _shorten(value: object, limit: int = 60) -> str:
-    text = _as_yaml(value)
+    text = as_yaml(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _as_yaml(value: object) -> str:
+def as_yaml(value: object) -> str:
     """*value* as a suite would say it on one line."""
     if value is None or value is NULL:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_as_yaml(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {as_yaml(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_as_yaml, value))}]"
+        return f"[{', '.join(map(as_yaml, value))}]"
     return repr(value)

@@ -89,11 +89,11 @@ def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan: Pl
     [
         ("{compute: fp32, float8: rowwise}", "precision.float8 = 'rowwise': float8 needs compute: bf16"),
         ("fp8", "precision.compute = 'fp8': linear layers multiply in float8 and all else "),
-        ("{float8_emulated: true}", "precision.float8_emulated = True: there is no float8 to emulate"),
+        ("{float8_emulated: true}", "precision.float8_emulated = true: there is no float8 to emulate"),
         ("{compute: bf16, float8: row}", "precision.float8 = 'row': did you mean 'rowwise'?"),
         (
             "{compute: bf16, float8: rowwise, float8_emulated: true}",
-            "precision.float8_emulated = True: emulated float8 has no speed to measure; set measure.trials",
+            "precision.float8_emulated = true: emulated float8 has no speed to measure; set measure.trials",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_plan_has_the_trials_of_a_kind_that_is_a_folder(
         ("probe: {steps: 0}", "probe.steps = 0: must be at least 1"),
         ("probe: {stpes: 3}", "probe.stpes = 3: unknown key"),
         ("probe: often", "probe = 'often': "),
-        ("proeb: true", "proeb = True: unknown key; did you mean 'probe'?"),
+        ("proeb: true", "proeb = true: unknown key; did you mean 'probe'?"),
     ],
 )
 def test_a_mistake_in_its_section_is_named(

@@ -714,12 +714,12 @@ UNUSED = {
     "{fsdp: {replicas: 4}}": "replicas = 4 has no effect without sharding: hybrid; leave it out",
     "{fsdp: {shards: 2}}": "shards = 2 has no effect without sharding: hybrid; leave it out",
     "{fsdp: {sharding: hybrid, replicas: 4, shards: 2}}": "replicas = 4 has no effect without shards: null",
-    "{fsdp: {version: 1, reshard_root: true}}": "reshard_root = True has no effect without version: 2",
+    "{fsdp: {version: 1, reshard_root: true}}": "reshard_root = true has no effect without version: 2",
     "{zero: {stage: 0, reduce_bucket_size: 5}}": "reduce_bucket_size = 5 has no effect without stage",
     "{zero: {stage: 3, allgather_bucket_size: 5}}": "allgather_bucket_size = 5 has no effect without",
     "{zero: {stage: 1, max_live_parameters: 5}}": "max_live_parameters = 5 has no effect without stage: 3",
     "{zero: {stage: 2, param_persistence_threshold: 9}}": "param_persistence_threshold = 9 has no effect",
-    "{zero: {stage: 1, nvme_path: /x}}": "nvme_path = /x has no effect without offload to nvme",
+    "{zero: {stage: 1, nvme_path: /x}}": "nvme_path = '/x' has no effect without offload to nvme",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distbench.errors import as_yaml
 from distbench.strategies.base import Strategy
 
 
@@ -18,5 +19,5 @@ def unused_option(strategy: Strategy, usual: Strategy, needs: Mapping[str, tuple
     for option, (counts, needed) in needs.items():
         value = getattr(strategy, option)
         if not counts and value != getattr(usual, option):
-            return f"{option} = {value} has no effect without {needed}; leave it out"
+            return f"{option} = {as_yaml(value)} has no effect without {needed}; leave it out"
     return None

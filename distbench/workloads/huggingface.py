@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.bounds import Bound, Count
 from distbench.data.base import INPUTS, Kind, Shape
-from distbench.errors import did_you_mean
+from distbench.errors import as_yaml, did_you_mean
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned import Planned
@@ -273,11 +273,11 @@ class HuggingFace(Planned):
             stored = keys.value(key, given)
             # by what is no whole number, no weight has its size
             if type(value) is type(stored) is int and value != stored:
-                yield f"config: {key} = {value}, {self._instead_of(stored)}"
+                yield f"config: {key} = {as_yaml(value)}, {self._instead_of(stored)}"
         for option in self._sizes:
             value, stored = getattr(self, option), self._stored_size(option, given)
             if value not in (None, stored):
-                yield f"{option} = {value}, {self._instead_of(stored)}"
+                yield f"{option} = {as_yaml(value)}, {self._instead_of(stored)}"
 
     def _instead_of(self, stored: int) -> str:
         folder = f"from_pretrained = {self.from_pretrained!r}"
