@@ -168,7 +168,12 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
         (cells,) = [line for line in markdown if line.startswith(f"| {label} | measured ")]
         assert all(text in line and text in cells for text in shown), name
     picked = rows[next(name for name in measured if plain[name]["label"] == answer["pick"])]
-    assert f"{float(picked['tokens_per_s']):,.0f} (" in answer["headline"]
+    chosen = json.loads(call("pick", str(SAMPLE), "--json").stdout)["pick"]
+    assert chosen["tokens_per_s"] == plain[picked["case_name"]]["values"]["tokens_per_s"]["interval"]
+    ends = chosen["as_chosen"]["tokens_per_s"]
+    assert ends["low"] < chosen["tokens_per_s"]["low"] and ends["high"] == chosen["tokens_per_s"]["high"]
+    speed = f"{float(picked['tokens_per_s']):,.0f} ({ends['low']:,.0f} to {ends['high']:,.0f}) tokens/s"
+    assert speed in answer["headline"]
     assert bytes_text(float(picked["memory_peak"])) in answer["headline"]
 
 

@@ -76,27 +76,43 @@ def _better(choice: Choice, pick: Candidate) -> str:
 def _numbers(choice: Choice, pick: Candidate) -> str:
     """Speed, memory and energy of the pick, each with its 95% interval."""
     assert pick.speed is not None
-    tied = len(choice.alike)
     memory = "memory unknown"
     if pick.memory:
         memory = f"{'memory' if pick.memory_assumed else 'peak memory'} {pick.memory_text}"
-    # only the number that it was chosen by is flattered by the choice
-    by_energy = choice.wish.goal == "tokens-per-joule"
-    speed = _number(pick.speed, pick.speed.half_as_best_of(1 if by_energy else tied), pick.speed.half)
-    energy = []
-    if pick.joules:
-        worse = pick.joules.half_as_best_of(tied if by_energy else 1)
-        energy = [f"{_number(pick.joules, pick.joules.half, worse)} J/token"]
-    return ", ".join([f"{speed} tokens/s", memory, *energy])
+    ends = as_chosen(choice, pick)
+    energy = [f"{_number(pick.joules, ends['joules_per_token'])} J/token"] if pick.joules else []
+    return ", ".join([f"{_number(pick.speed, ends['tokens_per_s'])} tokens/s", memory, *energy])
 
 
-def _number(interval: Interval, below: float | None, above: float | None) -> str:
-    """A number with the ends of its interval, *below* and *above* it in the logarithm."""
-    text = number_text(interval.value)
+def as_chosen(choice: Choice, pick: Candidate) -> dict[str, tuple[float, float] | None]:
+    """Ends of the 95% intervals of *pick* by column, which allow for its choice among its ties.
+
+    None: the spread is unknown. Only the number that it was chosen by is flattered by the choice
+    (``Interval.half_as_best_of``), and only toward the better.
+    """
+    tied, by_energy = len(choice.alike), choice.wish.goal == "tokens-per-joule"
+    ends: dict[str, tuple[float, float] | None] = {}
+    if speed := pick.speed:
+        ends["tokens_per_s"] = _ends(speed, speed.half_as_best_of(1 if by_energy else tied), speed.half)
+    if joules := pick.joules:
+        ends["joules_per_token"] = _ends(
+            joules, joules.half, joules.half_as_best_of(tied if by_energy else 1)
+        )
+    return ends
+
+
+def _ends(interval: Interval, below: float | None, above: float | None) -> tuple[float, float] | None:
+    """Ends of *interval* that are *below* and *above* its number in the logarithm."""
     if interval.half is None:
+        return None
+    return interval.value * math.exp(-(below or 0.0)), interval.value * math.exp(above or 0.0)
+
+
+def _number(interval: Interval, ends: tuple[float, float] | None) -> str:
+    text = number_text(interval.value)
+    if ends is None:
         return f"{text} (spread unknown)"
-    low, high = (interval.value * math.exp(way) for way in (-(below or 0.0), above or 0.0))
-    return f"{text} ({number_text(low)} to {number_text(high)})"
+    return f"{text} ({number_text(ends[0])} to {number_text(ends[1])})"
 
 
 def _nothing(every: Sequence[Candidate], choice: Choice) -> str:

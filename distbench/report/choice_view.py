@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distbench.analysis.answer import Answer
+from distbench.analysis.answer import Answer, as_chosen
 from distbench.analysis.choice import Candidate, Choice
 from distbench.analysis.noise import CONFIDENCE
 from distbench.analysis.text import listed
@@ -40,7 +40,7 @@ def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) ->
     """What ``pick --json`` prints; null for what is not known."""
     return {
         "wish": dataclasses.asdict(choice.wish),
-        "pick": _candidate_json(choice.pick),
+        "pick": _pick_json(choice),
         "headline": answer.headline,
         "reasons": answer.reasons,
         "confidence": CONFIDENCE,
@@ -49,6 +49,17 @@ def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) ->
         "left_out": [{**(_candidate_json(one) or {}), "why": why} for one, why in choice.left_out],
         "turns": [{"memory_below": below, "pick": _candidate_json(after.pick)} for below, after in then],
     }
+
+
+def _pick_json(choice: Choice) -> dict[str, Any] | None:
+    """The pick, with the ends of the intervals that the headline has."""
+    if choice.pick is None:
+        return None
+    ends = {
+        column: {"low": found[0], "high": found[1]} if found else None
+        for column, found in as_chosen(choice, choice.pick).items()
+    }
+    return {**(_candidate_json(choice.pick) or {}), "as_chosen": ends}
 
 
 def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
