@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import Finished, call_outside
+from records import case
 
 from distbench import registry
 from distbench.case import Choice
+from distbench.env import detect
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train
@@ -119,15 +121,21 @@ def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(
     assert bool(uncut) == bool(one.stages().never)
 
 
-def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(suite_of("qwen3", f"tp, {AUTOTP}"))
-    done = call_outside("plan", "--json", str(suite), DISTBENCH_CACHE=str(tmp_path / "cache"))
-    cases = json.loads(done.stdout)["cases"]
-    reasons = {each["strategy"]: each["reason"] for each in cases}
-    assert "model.model.layers.*.self_attn.k_norm" in reasons["zero1+tp2"]
-    assert "use tp, or fsdp: {mesh: {tp: 2}}" in reasons["zero1+tp2"]
-    assert reasons["tp"] == ""
+def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients() -> None:
+    model_type, config = MODELS["qwen3"]
+    options = {"model_type": model_type, "config": config, "seq_len": 32}
+
+    def problem(name: str, **chosen: Any) -> str | None:
+        strategy = Choice(name, chosen)
+        of = case(name, strategy=strategy, workload=Choice("huggingface", options))
+        found: str | None = registry.make("strategies", strategy).problem(of, detect("cpu"))
+        return found
+
+    refused = problem("zero", stage=1, mesh={"tp": 2})
+    assert refused is not None
+    assert "model.model.layers.*.self_attn.k_norm" in refused
+    assert "use tp, or fsdp: {mesh: {tp: 2}}" in refused
+    assert problem("tp") is None
 
 
 def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:
