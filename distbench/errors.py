@@ -24,6 +24,10 @@ class Refused(Exception):
     """This model, engine or machine can't do what was requested of a rank; the message is the reason."""
 
 
+class Mismatch(Exception):
+    """What runs in a rank is not what was requested; the message lists every difference."""
+
+
 class DistbenchError(Exception):
     """Base of every error that the command line shows as a message, without a traceback."""
 

@@ -145,8 +145,8 @@ def trained(folder: Path, case: Case) -> tuple[list[float], Setting, dict[str, A
 
 @pytest.mark.train
 def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path: Path) -> None:
-    from distbench.strategies.base import Refused
-    from distbench.worker.checks import Mismatch, check_effective
+    from distbench.errors import Mismatch, Refused
+    from distbench.worker.checks import check_effective
 
     rowwise = dataclasses.replace(FLOAT8, float8="rowwise")
     with laboratory(tmp_path):

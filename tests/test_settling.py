@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_slurm
 import numpy as np
 import pytest
 from conftest import PLUGINS, QUICK, call, run_in
@@ -58,6 +59,18 @@ def test_no_round_begins_when_the_minutes_are_up(run: Run) -> None:
     cases, told = run("--until-settled", "--minutes", "0.0000001")
     assert [case["trials"] for case in cases] == [1, 1]
     assert "(--minutes): pretended" in told and "may still be the best" in told
+
+
+def test_the_engine_is_asked_once_for_its_time_limit_whatever_the_number_of_rounds(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    slurm = fake_slurm.install(tmp_path / "slurm", squeue=f"echo once >> {asked}; echo 20:00")
+    monkeypatch.setenv("PATH", str(slurm), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    cases, _ = run("--until-settled")
+    assert [case["trials"] for case in cases] == [2, 2]
+    assert asked.read_text() == "once\n"
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ class Gate:
         """Make those *tasks* that no earlier session has made."""
         if todo := [task for task in tasks if bench.found(task) is None]:
             bench.prepare(to_build(todo))
-            make_all(bench, todo, self._observer, stop)
+            make_all(bench, todo, self._observer, stop, Deadline())
 
     def _result(self, first: list[Track], second: list[Track], stopped: Stopped) -> Result:
         runs = self._folder.analysed()

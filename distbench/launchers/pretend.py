@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import clock
+from distbench.errors import Refused
 from distbench.job import MEASURE, kind_of
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.preparation import Event, note_event, read_items
@@ -79,7 +80,7 @@ class _PretendedSite(Site):
             # as frameworks do: what shows a log or a message has to take the colours out
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             if not knows:
-                _fail(folder, rank, "Refused", f"launcher pretend does not {trial.job.kind}")
+                _fail(folder, rank, Refused.__name__, f"launcher pretend does not {trial.job.kind}")
             elif rank and does == "raises":
                 _fail(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
             elif does != "hangs":

@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 from distbench.clipping import telling_line
+from distbench.errors import Mismatch, Refused
 from distbench.oom import Account
 from distbench.processes import ending
 from distbench.record import Status
@@ -16,8 +17,8 @@ from distbench.units import bytes_text
 
 # the first that an exception is, by the names of its types
 _STATUSES = {
-    "Mismatch": Status.MISMATCH,
-    "Refused": Status.UNSUPPORTED,
+    Mismatch.__name__: Status.MISMATCH,
+    Refused.__name__: Status.UNSUPPORTED,
     "OutOfMemoryError": Status.OOM_GPU,
     "MemoryError": Status.OOM_HOST,
 }
@@ -80,7 +81,7 @@ def reason_of(failure: dict[str, Any]) -> str:
     """One sentence on the first *failure*."""
     rank, phase = failure["rank"], failure["phase"]
     if "types" in failure:
-        if "Refused" in failure["types"]:
+        if Refused.__name__ in failure["types"]:
             return str(failure["message"])
         return f"rank {rank} in {phase}: {_raised(failure)}"
     code = failure["code"]

@@ -109,18 +109,18 @@ class Execution:
         self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None
     ) -> None:
         """Make what is still *todo*, and what that gives reason for."""
-        ready = {task.case.id for task in todo}
-        make_all(bench, todo, observer, stop)
-        self._follow_up(bench, observer, stop)
+        ready, deadline = {task.case.id for task in todo}, Deadline()
+        make_all(bench, todo, observer, stop, deadline)
+        self._follow_up(bench, observer, stop, deadline)
         while more and not stop.ends and (cases := more(self.run)):
             added = self._round(cases)
             if new := [task.case for task in added if task.case.id not in ready]:
                 bench.prepare(new)
                 ready |= {case.id for case in new}
-            make_all(bench, added, observer, stop)
-            self._follow_up(bench, observer, stop)
+            make_all(bench, added, observer, stop, deadline)
+            self._follow_up(bench, observer, stop, deadline)
 
-    def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest) -> None:
+    def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest, deadline: Deadline) -> None:
         """Make the trials that what was made so far gives reason for, until there is no reason for more."""
         tried: set[tuple[str, str, str, int]] = set()
         while not stop.ends:
@@ -138,7 +138,7 @@ class Execution:
             words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
             observer.note(f"following up what was measured: {count_text(len(todo), 'trial')} ({words})")
             bench.prepare(to_build(todo))
-            make_all(bench, todo, observer, stop)
+            make_all(bench, todo, observer, stop, deadline)
 
     def _written(self, info: RunInfo, state: State) -> RunInfo:
         """*info* with *state*, which ``run.json`` has now."""
@@ -156,9 +156,11 @@ class Execution:
         return chosen[::-1] if number % 2 else chosen
 
 
-def make_all(bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest) -> None:
-    """Make the trials *todo* one after another, until *stop* or the time limit around them ends it."""
-    pace, deadline = Pace(todo), Deadline()
+def make_all(
+    bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, deadline: Deadline
+) -> None:
+    """Make the trials *todo* one after another, until *stop* or *deadline* ends it."""
+    pace = Pace(todo)
     for done, task in enumerate(todo):
         if deadline.ends(stop, observer, pace.longest(task)):
             return

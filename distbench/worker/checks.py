@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from distbench import optimizers, registry, schedule
 from distbench.case import Case, Optimizer
+from distbench.errors import Mismatch
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker.feed import Feed
@@ -21,10 +22,6 @@ _SAME_NORM = 1e-3
 _NOT_REPORTED = object()
 # settings that a rank which updates nothing can't tell
 _OF_OPTIMIZER = ("optimizer", "dtypes", "optimizer_state_on")
-
-
-class Mismatch(Exception):
-    """What runs is not what was requested; the message lists every difference."""
 
 
 def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:

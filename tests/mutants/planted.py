@@ -186,7 +186,7 @@ MUTANTS = (
     ),
     Mutant(
         "a mismatch is a crash",
-        '"Mismatch": Status.MISMATCH,',
+        "Mismatch.__name__: Status.MISMATCH,",
         '"mismatch": Status.MISMATCH,',
         _in("test_plugins", "mismatch"),
     ),
