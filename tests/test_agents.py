@@ -571,8 +571,8 @@ def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
     assert "exited with code 255" in done.errors
     (run,) = (tmp_path / "out").iterdir()
     resume = f"resume with: distbench run --resume {run}"
-    # the end of a log comes before it
-    assert f"\nWhat is stored is intact. When the nodes are there, {resume}" in done.errors
+    # on a line of its own: the end of a log comes before it
+    assert f"error: What is stored is intact. When the nodes are there, {resume}\n" in done.errors
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     drill.seen(done.errors.partition("error: ")[2])
 
