@@ -25,6 +25,7 @@ from pages import browser, see
 from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
+from distbench.errors import INTERRUPTED
 from distbench.record.contents import read_record
 from distbench.registry import PLUGIN_PATH
 
@@ -113,7 +114,11 @@ Distbench = Callable[..., Done]
 
 
 def call(*arguments: str, **variables: str) -> Done:
-    """Run the command line in this process, where the models and plug-ins of the tests are found."""
+    """Run the command line in this process, where the models and plug-ins of the tests are found.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, which the command has taken for itself, was meant for the tests.
+    """
     out, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(MODELS),
@@ -123,6 +128,8 @@ def call(*arguments: str, **variables: str) -> Done:
         contextlib.redirect_stderr(errors),
     ):
         code = main(arguments)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     return Done(code, out.getvalue(), errors.getvalue())
 
 
