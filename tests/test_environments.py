@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +26,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.case import CURRENT, Choice
 from distbench.env import Machine, ops_folder
 from distbench.errors import SuiteError
+from distbench.interpreter import NEEDED
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.launchers.base import LaunchError, Place
 from distbench.launchers.server import Server
@@ -431,3 +435,29 @@ check: {{steps: 3, perturbed: 4}}
     assert moved.unexplained < EXPLAINED
     assert kept is not None
     assert abs(kept.difference or 0) < TOLERANCE
+
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+import distbench.worker.warm
+"""
+
+
+@pytest.mark.train
+def test_a_warm_parent_imports_nothing_that_another_environment_may_lack() -> None:
+    """Of what distbench depends on, such an environment has ``NEEDED`` alone."""
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    names = {re.split(r"[^a-z0-9]", each)[0] for each in declared["project"]["dependencies"]}
+    # that of pynvml is nvidia-ml-py
+    absent = names - {*NEEDED, "nvidia"}
+    assert absent >= {"duckdb", "jinja2", "plotly", "pydantic", "rich", "ruamel", "scipy", "typer"}
+    code = WITHOUT.replace("{absent}", repr(absent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
