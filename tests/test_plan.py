@@ -317,8 +317,8 @@ def test_what_is_resolved_makes_the_same_plan(suite):
             "batch.global_batch_size = 8: is not divisible by world size x micro_batch_size = 2 x 8; use 16",
         ),
         (
-            ("transformer", "{transformer: {heads: 7}}"),
-            "mine.yaml:1: workload.transformer.heads = 7: heads = 7 does not divide dim = 128",
+            ("transformer", "{transformer: {heads: 6}}"),
+            "mine.yaml:1: workload.transformer.heads = 6: does not divide dim = 128",
         ),
         (
             ("transformer", "{transformer: {depth: 1, vocab_size: 100}}"),
@@ -347,12 +347,26 @@ def test_what_can_not_work_is_known_before_launch(suite, change, message):
 
 
 def test_all_that_can_not_work_is_said_at_once(suite):
-    text = MINIMAL.replace("transformer", "{transformer: {heads: [4, 7]}}").replace("[1, 2]", "[1, 3]")
+    text = MINIMAL.replace("transformer", "{transformer: {heads: [4, 6]}}").replace("[1, 2]", "[1, 3]")
     found = refusal(suite(text))
     assert [mistake.split(" = ")[0] for mistake in found] == [
         "mine.yaml:1: workload.transformer.heads[1]",
         "mine.yaml:2: batch.global_batch_size",
         "mine.yaml:4: world_sizes[1]",
+    ]
+
+
+def test_each_mistake_in_a_model_is_said_of_its_own_option(suite):
+    two = "{transformer: {heads: 5, kv_heads: 2}}"
+    assert refusal(suite(MINIMAL.replace("transformer", two))) == [
+        "mine.yaml:1: workload.transformer.heads = 5: does not divide dim = 128",
+        "mine.yaml:1: workload.transformer.kv_heads = 2: does not divide heads = 5",
+    ]
+    of_users = '{user: {model: "nosuch", kind: features, target_length: 3}}'
+    said = refusal(suite(MINIMAL.replace("transformer", of_users)))
+    assert [each.split(": ")[1] for each in said] == [
+        "workload.user.model = 'nosuch'",
+        "workload.user.target_length = 3",
     ]
 
 

@@ -1,11 +1,12 @@
 """Checks before launch: mistakes in the suite, and cases that this machine can't run."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from distbench import registry
 from distbench.case import Batch, Case
 from distbench.env import Machine
+from distbench.errors import as_yaml
 from distbench.plan.cells import Cell
 from distbench.plan.environments import unlike
 from distbench.plan.nearest import Misfit
@@ -89,25 +90,35 @@ class Checks:
         return True
 
     def _plugin_finding(self, cell: Cell, problem: str | None, **plugins: Plugin) -> None:
-        """Place *problem* at the first option that it names, otherwise at the plug-in."""
-        if problem is None:
-            return
+        """Place each mistake in *problem* at the first option that it names, otherwise at the plug-in."""
+        options = [option for plugin in plugins.values() for option in plugin.choice.options]
+        self.findings += [self._placed(cell, each, plugins) for each in _mistakes(problem, options)]
+
+    def _placed(self, cell: Cell, problem: str, plugins: Mapping[str, Plugin]) -> Finding:
         for is_given in (True, False):
             for root, plugin in plugins.items():
                 name, options = plugin.choice.name, plugin.choice.options
                 given = cell.work.get(root, {}).get(name) or {}
                 key = _named_first(given if is_given else options, problem)
                 if key:
-                    self.findings.append(Finding(cell.place_of((root, name, key)), problem, options[key]))
-                    return
+                    said = f"{key} = {as_yaml(options[key])}"
+                    message = problem.removeprefix(said).lstrip(": ") if problem.startswith(said) else problem
+                    return Finding(cell.place_of((root, name, key)), message, options[key])
         root = next(root for root in [*plugins, "workload"] if root in cell.work)
-        self.findings.append(Finding(cell.place_of((root,)), problem, plugins[root].choice.name))
+        return Finding(cell.place_of((root,)), problem, plugins[root].choice.name)
 
     def _world_size_place(self, cell: Cell) -> tuple[str | int, ...]:
         if cell.block:
             return (*cell.block, "world_size")
         given = self._suite.world_sizes or ()
         return ("world_sizes", *([given.index(cell.world_size)] if cell.world_size in given else []))
+
+
+def _mistakes(problem: str | None, options: Sequence[str]) -> list[str]:
+    """The mistakes in *problem*, each of which begins with an option's name."""
+    if not problem or not options:
+        return [problem] if problem else []
+    return re.split(rf"; (?=(?:{'|'.join(options)})(?: =|:| is) )", problem)
 
 
 def _named_first(options: Iterable[str], message: str) -> str | None:
