@@ -40,7 +40,7 @@ def case(model: str, phase: str, told: str, drill: str) -> object:
         case("KilledInWarmUp", "warmup", "SIGKILL", "rank 1: kill -9 in the warm-up"),
         case("Segfaults", "time", "SIGSEGV", "rank 1: SIGSEGV"),
         case("Terminated", "time", "SIGTERM", "rank 1: SIGTERM"),
-        case("Exits", "time", "SystemExit: 5", "rank 1: sys.exit(5)"),
+        case("Exits", "time", "SystemExit at ends.py", "rank 1: sys.exit(5)"),
         case("Interrupted", "time", "KeyboardInterrupt", "rank 1: KeyboardInterrupt"),
     ],
 )
