@@ -170,7 +170,7 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
     picked = rows[next(name for name in measured if plain[name]["label"] == answer["pick"])]
     chosen = json.loads(call("pick", str(SAMPLE), "--json").stdout)["pick"]
     assert chosen["tokens_per_s"] == plain[picked["case_name"]]["values"]["tokens_per_s"]["interval"]
-    ends = chosen["as_chosen"]["tokens_per_s"]
+    ends = chosen["selection_intervals"]["tokens_per_s"]
     assert ends["low"] < chosen["tokens_per_s"]["low"] and ends["high"] == chosen["tokens_per_s"]["high"]
     speed = f"{float(picked['tokens_per_s']):,.0f} ({ends['low']:,.0f} to {ends['high']:,.0f}) tokens/s"
     assert speed in answer["headline"]

@@ -79,12 +79,12 @@ def _numbers(choice: Choice, pick: Candidate) -> str:
     memory = "memory unknown"
     if pick.memory:
         memory = f"{'memory' if pick.memory_assumed else 'peak memory'} {pick.memory_text}"
-    ends = as_chosen(choice, pick)
+    ends = selection_intervals(choice, pick)
     energy = [f"{_number(pick.joules, ends['joules_per_token'])} J/token"] if pick.joules else []
     return ", ".join([f"{_number(pick.speed, ends['tokens_per_s'])} tokens/s", memory, *energy])
 
 
-def as_chosen(choice: Choice, pick: Candidate) -> dict[str, tuple[float, float] | None]:
+def selection_intervals(choice: Choice, pick: Candidate) -> dict[str, tuple[float, float] | None]:
     """Ends of the 95% intervals of *pick* by column, which allow for its choice among its ties.
 
     None: the spread is unknown. Only the number that it was chosen by is flattered by the choice

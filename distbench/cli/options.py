@@ -59,12 +59,12 @@ def overrides(
     *,
     check: bool = False,
     on: str = "",
-    spelled: Mapping[str, str] = MappingProxyType({}),
+    option_of: Mapping[str, str] = MappingProxyType({}),
 ) -> Overrides:
     """Overrides of a suite from the options of a command.
 
     Args:
-        spelled: A setting in *set_* -> the option that stands for it, if that is not ``--set``.
+        option_of: A setting in *set_* -> the option that stands for it, if that is not ``--set``.
 
     Raises:
         UsageError: the world sizes are not numbers.
@@ -72,7 +72,7 @@ def overrides(
     from distbench.suite import Overrides
 
     sizes, jobs = parsed("--world-sizes", world_sizes, counts), ["check"] if check else []
-    return Overrides(set_, only, sizes, device or None, jobs, on, spelled)
+    return Overrides(set_, only, sizes, device or None, jobs, on, option_of)
 
 
 def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:

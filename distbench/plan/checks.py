@@ -102,7 +102,7 @@ class Checks:
                 key = _named_first(given if is_given else options, problem)
                 if key:
                     said = f"{key} = {as_yaml(options[key])}"
-                    message = problem.removeprefix(said).lstrip(": ") if problem.startswith(said) else problem
+                    message = problem.removeprefix(said).lstrip(": ")
                     return Finding(cell.place_of((root, name, key)), message, options[key])
         root = next(root for root in [*plugins, "workload"] if root in cell.work)
         return Finding(cell.place_of((root,)), problem, plugins[root].choice.name)

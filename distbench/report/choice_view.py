@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distbench.analysis.answer import Answer, as_chosen
+from distbench.analysis.answer import Answer, selection_intervals
 from distbench.analysis.choice import Candidate, Choice
 from distbench.analysis.noise import CONFIDENCE
 from distbench.analysis.text import listed
@@ -57,9 +57,9 @@ def _pick_json(choice: Choice) -> dict[str, Any] | None:
         return None
     ends = {
         column: {"low": found[0], "high": found[1]} if found else None
-        for column, found in as_chosen(choice, choice.pick).items()
+        for column, found in selection_intervals(choice, choice.pick).items()
     }
-    return {**(_candidate_json(choice.pick) or {}), "as_chosen": ends}
+    return {**(_candidate_json(choice.pick) or {}), "selection_intervals": ends}
 
 
 def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run, storing, utc_now
 from distbench.run import mishap
-from distbench.run.collect import Sampled, collect
+from distbench.run.collect import SamplerResults, collect
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
@@ -325,9 +325,9 @@ def to_build(tasks: Sequence[Task]) -> list[Case]:
     return [case for task in training for case in (task.case, *task.instead)]
 
 
-def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Sampled]:
+def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, SamplerResults]:
     """How the trial ended, and what the metrics' samplers gave here."""
-    sampled = Sampled({}, {})
+    sampled = SamplerResults({}, {})
     with ExitStack() as sampling:
         for name, metric in metrics.items():
             if sampler := metric.sampler(case):
@@ -336,7 +336,7 @@ def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Endi
     return ending, sampled
 
 
-def _stop(sampler: Sampler, name: str, sampled: Sampled) -> None:
+def _stop(sampler: Sampler, name: str, sampled: SamplerResults) -> None:
     try:
         sampled.tables[name] = sampler.stop()
     except Exception as error:

@@ -19,7 +19,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampled:
+class SamplerResults:
     """What metrics sampled outside the ranks of a trial."""
 
     tables: Tables
@@ -33,7 +33,7 @@ def collect(
     folder: Path,
     processes: int,
     metrics: dict[str, Metric],
-    sampled: Sampled,
+    sampled: SamplerResults,
 ) -> Record:
     """*ended*, the record of how a trial ended, with its ranks' results; a failed trial has no values.
 

@@ -28,7 +28,7 @@ class Overrides:
     """Sections to turn on: ``check``."""
     on: str = ""
     """Launcher that ``auto`` stands for; empty: the one that this process is inside of."""
-    spelled: Mapping[str, str] = field(default_factory=dict)
+    option_of: Mapping[str, str] = field(default_factory=dict)
     """A setting in ``set`` -> the option that stands for it, if that is not ``--set``."""
 
 
@@ -38,7 +38,7 @@ def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mi
     mistakes = _place_on(tree, places, overrides.on) if overrides.on else []
     for setting in overrides.set:
         try:
-            _set(tree, places, setting, overrides.spelled.get(setting, f"--set {setting}"))
+            _set(tree, places, setting, overrides.option_of.get(setting, f"--set {setting}"))
         except SuiteError as error:
             mistakes += error.mistakes
     if overrides.only:

@@ -64,8 +64,9 @@ def _imported() -> Iterator[str]:
     There are thousands, in a few hundred folders, of each of which the path is resolved once.
     """
     resolved = functools.cache(lambda folder: str(Path(folder).resolve()))
-    for name in {getattr(module, "__file__", None) for module in sys.modules.values()}:
-        folder, _, file = (name or "").rpartition("/")
+    names = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    for name in filter(None, names):
+        folder, _, file = name.rpartition("/")
         place = f"{resolved(folder)}/{file}"
         with suppress(OSError):
             yield str(Path(place).resolve()) if stat.S_ISLNK(os.lstat(place).st_mode) else place

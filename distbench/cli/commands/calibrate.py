@@ -37,7 +37,7 @@ def calibrate(
 ) -> int:
     """Measure what this machine can resolve (A/A pairs)."""
     rules = {f"gate.{key}={pairs}": f"--pairs {pairs}" for key in ("min_pairs", "max_pairs")}
-    loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device, spelled=rules))
+    loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device, option_of=rules))
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
     baseline, candidate = Arm("the same", loaded), Arm("the suite as it stands", loaded)
     gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)

@@ -72,7 +72,7 @@ def collectives(
         changes[f"{_KIND}.sizes={sizes if '..' in sizes else f'[{sizes}]'}"] = f"--sizes {sizes}"
     if factor:
         changes[f"{_KIND}.factor={factor}"] = f"--factor {factor}"
-    changed = options.overrides([*changes, *set_], [], world_sizes, device, spelled=changes)
+    changed = options.overrides([*changes, *set_], [], world_sizes, device, option_of=changes)
     execution = Execution.start(_only_collectives(suite, changed), out, context.obj)
     resume_with = resume_command(execution.run.folder)
     with resumable(resume_with), observer(quiet=quiet) as watcher:

@@ -84,14 +84,14 @@ def gate(
     options.check_word("--inconclusive", inconclusive, ("tell", "pass", "fail"))
     options.check_forms("gate", md=markdown, json=as_json)
     rules = _rules(max_pairs=max_pairs, minutes=minutes)
-    spelled = rules | {setting: f"--set-baseline {setting}" for setting in set_baseline}
+    option_of = rules | {setting: f"--set-baseline {setting}" for setting in set_baseline}
     before = _Side(
-        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device, spelled=spelled),
+        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device, option_of=option_of),
         _variables(env_baseline, "--env-baseline"),
         (*set_baseline, *env_baseline),
     )
     after = _Side(
-        options.overrides([*set_, *rules], only, world_sizes, device, spelled=rules),
+        options.overrides([*set_, *rules], only, world_sizes, device, option_of=rules),
         _variables(env, "--env"),
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )

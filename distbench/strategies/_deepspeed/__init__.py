@@ -21,7 +21,7 @@ _IMPORTS = (
     "torch._inductor.compile_fx",
     "distbench.strategies.zero.engine",
 )
-_PROBED = "distbench.strategies._deepspeed.probed"
+_OP_PROBE = "distbench.strategies._deepspeed.op_probe"
 
 
 class OnDeepSpeed(Strategy):
@@ -36,7 +36,7 @@ class OnDeepSpeed(Strategy):
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
-        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori", _PROBED)
+        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori", _OP_PROBE)
         return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
 
     def environment(self, case: Case) -> dict[str, str]:
