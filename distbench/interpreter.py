@@ -75,7 +75,7 @@ class Interpreter:
             inherited: ``PYTHONPATH`` without it; None: what this process has.
         """
         return {
-            "PYTHONPATH": python_path(inherited),
+            "PYTHONPATH": make_python_path(inherited),
             # strategies name the folder of this process, in which the two would rebuild each other's ops
             "TORCH_EXTENSIONS_DIR": str(ops_folder(self.prefix, self.packages, device)),
         }
@@ -132,7 +132,7 @@ def _asked(python: Path) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [python, "-c", _ASK],
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env={**os.environ, "PYTHONPATH": make_python_path()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -163,8 +163,10 @@ def _unstarted(error: OSError) -> str:
     return str(error.strerror)
 
 
-def python_path(inherited: str | None = None) -> str:
-    """``PYTHONPATH`` with this distbench, and nothing else from here, before what is *inherited*.
+def make_python_path(inherited: str | None = None) -> str:
+    """Link this distbench into the cache; return ``PYTHONPATH`` with that folder before what is *inherited*.
+
+    So nothing else that lies beside this distbench is found by the other interpreter.
 
     Args:
         inherited: None: what this process has.

@@ -67,8 +67,8 @@ def training(tmp_path: Path) -> Iterator[tuple[Any, Any, Device]]:
         def full_gradients(self) -> Iterator[tuple[str, Any]]:
             return device.gathered(super().full_gradients())
 
-        def full_state(self) -> Iterator[tuple[str, Any]]:
-            return device.gathered(super().full_state())
+        def full_parameters(self) -> Iterator[tuple[str, Any]]:
+            return device.gathered(super().full_parameters())
 
     import torch
 

@@ -159,6 +159,14 @@ def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
     drill.seen(done.stderr)
     assert (done.returncode, named in done.stderr) == (0, True), done
     assert "1 trial is damaged and left out" in done.stderr
+    # damage that is seen at once is told together with what is only seen when the table is parsed
+    (other,) = folder.glob("trials/ddp-*/1/record.json")
+    whole = other.read_text()
+    other.write_text("{")
+    done = call("show", str(folder), "--view", "memory")
+    assert done.stderr.count("damaged and left out") == 1, done.stderr
+    assert "2 trials are damaged and left out" in done.stderr
+    other.write_text(whole)
     assert f"damaged  {named}: " in call("check", str(folder)).stdout
     assert "set aside: damaged/" in call("check", str(folder), "--repair").stdout
 

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from distbench.analysis.outliers import SMALLEST_DEVIATION, without_outliers
 from distbench.analysis.quantiles import chi2_quantile, t_two_sided
@@ -293,7 +293,7 @@ class _Fit:
 def _fit(scaled: Numbers, design: Numbers, share: float, persistence: float) -> _Fit:
     weighted, log_determinant = _weighted(np.column_stack([design, scaled]), share, persistence)
     information = design.T @ weighted[:, :-1]
-    estimates = linalg.solve(information, design.T @ weighted[:, -1], assume_a="pos")
+    estimates = scipy.linalg.solve(information, design.T @ weighted[:, -1], assume_a="pos")
     points, freedom = len(scaled), len(scaled) - design.shape[1]
     squares = float((scaled - design @ estimates) @ (weighted[:, -1] - weighted[:, :-1] @ estimates))
     variance = max(squares / freedom, SMALLEST_DEVIATION**2)
@@ -319,8 +319,8 @@ def _weighted(columns: Numbers, share: float, persistence: float) -> tuple[Numbe
     bands = np.zeros((2, len(columns)))
     bands[0] = share + (1 - share) * main
     bands[1, :-1] = (1 - share) * beside
-    root = linalg.cholesky_banded(bands, lower=True)
-    solved = linalg.cho_solve_banded((root, True), columns)
+    root = scipy.linalg.cholesky_banded(bands, lower=True)
+    solved = scipy.linalg.cho_solve_banded((root, True), columns)
     weighted = main[:, None] * solved
     weighted[1:] += beside * solved[:-1]
     weighted[:-1] += beside * solved[1:]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import special
+import scipy
 
 from distbench.analysis.quantiles import t_quantile
 
@@ -142,7 +142,7 @@ def series_stops(deviation: float, loss: float, rule: Rule) -> float:
         return float(loss > 0 and math.log1p(loss) >= rule.limit)
     pairs = _pairs_made(deviation, rule)
     needed = max(rule.limit, half_width(deviation, pairs))
-    return float(special.ndtr((math.log1p(loss) - needed) * math.sqrt(pairs) / deviation))
+    return float(scipy.special.ndtr((math.log1p(loss) - needed) * math.sqrt(pairs) / deviation))
 
 
 def gate_stops(deviation: float, loss: float, rule: Rule) -> float:
@@ -155,7 +155,7 @@ def stopped(deviation: float, rule: Rule, power: float = POWER) -> float:
     pairs = _pairs_made(deviation, rule)
     needed = max(rule.limit, half_width(deviation, pairs))
     error = deviation / math.sqrt(pairs)
-    return _exp(needed + float(special.ndtri(math.sqrt(power))) * error) - 1
+    return _exp(needed + float(scipy.special.ndtri(math.sqrt(power))) * error) - 1
 
 
 def _pairs_made(deviation: float, rule: Rule) -> int:

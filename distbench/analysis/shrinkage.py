@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 # a variance of 0, of trials that agree by chance or are counted, has no logarithm (as in limma)
 _LEAST = 1e-5
@@ -98,11 +98,11 @@ def shrunk(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, np.
     found = spreads(variances, freedoms)
     deviations = np.sqrt(found.variances)
     near, far = (upper(deviations, found.chances, tail) for tail in _TAILS)
-    theirs = special.stdtrit(_FREEDOMS, 1 - np.array(_TAILS)[:, None])
+    theirs = scipy.special.stdtrit(_FREEDOMS, 1 - np.array(_TAILS)[:, None])
     # tails grow lighter with the degrees of freedom, and interpolation wants what grows
     behind = np.interp(-far / near, -theirs[1] / theirs[0], _FREEDOMS)
     behind = np.minimum(behind, freedoms.sum())
-    return (near / special.stdtrit(behind, 1 - _TAILS[0])) ** 2, behind
+    return (near / scipy.special.stdtrit(behind, 1 - _TAILS[0])) ** 2, behind
 
 
 def upper(deviations: np.ndarray, chances: np.ndarray, tail: float) -> np.ndarray:
@@ -113,13 +113,13 @@ def upper(deviations: np.ndarray, chances: np.ndarray, tail: float) -> np.ndarra
         chances: of each deviation, shape (cases, grid).
         tail: below 0.5.
     """
-    reach = -special.ndtri(tail)
+    reach = -scipy.special.ndtri(tail)
     low = reach * np.broadcast_to(deviations, chances.shape).min(axis=1)
     high = reach * np.broadcast_to(deviations, chances.shape).max(axis=1)
     # to a hundred-thousandth
     for _ in range(24):
         middle = np.sqrt(low * high)
-        beyond = (chances * special.ndtr(-middle[:, None] / deviations)).sum(axis=1) > tail
+        beyond = (chances * scipy.special.ndtr(-middle[:, None] / deviations)).sum(axis=1) > tail
         low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
     value: np.ndarray = np.sqrt(low * high)
     return value

@@ -8,22 +8,25 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import typer
 
 from distbench.analysis.text import plain
 from distbench.cli.colour import alarming, shown
-from distbench.errors import DistbenchError, SuiteError
+from distbench.errors import ContentError, DistbenchError, SuiteError
 from distbench.report.folding import folded
 
+_held: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 UNCHECKED = 3
 """Exit code of a run in which what was asked to be judged could not be: as ``gate``'s, which can't tell."""
 
 
 def say(text: str = "") -> None:
     """Print *text*; once the reader has gone (``| head``), print nothing and continue."""
+    _print(_held.get() or [])
     try:
         typer.echo(shown(text))
     except BrokenPipeError:
@@ -56,7 +59,36 @@ def complain(error: DistbenchError | str) -> None:
 
 def note(text: str) -> None:
     """Print a remark on stderr, apart from the output of ``--json``."""
-    typer.echo(plain(text), err=True)
+    held = _held.get()
+    if held is None:
+        typer.echo(plain(text), err=True)
+    else:
+        held.append(text)
+
+
+@contextmanager
+def remarks_before_output() -> Iterator[None]:
+    """Hold remarks back until the first output, or the end.
+
+    Where what was read turns out to be damaged, it is read again, which makes the remarks again: those of the
+    first time are dropped.
+    """
+    held: list[str] = []
+    token = _held.set(held)
+    try:
+        yield
+    except ContentError:
+        held.clear()
+        raise
+    finally:
+        _held.reset(token)
+        _print(held)
+
+
+def _print(held: list[str]) -> None:
+    for text in held:
+        typer.echo(plain(text), err=True)
+    held.clear()
 
 
 def width() -> int:

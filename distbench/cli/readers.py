@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
+from distbench.cli.output import remarks_before_output
 from distbench.foreign import from_anybody
 from distbench.record.contents import rereading
 
@@ -20,7 +21,11 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(command)
     def reading(*given: P.args, **named: P.kwargs) -> int:
+        def attempt() -> int:
+            with remarks_before_output():
+                return command(*given, **named)
+
         with from_anybody("the records"):
-            return rereading(lambda: command(*given, **named))
+            return rereading(attempt)
 
     return reading

@@ -17,7 +17,7 @@ from typing import Any
 from distbench import env, registry
 from distbench.errors import UsageError
 from distbench.gate.checkout import check_out
-from distbench.interpreter import python_of, python_path
+from distbench.interpreter import make_python_path, python_of
 from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Launcher, Place
 from distbench.plan import machine_of
@@ -85,7 +85,7 @@ def _in_environment(python: Path, name: str, arm: Arm) -> Arm:
             "so both arms would be the same; use launcher: local, or give a git revision"
         )
     # the same harness in both arms, whatever version the other environment has
-    place = Place(str(python), None, {"PYTHONPATH": python_path()})
+    place = Place(str(python), None, {"PYTHONPATH": make_python_path()})
     machine = _described(python, place, name)
     # strategies name the folder of this interpreter, in which the arms would rebuild each other's ops
     prefix, device = str(python.parent.parent), machine_of(arm.suite).device

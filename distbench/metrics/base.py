@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distbench.strategies.engine import Engine
     from distbench.workloads.base import Workload
 
-Pass = Literal["probe", "warmup", "time", "count", "profile", "check", "unsynced"]
+Pass = Literal["probe", "warmup", "time", "count", "profile", "grad_norm", "unsynced"]
 Better = Literal["higher", "lower"] | None
 OverRanks = Literal["max", "min", "sum", "mean", "first"]
 
@@ -143,7 +143,7 @@ class Session:
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
-    """Gradient norm of each step, filled when the ``check`` pass has ended."""
+    """Gradient norm of each step, filled when the ``grad_norm`` pass has ended."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows that a metric leaves in the record, by the name of a table that ``Metric.tables`` describes."""
     passed_on: dict[type[Left], Left] = field(default_factory=dict)

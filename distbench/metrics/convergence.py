@@ -14,7 +14,7 @@ class Convergence(Metric):
     The loss of each step is kept without it.
     """
 
-    passes = frozenset({"time", "check"})
+    passes = frozenset({"time", "grad_norm"})
     columns = (
         Column(
             "final_loss", "", "lower", "mean", "Loss of the last timed step, the mean over the global batch."

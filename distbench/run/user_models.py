@@ -14,7 +14,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Case, Choice
 from distbench.env import is_installed
-from distbench.interpreter import python_path
+from distbench.interpreter import make_python_path
 from distbench.processes import ending
 from distbench.record.store import write_json
 from distbench.temporary import temporary_folder
@@ -53,7 +53,7 @@ def constructed(models: Sequence[Choice]) -> list[Constructed]:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "distbench.worker", "construct", str(file)],
-                env={**os.environ, "PYTHONPATH": python_path()},
+                env={**os.environ, "PYTHONPATH": make_python_path()},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_LIMIT_S,

@@ -98,7 +98,7 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't gather its gradients")
 
     @abstractmethod
-    def full_state(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterable[tuple[str, torch.Tensor]]:
         """Name and whole value of every parameter, under the plain module's names; see ``full_gradients``.
 
         As the optimizer updates them: master weights where there are some.
@@ -134,7 +134,7 @@ class Engine(ABC):
     @property
     def has_equal_replicas(self) -> bool:
         """Whether ranks that keep the same parameters should have equal copies now: between two averages of
-        local SGD they should not, and ``full_state`` is something else than the copy of a rank."""
+        local SGD they should not, and ``full_parameters`` is something else than the copy of a rank."""
         return True
 
     def unsynchronised(self) -> AbstractContextManager[Any] | None:

@@ -58,7 +58,8 @@ class GateRules:
     max_pairs: _Pairs = 20
     """Maximum pairs of trials per case, in each of the two series."""
     minutes: Positive | None = None
-    """Time after which no new pair starts; null: no limit."""
+    """Minutes from the start of the gate, building C++ ops included, after which no new pair starts; null: no
+    limit."""
 
     @property
     def demands(self) -> tuple[str, ...]:

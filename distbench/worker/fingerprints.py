@@ -55,7 +55,7 @@ class Fingerprints(Kept):
 
     def _keep_state(self, step: int, engine: Engine) -> None:
         """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
-        state: Named = engine.full_state()
+        state: Named = engine.full_parameters()
         if step < 0:
             self._moves = Moves() if self._is_first else None
             if self._moves:

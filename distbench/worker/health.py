@@ -84,7 +84,7 @@ class Health:
 
     def replicas(self, step: int, engine: Engine) -> None:
         """Compare the full parameters of every rank that has its own copy with those of rank 0."""
-        own = digests(engine.full_state())
+        own = digests(engine.full_parameters())
         for rank, names in not_as_on_rank_0(own):
             text = f"{len(names)} of {len(own)} parameters differ from rank 0's"
             self._add(step, rank, _module(names[0]), "ranks apart", text)

@@ -61,7 +61,7 @@ class Loop:
         # before the window has ended nobody observes, so that no strategy sees where it begins
         if name not in ("warmup", "time") and (around := _overridden("around", active, states)):
             self._spans.inner = _observed(session, around)
-        self._engine.keeps_gradients = name == "check"
+        self._engine.keeps_gradients = name == "grad_norm"
         self._setting.step.is_apart = name == "unsynced"
         clock = Clock(self._setting.device)
         losses = []
@@ -74,7 +74,7 @@ class Loop:
                 progress.at(name, step)
                 for hook, state in before:
                     hook(session, state)
-                losses.append(self._step(len(self.losses) + step, session if name == "check" else None))
+                losses.append(self._step(len(self.losses) + step, session if name == "grad_norm" else None))
                 for hook, state in after:
                     hook(session, state)
                 clock.mark()

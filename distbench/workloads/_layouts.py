@@ -23,7 +23,7 @@ from distbench.decode import decoded
 from distbench.env import cache_folder, packages
 from distbench.errors import InfrastructureError, RecordError
 from distbench.files import content, write_whole
-from distbench.interpreter import python_path
+from distbench.interpreter import make_python_path
 
 _FORMAT = 2
 """Of the files in the cache."""
@@ -115,7 +115,7 @@ def _kept(file: Path) -> Layout | None:
 
 def _asked(request: str) -> tuple[str, str]:
     """What another process tells, as JSON, or else why there is nothing."""
-    environment = {**os.environ, "PYTHONPATH": python_path(None)}
+    environment = {**os.environ, "PYTHONPATH": make_python_path(None)}
     try:
         done = subprocess.run(
             [sys.executable, "-m", _READER],

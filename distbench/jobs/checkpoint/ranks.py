@@ -181,7 +181,7 @@ class _Checkpoints(Kept):
         """Keep the state and continue; return why the optimizer state can't be inspected, or nothing."""
         self.training = training
         before = self._options.steps_before
-        self.keep(before - 1, "parameter", trainer.engine.full_state())
+        self.keep(before - 1, "parameter", trainer.engine.full_parameters())
         unseen = _why_not(self._keep_moments, trainer.engine)
         trainer.train(range(before, before + self._options.steps_after), self)
         return unseen
@@ -191,7 +191,7 @@ class _Checkpoints(Kept):
 
     def updated(self, step: Step, engine: Engine, seconds: float) -> None:
         if self.training != "before":
-            self.keep(step.number, "parameter", engine.full_state())
+            self.keep(step.number, "parameter", engine.full_parameters())
 
     def _keep_moments(self, engine: Engine) -> None:
         self._at("consolidate")

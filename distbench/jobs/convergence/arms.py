@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from distbench.analysis.shrinkage import Spreads, spreads, upper
 
@@ -52,7 +52,7 @@ class Contrast:
         return self.difference + float(upper(self.errors, self.chances, 1 - confidence).max())
 
     def _chance(self, difference: float) -> float:
-        return float((self.chances * special.ndtr(-difference / self.errors)).sum(axis=1).max())
+        return float((self.chances * scipy.special.ndtr(-difference / self.errors)).sum(axis=1).max())
 
 
 def contrasts(arms: Arms, reference: Mapping[int, float]) -> dict[str, Contrast]:

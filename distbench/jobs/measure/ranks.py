@@ -67,7 +67,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     if (attention := profiled.left(AttentionRan)) and attention.kernels:
         delivery.facts["attention_ran"] = attention.kernels
     yield _so_far(loop)
-    norms = run_pass("check", measure.check_steps).grad_norms
+    norms = run_pass("grad_norm", measure.check_steps).grad_norms
     checks.check_same_norm(norms, setting.world_size)
     yield _so_far(loop)
     run_pass("unsynced", measure.unsynced_steps)

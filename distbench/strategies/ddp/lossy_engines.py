@@ -161,8 +161,8 @@ class LocalSgdEngine(LossyEngine):
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         return of_copies(super().full_gradients(), are_equal=False)
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return of_copies(super().full_state(), are_equal=self.has_equal_replicas)
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return of_copies(super().full_parameters(), are_equal=self.has_equal_replicas)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         with averaged(self.module.parameters()):

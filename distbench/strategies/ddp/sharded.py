@@ -77,7 +77,7 @@ class ShardedOptimizerEngine(DdpEngine):
         numbered = [(number, name) for number, name in enumerate(self._names) if number in states]
         moments = {name: checkpoint.kept(states[number]) for number, name in numbered}
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             self.buffers(),
             moments,
             optimizer.scheduled_updates(self._scheduler),

@@ -71,7 +71,7 @@ class ExpertParallelEngine(ReplicatedEngine):
                 gradient = reading.full(self._placed(name, parameter.grad))
                 yield plain_name(name), gradient if self._scale == 1 else gradient / self._scale
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             yield plain_name(name), reading.full(self._placed(name, parameter.detach()))
 
@@ -118,7 +118,7 @@ class ExpertParallelEngine(ReplicatedEngine):
     def consolidate(self) -> FullState:
         own = checkpoint.gather_optimizer(self.module, self._optimizer, whole=False)
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             self.buffers(),
             {
                 name: {key: self._whole(name, value) for key, value in one.items()}

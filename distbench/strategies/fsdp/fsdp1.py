@@ -72,7 +72,7 @@ class Fsdp1Engine(WrappedEngine):
             if name not in frozen:
                 yield name, gradient if self._scale == 1 else gradient / self._scale
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
 
     def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> Iterator[tuple[str, torch.Tensor]]:

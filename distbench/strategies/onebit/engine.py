@@ -72,8 +72,8 @@ class OneBitEngine(Unsaved, ZeroEngine):
         # the optimizer tells the engine before each step whether to reduce its gradients
         return of_copies(super().full_gradients(), are_equal=self._engine.enable_backward_allreduce)
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return of_copies(super().full_state(), are_equal=self.has_equal_replicas)
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return of_copies(super().full_parameters(), are_equal=self.has_equal_replicas)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         apart = [] if self.has_equal_replicas else self._engine.module.parameters()

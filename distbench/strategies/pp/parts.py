@@ -43,7 +43,7 @@ class PartEngine(TorchEngine):
         }
         return gathered(own, self._setting.device, self._line)
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See the base; a rank with copies of tied weights of the first gives those, to be compared."""
         own = {name: parameter.detach() for name, parameter in self.own().items()}
         yield from gathered(own, self._setting.device, self._line)
@@ -75,7 +75,7 @@ class PartEngine(TorchEngine):
         every = checkpoint.gather_optimizer(self.module, self._optimizer, whole=False)
         own = {name: moments for name, moments in every.items() if name not in self._tying.names}
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             reading.on_host(gathered(self.buffers(), self._setting.device, self._line)),
             gathering.nested(own, self._setting.device, self._line.group),
             optimizer.scheduled_updates(self._scheduler),

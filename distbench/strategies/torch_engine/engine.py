@@ -107,7 +107,7 @@ class TorchEngine(Engine):
                 gradient = reading.full(parameter.grad)
                 yield plain_name(name), gradient if self._scale == 1 else gradient / self._scale
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             yield plain_name(name), reading.full(parameter.detach())
 
@@ -160,7 +160,7 @@ class TorchEngine(Engine):
 
     def consolidate(self) -> FullState:
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             self.buffers(),
             checkpoint.gather_optimizer(self.module, self._optimizer),
             optimizer.scheduled_updates(self._scheduler),

@@ -79,7 +79,7 @@ class ZeroEngine(Engine):
         for name, gradient in gradients.each(self._engine):
             yield name, gradients.exact(self._engine, gradient)
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         separate = masters.of_stage_0(self._engine)
         for name, parameter in pieces.named(self._engine):
             yield name, masters.whole(parameter, separate)
@@ -144,7 +144,7 @@ class ZeroEngine(Engine):
 
     def consolidate(self) -> FullState:
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             self.buffers(),
             checkpoint.gather_optimizer(self._engine),
             optimizer.scheduled_updates(self._engine.lr_scheduler),

@@ -67,7 +67,7 @@ class StagedEngine(ZeroEngine):
         own = {name: parameter for name, parameter in self._own().items() if parameter.requires_grad}
         return self._gathered(own, lambda each: gradients.exact(self._engine, safe_get_full_grad(each)))
 
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See the base; the last stage gives its copies of tied weights of the first, to be compared."""
         separate = masters.of_stage_0(self._engine)
         yield from self._gathered(self._own(), lambda each: masters.whole(each, separate))
@@ -100,7 +100,7 @@ class StagedEngine(ZeroEngine):
         untied = {name: moments for name, moments in own.items() if name not in self._model.tied}
         device = self._setting.device
         return FullState(
-            reading.on_host(self.full_state()),
+            reading.on_host(self.full_parameters()),
             gathering.nested({"": self.buffers()}, device, self._group).get("", {}),
             gathering.nested(untied, device, self._group),
             optimizer.scheduled_updates(self._engine.lr_scheduler),

@@ -72,10 +72,10 @@ class Planted(Strategy):
                     if bug == "one-rank-alone" and setting.rank == 1:
                         parameter.grad = mine
 
-            def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+            def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
                 if bug == "keeps-its-state":
                     raise NotImplementedError("this strategy can't gather its parameters")
-                return super().full_state()
+                return super().full_parameters()
 
             def grad_norm(self) -> float:
                 return super().grad_norm() / (ranks**0.5 if bug == "norm-of-a-shard" else 1)

@@ -113,9 +113,9 @@ class Unwatched(Strategy):
                 self._look()
                 return super().grad_norm()
 
-            def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+            def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
                 self.watched = True
-                return super().full_state()
+                return super().full_parameters()
 
             def effective(self) -> dict[str, Any]:
                 return {**super().effective(), "spans": sorted(self.spans)}
