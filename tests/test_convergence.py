@@ -21,7 +21,7 @@ from distbench.errors import SuiteError
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.compared import CONFIDENCE, P_VALUE
 from distbench.jobs.convergence.large_batch import effects
-from distbench.jobs.convergence.verdict import Convergence, convergences
+from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence, convergences
 from distbench.plan import Plan, make
 from distbench.record import Record, Status
 from distbench.record.store import Run
@@ -287,10 +287,48 @@ def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet(
     assert found.verdict.gravity == "unknown"
 
 
+def matching(worse: float, seeds: int) -> float:
+    """Fraction of cases that match their reference, in suites of five whose values at the end are *worse*.
+
+    Values at the end scatter by 1%, of whose variance the trainings of a seed share half.
+    """
+    random, words = np.random.default_rng(11), list[str]()
+    arms = [
+        (REFERENCE, "reference", 0.0, 2 * seeds),
+        *((case(f"{i}"), "case", worse, seeds) for i in range(5)),
+    ]
+    for _ in range(40):
+        of_seed = random.normal(0, 0.0071, 2 * seeds)
+        records = [
+            trained(of, seed, 50, 0.9 * (1 + behind + shared + own), role=role, seeds=seeds)
+            for of, role, behind, count in arms
+            for seed, (shared, own) in enumerate(
+                zip(of_seed[:count], random.normal(0, 0.0071, count), strict=True)
+            )
+        ]
+        words += [each.word for each in convergences(records).values()]
+    return words.count(AS_REFERENCE) / len(words)
+
+
+@pytest.mark.parametrize(("seeds", "honest"), [(2, 0.65), (3, 0.85)])
+def test_a_case_that_ends_2_percent_worse_does_not_match_its_reference(seeds: int, honest: float) -> None:
+    assert matching(0.02, seeds) <= 0.1
+    assert matching(0.0, seeds) >= honest
+
+
+def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> None:
+    finals = [(40, 0.86), (50, 0.92), (60, 0.98)]
+    found = verdict(*(trained(DDP, i, *at) for i, at in enumerate(finals)))
+    assert found.word == "inconclusive"
+    assert "its value at the end may be up to" in found.why
+    assert found.why.endswith("worse (converge.max_worse = 0.02); raise converge.seeds")
+
+
 def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
-    found = verdict(*(trained(DDP, i, at, 0.92) for i, at in enumerate((40, 50, 60))))
+    found = verdict(*(trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (60, 0.94)])))
     assert found.verdict.sentence == (
-        "matches the reference: over 0.1% more steps to the target can be ruled out"
+        "matches the reference: over 0.1% more steps to the target and a value at the end over 0.1% worse "
+        "can be ruled out"
     )
     assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 

@@ -17,7 +17,7 @@ from scipy import stats
 from distbench.analysis.choice import Candidate, Choice, Wish, choose
 from distbench.analysis.noise import Interval, intervals, noise_of
 from distbench.analysis.quantiles import range_quantile
-from distbench.analysis.rounds import set_aside
+from distbench.analysis.rounds import effects, set_aside
 
 CASES = 18
 NOISE = 0.06
@@ -155,6 +155,17 @@ def test_what_all_cases_of_a_round_share_is_not_in_the_intervals():
     ratio = intervals([second, first])[0].ratio(intervals([second, first])[1])
     assert ratio.value == pytest.approx((1.1 * 1.105 * 1.098) ** (1 / 3))
     assert ratio.half < 0.02
+
+
+@pytest.mark.parametrize(("cases", "rounds"), [(8, 100), (18, 80), (37, 40)])
+def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases: int, rounds: int):
+    rng = np.random.default_rng(17)
+    for _ in range(3):
+        logs = 0.03 * rng.standard_normal((cases, rounds))
+        fit = effects([dict(enumerate(map(float, row))) for row in np.exp(logs)])
+        # a complete design: the effect of a case is its mean
+        assert fit.logs == pytest.approx(logs.mean(axis=1), abs=1e-9)
+        assert fit.errors == pytest.approx(0.03 / math.sqrt(rounds), rel=0.35)
 
 
 def test_a_trial_that_is_missing_does_not_give_a_case_an_easier_round():

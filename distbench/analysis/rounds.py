@@ -20,6 +20,9 @@ from distbench.analysis.shrinkage import shrunk, spreads
 
 Trials = Mapping[int, float]
 """Round -> the positive number of its trial."""
+SINGULAR = 1e-10
+"""Singular values below this share of the largest are 0 but for rounding. A design of cases and rounds always
+has one, as all rounds together are all cases together; rounding makes it larger the more trials there are."""
 _FAR = 10.0
 """Typical deviations from the median of its case beyond which a trial may be set aside."""
 _ALONE = 20.0
@@ -84,7 +87,7 @@ def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
     for _ in range(2):
         weights = _weights(own, freedoms)
         root = np.sqrt(weights)[case]
-        inverse = np.linalg.pinv(within * root[:, None])
+        inverse = np.linalg.pinv(within * root[:, None], rcond=SINGULAR)
         moved = inverse @ (root * (logs - means[case]))
         left = logs - means[case] - within @ moved
         leverage = ((within * root[:, None]) * inverse.T).sum(axis=1)

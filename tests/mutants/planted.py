@@ -328,8 +328,14 @@ MUTANTS = (
     ),
     Mutant(
         "what is not worse converges",
-        "if most > side.asked.max_slowdown:",
-        "if most > 1e9:",
+        "if slower > asked.max_slowdown:",
+        "if slower > 1e9:",
+        _in("test_convergence", "little"),
+    ),
+    Mutant(
+        "what ends worse converges",
+        "if worse > asked.max_worse:",
+        "if worse > 1e9:",
         _in("test_convergence", "little"),
     ),
     Mutant(

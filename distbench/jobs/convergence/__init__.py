@@ -54,6 +54,9 @@ class Converge:
     max_slowdown: Annotated[float, Bound(0, open_low=True)] = 0.2
     """Fraction of more steps to the target that must be excluded, with 95% confidence, for a case to
     converge as its reference; what excludes less is inconclusive."""
+    max_worse: Annotated[float, Bound(0, open_low=True)] = 0.02
+    """Fraction by which a value at the end may be worse than the reference's that must be excluded
+    likewise."""
     gradients_every: Annotated[int, Bound(0, 1_000_000)] = 20
     """Steps between looks at the gradient of each tensor; 0: never."""
     replicas_every: Annotated[int, Bound(0, 1_000_000)] = 50

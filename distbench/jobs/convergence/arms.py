@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from distbench.analysis.rounds import SINGULAR
 from distbench.analysis.shrinkage import Spreads, spreads, upper
 
 Arms = Mapping[str, Mapping[int, float]]
@@ -117,7 +118,7 @@ def _fit(arms: Sequence[Mapping[int, float]]) -> _Fit:
     # the second time, what is noisy has little say in what belongs to a seed
     for _ in range(2):
         weighted = design * weights[arm][:, None]
-        solved = np.linalg.pinv(design.T @ weighted) @ weighted.T
+        solved = np.linalg.pinv(design.T @ weighted, rcond=SINGULAR) @ weighted.T
         freedoms = np.bincount(arm, 1 - (design * solved.T).sum(axis=1))
         freedoms[freedoms < 1e-9] = 0.0
         squares = np.bincount(arm, (values - design @ (solved @ values)) ** 2)

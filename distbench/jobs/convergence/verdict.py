@@ -8,7 +8,9 @@ adjusted for the number of all its tests (Holm), and 5% is the chance that any h
 called worse. MLPerf rejects what is faster than the reference; here worse fails too, and better is flagged.
 
 That nothing was found proves little where little could be seen: a case converges as its reference only
-if the 95% interval excludes a slow-down that matters (``converge.max_slowdown``).
+if 95% intervals exclude a slow-down and a value at the end that matter (``converge.max_slowdown``,
+``converge.max_worse``): two one-sided tests of equivalence (D. J. Schuirmann 1987, J. Pharmacokinetics and
+Biopharmaceutics 15).
 """
 
 from __future__ import annotations
@@ -134,16 +136,24 @@ def _unless_too_little(side: Sides, tests: Tests) -> tuple[str, str]:
         return INCONCLUSIVE, (
             f"{_missed(side, tests.missed)}: that may be chance; raise converge.seeds, or converge.max_steps"
         )
-    if tests.steps is None:
+    if tests.steps is None or tests.final is None:
         return INCONCLUSIVE, "no seed is shared with the reference, so nothing can be compared"
-    most = tests.steps.most
-    if most > side.asked.max_slowdown:
+    slower, worse, asked = tests.steps.most, tests.final.most, side.asked
+    so_far = f"no worse than its reference as far as {len(side.group.trainings)} seeds show, but"
+    if slower > asked.max_slowdown:
         return INCONCLUSIVE, (
-            f"no worse than its reference as far as {len(side.group.trainings)} seeds show, but up to "
-            f"{most:.0%} more steps to the target are possible (converge.max_slowdown = "
-            f"{side.asked.max_slowdown:g}); raise converge.seeds, or lower converge.eval_every"
+            f"{so_far} up to {slower:.0%} more steps to the target are possible (converge.max_slowdown = "
+            f"{asked.max_slowdown:g}); raise converge.seeds, or lower converge.eval_every"
         )
-    return AS_REFERENCE, f"over {max(most, LEAST):.1%} more steps to the target can be ruled out"
+    if worse > asked.max_worse:
+        return INCONCLUSIVE, (
+            f"{so_far} its value at the end may be up to {worse:.1%} worse (converge.max_worse = "
+            f"{asked.max_worse:g}); raise converge.seeds"
+        )
+    return AS_REFERENCE, (
+        f"over {max(slower, LEAST):.1%} more steps to the target and a value at the end over "
+        f"{max(worse, LEAST):.1%} worse can be ruled out"
+    )
 
 
 def _missed(side: Sides, chance: float) -> str:
