@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.paired import BEYOND_DOUBT, CONFIDENCE, LOOKS, Rule
+from distbench.analysis.paired import BEYOND_DOUBT, LOOKS, Estimator, Rule
 from distbench.analysis.quantiles import t_quantile
 
 
@@ -37,14 +37,15 @@ class Looks:
 def looks(series: np.ndarray, rule: Rule) -> Looks:
     """Looks at *series*, (series, pairs) of log ratios, after each of their pairs."""
     counts = np.arange(1, rule.most + 1)
-    means = np.cumsum(series[:, : rule.most], axis=1) / counts
-    squares = np.cumsum(series[:, : rule.most] ** 2, axis=1) - counts * means**2
-    errors = np.sqrt(np.maximum(squares, 0) / np.maximum(counts - 1, 1) / counts)
+    means, errors = np.zeros((2, len(series), rule.most))
     # a single pair has no spread
     errors[:, 0] = np.inf
+    means[:, 0] = series[:, 0]
+    for count in counts[1:].tolist():
+        means[:, count - 1], errors[:, count - 1] = _mean(series[:, :count], rule.estimator)
     half, sure = (
-        errors * [t_quantile((1 + level) / 2, max(n - 1, 1)) for n in counts.tolist()]
-        for level in (CONFIDENCE, BEYOND_DOUBT)
+        errors * [t_quantile((1 + level) / 2, max(rule.estimator.freedom(n), 1)) for n in counts.tolist()]
+        for level in (rule.estimator.confidence, BEYOND_DOUBT)
     )
     words = np.where(half <= rule.limit, "pass", "inconclusive").astype("<U12")
     words[(means - half > 0) & (means >= rule.limit)] = "regressed"
@@ -52,6 +53,17 @@ def looks(series: np.ndarray, rule: Rule) -> Looks:
     is_look = (counts == rule.least) | ((counts > rule.least) & np.isin(counts, LOOKS))
     enough = (half <= rule.limit) | (np.abs(means) >= np.maximum(rule.limit, sure))
     return Looks(words, (counts >= rule.most) | (is_look & enough))
+
+
+def _mean(pairs: np.ndarray, by: Estimator) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of each row of *pairs* and its standard error."""
+    count = pairs.shape[1]
+    cut = (count - by.freedom(count)) // 2
+    ordered = np.sort(pairs, axis=1)
+    kept = ordered[:, cut : count - cut]
+    winsorised = np.clip(ordered, kept[:, :1], kept[:, -1:])
+    squares = winsorised.var(axis=1) * count
+    return kept.mean(axis=1), np.sqrt(squares / (kept.shape[1] * (kept.shape[1] - 1)))
 
 
 def ended(series: np.ndarray, rule: Rule) -> Ended:

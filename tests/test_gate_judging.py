@@ -13,7 +13,7 @@ import records
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distbench.analysis.paired import Rule, has_ended, look
+from distbench.analysis.paired import BYTES, Rule, has_ended, look
 from distbench.gate import judging
 from distbench.gate.conclusion import cause
 from distbench.gate.judging import Measured, findings
@@ -80,10 +80,10 @@ def test_swapping_the_arms_mirrors_the_verdict(values, effect):
 
 @given(log_ratios, st.floats(0, 0.5), st.floats(0, 0.5), effects)
 def test_noise_of_a_constant_ratio_widens_and_never_flips(values, one, other, effect):
-    """Each pair twice, its ratio once too large by a factor and once too small by the same."""
+    """Each pair twice, its ratio once too large by a factor and once too small by it; in a mean of all."""
     small, large = sorted((one, other))
     noisier = [
-        look([value + sign * noise for value in values for sign in (1, -1)], Rule(effect))
+        look([value + sign * noise for value in values for sign in (1, -1)], Rule(effect, estimator=BYTES))
         for noise in (small, large)
     ]
     assert noisier[0].ratio == pytest.approx(noisier[1].ratio)
@@ -202,12 +202,12 @@ def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
     ("ratios", "word", "said"),
     [
         ([1.0, 1.01, 0.99, 1.0, 1.0], "pass",
-         "no change shown; up to 0.9% slower may hide (97.5% bound; 5 pairs; limit 3%)"),
+         "no change shown; up to 1.0% slower may hide (97.5% bound; 5 pairs; limit 3%)"),
         ([0.98, 0.981, 0.979, 0.98, 0.98], "pass",
          "2.0% faster (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
         ([1.02, 1.021, 1.019, 1.02, 1.02], "pass",
          "2.0% slower (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
-        ([1.1, 1.1, 1.12, 1.1, 1.1], "regressed", "10.4% slower (9.3% to 11.5%; 5 pairs; limit 3%)"),
+        ([1.1, 1.1, 1.12, 1.1, 1.1], "regressed", "10.4% slower (9.1% to 11.7%; 5 pairs; limit 3%)"),
         ([0.5, 0.5, 0.5, 0.5, 0.5], "improved", "50.0% faster (50.0% to 50.0%; 5 pairs; limit 3%)"),
     ],
 )  # fmt: skip
@@ -220,7 +220,7 @@ def test_what_is_not_told_yet_says_what_it_takes():
     unsteady = [1.0, 1.2, 0.9, 1.1, 0.95] * 4
     found = judged(of_ratios(unsteady), minutes_per_pair=0.5)["tokens_per_s"]
     assert found.word == "inconclusive"
-    assert found.said.startswith("from 2.5% faster to 7.6% slower after 20 pairs: too wide for 3%; ")
+    assert found.said.startswith("from 4.9% faster to 9.6% slower after 20 pairs: too wide for 3%; ")
     assert f"about {found.needed} pairs" in found.said
     assert f"about {round((found.needed - 20) / 2)} more minutes" in found.said
     assert "gate.max_pairs" in found.said
@@ -491,6 +491,8 @@ def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
     pace = next(one for one in found if one.metric == "tokens_per_s")
     assert (pace.word, pace.notable) == ("pass", True)
     assert "not confirmed by a fresh series" in pace.said
+    assert pace.high > 1.3
+    assert "by the first, up to 31.0% slower may hide" in pace.said
 
 
 def test_a_gain_takes_two_series_as_a_loss_does():

@@ -275,7 +275,7 @@ def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers
     smallest = resolvable(0.103, 20)
     assert str(refused.value).startswith(f"gate.tokens_per_s = 3%: for {DDP.name} ")
     assert f"{smallest * 100:.1f}% with 20 pairs" in str(refused.value)
-    assert "gate.max_pairs to 50 (about 25 min 00 s) or measure.steps" in str(refused.value)
+    assert "gate.max_pairs to 61 (about 30 min 30 s) or measure.steps" in str(refused.value)
     with pytest.raises(UsageError, match=r"measure\.steps") as refused:
         calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.9)})
     assert "gate.max_pairs" not in str(refused.value)
@@ -298,16 +298,16 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     made = forecast_of(*arms, found, {DDP.id: known(0.044)})
     row, blind = made.rows
     # a warm-up, and the pairs that this spread takes for 3 %
-    assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (6.5, 10.5))
+    assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (7.5, 10.5))
     assert row.sees == pytest.approx(stopped(0.044, Rule(0.03, 5, 20)))
     assert row.sees > resolvable(0.044, 20), "two series have to see it, and in nine gates of ten"
     assert (blind.trials, blind.minutes, blind.sees) == ((12, 42), None, None)
     lines = view.forecast_text(made, 120).splitlines()
     assert lines[0].startswith("mine: mine ")
     assert lines[0].endswith(" main")
-    assert [DDP.name, "12–42", "6.5–10.5", "5.2%"] in [line.split() for line in lines]
+    assert [DDP.name, "12–42", "7.5–10.5", "4.9%"] in [line.split() for line in lines]
     assert [ZERO.name, "12–42", "–", "–"] in [line.split() for line in lines]
-    total = "Total: 24 to 84 trials of 2 cases, 6 to 10 minutes for 1 of them; the others have never run."
+    total = "Total: 24 to 84 trials of 2 cases, 8 to 10 minutes for 1 of them; the others have never run."
     assert lines[1].startswith(total)
     assert any(line.startswith("1 case not calibrated on this machine: ") for line in lines)
     assert json.loads(json.dumps(made.to_json()))["rows"][0]["case"] == DDP.name

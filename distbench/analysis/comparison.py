@@ -152,7 +152,9 @@ def with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
         )
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
             known = past.days.get((row.case.id, column))
-            changes[row.case.id].append(_change(column, row.columns[column], before, after, known))
+            changes[row.case.id].append(
+                _change(column, row.columns[column], before, after, known, of=len(both))
+            )
     for _, first, second in fit:
         changes[second.case.id] = _of_one_pace(changes[second.case.id], first, second)
     made = [replace(pair, changes=tuple(changes.get(pair.id, ()))) for pair in pairs]
@@ -191,7 +193,9 @@ def _efficiencies(pairs: list[Pair], past: Past) -> dict[str, tuple[Change]]:
     paces = {pair.id: pace for pair in pairs if (pace := pair.change(THROUGHPUT))}
     changes = {}
     paced = [pair.after.case for pair in pairs if pair.after and pair.id in paces]
-    for _, (first, *others) in series_of(paced):
+    every = series_of(paced)
+    count = sum(len(others) for _, (_, *others) in every)
+    for _, (first, *others) in every:
         base = paces[first.id]
         for case in others:
             pace = paces[case.id]
@@ -200,19 +204,20 @@ def _efficiencies(pairs: list[Pair], past: Past) -> dict[str, tuple[Change]]:
                 for here, alone in ((pace.before, base.before), (pace.after, base.after))
             )
             described, known = {"unit": "", "better": "higher"}, past.days.get((case.id, EFFICIENCY))
-            changes[case.id] = (_change(EFFICIENCY, described, before, after, known),)
+            changes[case.id] = (_change(EFFICIENCY, described, before, after, known, of=count),)
     return changes
 
 
 def _change(
-    column: str, described: dict[str, Any], before: Interval, after: Interval, known: Days | None
+    column: str, described: dict[str, Any], before: Interval, after: Interval, known: Days | None, of: int
 ) -> Change:
+    """Change of one of as many cases as *of*: the word holds for all of them together."""
     ratio = after.ratio(before)
-    if known and ratio.half is not None:
+    if known and ratio.half is not None and known.half(CONFIDENCE) > ratio.half:
         # what runs differ by holds the noise of their trials, too
-        ratio = replace(ratio, half=max(ratio.half, known.half(CONFIDENCE)))
+        ratio = replace(ratio, half=known.half(CONFIDENCE), freedom=known.freedom)
     word: Word = direction(before.value, after.value, described["better"])
-    is_apart = abs(math.log(ratio.value)) > (ratio.half or 0.0)
+    is_apart = abs(math.log(ratio.value)) > (ratio.half_as_one_of(of) or 0.0)
     if not is_apart or abs(after.value / before.value - 1) < _LEAST:
         word = "same"
     elif ratio.half is None:

@@ -58,6 +58,17 @@ class Interval:
         widening = range_quantile(CONFIDENCE, count, freedom) / _quantile(freedom)
         return dataclasses.replace(self, reach=self.half * max(1.0, widening))
 
+    def half_as_one_of(self, count: int) -> float | None:
+        """``half`` made so wide that *count* such intervals, of independent numbers, hold together.
+
+        Z. Sidak (1967), "Rectangular confidence regions for the means of multivariate normal distributions",
+        J. American Statistical Association 62; None: as ``half``.
+        """
+        if self.half is None or count < 2:
+            return self.half
+        each = CONFIDENCE ** (1 / count)
+        return self.half * _quantile(self.freedom, (1 + each) / 2) / _quantile(self.freedom)
+
     def half_as_best_of(self, count: int) -> float:
         """``half`` toward the worse, if this was chosen as the best of *count* that can't be told apart.
 
@@ -74,11 +85,12 @@ class Interval:
 
         G. Y. Zou and A. Donner (2008), "Construction of confidence limits about effect measures",
         Statistics in Medicine 27(10): limits of a difference from those of its two sides, whose freedoms
-        may differ.
+        may differ; the ratio counts as known by the fewer.
         """
         reaches = [side.half if side.reach is None else side.reach for side in (self, other)]
         known = [reach for reach in reaches if reach is not None]
-        return Interval(self.value / other.value, math.hypot(*known) if len(known) == 2 else None)
+        half = math.hypot(*known) if len(known) == 2 else None
+        return Interval(self.value / other.value, half, min(self.freedom, other.freedom))
 
     def is_apart_from(self, other: Interval) -> bool:
         """Whether the two differ by more than the noise; if the spread is unknown, whether they differ."""

@@ -2,9 +2,9 @@
 
 A pick is settled when no other case can be more than the margin better than it. Looking after every round
 would find that by luck sooner or later, so the risk of 5% is divided over the looks, however many there will
-be (1/2, 1/6, 1/12, ... of it), and a case drops out only when it is excluded at the risk of its look:
-successive elimination (E. Even-Dar, S. Mannor and Y. Mansour 2006, "Action elimination and stopping
-conditions", J. Machine Learning Research 7).
+be (1/2, 1/6, 1/12, ... of it) and at each look over the rivals (Bonferroni), and a case drops out only when it is
+excluded at its share of the risk: successive elimination (E. Even-Dar, S. Mannor and Y. Mansour 2006, "Action
+elimination and stopping conditions", J. Machine Learning Research 7).
 """
 
 from __future__ import annotations
@@ -34,22 +34,18 @@ def _unsettled(place: Sequence[Candidate], look: int) -> Iterator[Candidate]:
     if pick is None or pick.speed is None:
         return
     allowed = math.log1p(choice.wish.margin)
-    rivals = [
-        one
-        for one in choice.ranked
-        if one is not pick and one.speed and _lead(one.speed, pick.speed, look) > allowed
-    ]
+    others = [one for one in choice.ranked if one is not pick]
+    risk = (1 - CONFIDENCE) / (look * (look + 1)) / max(1, len(others))
+    rivals = [one for one in others if one.speed and _lead(one.speed, pick.speed, risk) > allowed]
     if rivals:
         yield pick
         yield from rivals
 
 
-def _lead(rival: Interval, pick: Interval, look: int) -> float:
-    """How much faster the rival may be at most, as a logarithm; infinite if the spread is unknown."""
-    ratio = rival.ratio(pick)
-    if ratio.half is None:
+def _lead(rival: Interval, pick: Interval, risk: float) -> float:
+    """How much faster the rival may be but for *risk*, as a logarithm; infinite if the spread is unknown."""
+    if rival.half is None or pick.half is None:
         return math.inf
     freedom = min(rival.freedom, pick.freedom)
-    risk = (1 - CONFIDENCE) / (look * (look + 1))
-    widening = t_quantile(1 - risk / 2, freedom) / t_quantile((1 + CONFIDENCE) / 2, freedom)
-    return math.log(ratio.value) + widening * ratio.half
+    widening = t_quantile(1 - risk, freedom) / t_quantile((1 + CONFIDENCE) / 2, freedom)
+    return math.log(rival.value / pick.value) + widening * math.hypot(rival.half, pick.half)

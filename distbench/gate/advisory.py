@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from distbench.analysis.comparison import STEP, compare
 from distbench.analysis.days import Days
 from distbench.analysis.history import Occasion, past
-from distbench.analysis.paired import CONFIDENCE
+from distbench.analysis.noise import CONFIDENCE
 from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment

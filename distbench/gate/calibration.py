@@ -13,10 +13,12 @@ from typing import Any
 
 from distbench import env
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
+from distbench.analysis.quantiles import chi2_quantile
 from distbench.case import Case, Measure
 from distbench.decode import decoded, parsed
 from distbench.errors import RecordError, UsageError
 from distbench.files import alone, content, write_whole, writing
+from distbench.gate.judging import estimator_of
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.verdicts import Result
 from distbench.record import MOST_BYTES
@@ -44,7 +46,16 @@ class Calibrated:
     def smallest(self, metric: str, pairs: int) -> float | None:
         """Tightest tolerance, as a fraction, that *pairs* resolve; None if *metric* was not calibrated."""
         deviation = self.deviations.get(metric)
-        return None if deviation is None else resolvable(deviation, pairs)
+        return None if deviation is None else resolvable(deviation, pairs, estimator_of(metric))
+
+    def at_best(self, metric: str, pairs: int) -> float:
+        """``smallest``, if the spread is as small as its pairs allow with 95% confidence (chi-squared)."""
+        estimator = estimator_of(metric)
+        freedom = estimator.freedom(self.pairs)
+        if freedom < 1:
+            return 0.0
+        least = self.deviations[metric] * math.sqrt(freedom / chi2_quantile(0.95, freedom))
+        return resolvable(least, pairs, estimator)
 
     def stops(self, metric: str, rule: Rule) -> float | None:
         """Smallest true loss, as a fraction, that a gate by *rule* stops in 90%; None: not calibrated."""
@@ -115,12 +126,15 @@ def calibrated(result: Result, cases: Sequence[Case], measure: Measure) -> dict[
 
 
 def refuse_blind(rules: GateRules, cases: Sequence[Case], known: Mapping[str, Calibrated]) -> None:
-    """Raise UsageError if a tolerance is below what this machine resolves with ``max_pairs``."""
+    """Raise UsageError if a tolerance is below what this machine resolves with ``max_pairs``.
+
+    The spread is itself known from a few pairs only, so it counts as the smallest that these allow.
+    """
     blind = []
     for case, spread in ((case, known[case.id]) for case in cases if case.id in known):
         for metric, rule in rules_of(rules, rules.of(case.label, case.name)).items():
             smallest = spread.smallest(metric, rule.most)
-            if smallest is not None and smallest > rule.effect:
+            if smallest is not None and spread.at_best(metric, rule.most) > rule.effect:
                 blind.append(_sentence(case.name, metric, rule, smallest, spread))
     if blind:
         more = f" (and {len(blind) - 3} more)" if len(blind) > 3 else ""
@@ -128,7 +142,7 @@ def refuse_blind(rules: GateRules, cases: Sequence[Case], known: Mapping[str, Ca
 
 
 def _sentence(name: str, metric: str, rule: Rule, smallest: float, spread: Calibrated) -> str:
-    needed = pairs_for(spread.deviations[metric], rule.effect)
+    needed = pairs_for(spread.deviations[metric], rule.effect, rule.estimator)
     time = duration_text(needed * spread.minutes_per_pair * 60)
     more = f", gate.max_pairs to {needed} (about {time})" if needed <= MOST_PAIRS else ""
     return (

@@ -156,7 +156,9 @@ def _row(case: Case, rules: GateRules, most: int, spread: Calibrated | None, sec
         return Row(case.name, trials, span, None)
     gated = rules_of(rules, rules.of(case.label, case.name)).items()
     known = spread.deviations
-    needed = [pairs_for(known[metric], rule.effect) for metric, rule in gated if metric in known]
+    needed = [
+        pairs_for(known[metric], rule.effect, rule.estimator) for metric, rule in gated if metric in known
+    ]
     likely = min(max([least, *needed]), most)
     minutes = ((1 + likely) * spread.minutes_per_pair, (1 + most) * spread.minutes_per_pair)
     pace = rules_of(rules, rules.of(case.label, case.name)).get("tokens_per_s")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis import paired
-from distbench.analysis.paired import Look, Rule, look
+from distbench.analysis.paired import BYTES, TIMES, Estimator, Look, Rule, look
 from distbench.analysis.text import one_line
 from distbench.gate.counts import counted
 from distbench.gate.pairs import Pairs, log_ratios, median
@@ -44,11 +44,16 @@ class Measured:
         return costs
 
 
+def estimator_of(metric: str) -> Estimator:
+    """How the mean of a gated number over pairs is made."""
+    return BYTES if metric == "peak_memory" else TIMES
+
+
 def rules(gate: GateRules, own: Tolerances) -> dict[str, Rule]:
     """Rule of each gated number that is judged over pairs."""
     limits = {name: getattr(own, name) for name in PAIRED}
     return {
-        name: Rule(limit, gate.min_pairs, gate.max_pairs)
+        name: Rule(limit, gate.min_pairs, gate.max_pairs, estimator_of(name))
         for name, limit in limits.items()
         if limit is not None
     }

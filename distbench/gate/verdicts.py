@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from distbench.gate.wording import WORDS, change
 from distbench.run import Stopped
 
 Word = Literal[
@@ -122,6 +123,10 @@ def _of_both(first: Finding, second: Finding) -> Finding:
     if second.word == first.word:
         return replace(second, said=f"confirmed by a fresh series: {second.said}; first: {first.said}")
     why = f"flagged once ({first.said}) and not confirmed by a fresh series: {second.said}"
+    if first.word == "regressed" and (first.high or 0) > (second.high or 0):
+        # that the second was less says as much of the luck of either
+        second = replace(second, high=first.high)
+        why += f"; by the first, up to {change(first.high or 1, WORDS[first.metric])} may hide"
     word: Word = second.word
     if second.word in _CONFIRMED and second.low is not None:
         # one better and one worse

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.analysis.text import listed, one_line
 from distbench.gate.calibration import Calibrated
+from distbench.gate.judging import estimator_of
 from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Result
 from distbench.gate.wording import WORDS, change
 from distbench.report.folding import folded
@@ -173,8 +174,8 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
                 "number": COLUMNS[metric],
                 "spread": deviation,
                 "resolves": item.smallest(metric, _MOST_PAIRS) or 0.0,
-                "stops": _stopped(deviation, _MOST_PAIRS),
-                **{f"{effect:g}": _pairs(item, deviation, effect) for effect in _EFFECTS},
+                "stops": _stopped(deviation, metric),
+                **{f"{effect:g}": _pairs(item, metric, effect) for effect in _EFFECTS},
             }
         )
         for item in calibrations
@@ -191,13 +192,15 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
     )
 
 
-def _stopped(deviation: float, pairs: int) -> float:
-    """Smallest true loss that a gate stops in 90% with the tightest tolerance for *pairs*."""
-    return stopped(deviation, Rule(resolvable(deviation, pairs), pairs, pairs))
+def _stopped(deviation: float, metric: str) -> float:
+    """Smallest true loss that a gate stops in 90% with the tightest tolerance for ``_MOST_PAIRS``."""
+    by = estimator_of(metric)
+    tightest = resolvable(deviation, _MOST_PAIRS, by)
+    return stopped(deviation, Rule(tightest, _MOST_PAIRS, _MOST_PAIRS, by))
 
 
-def _pairs(item: Calibrated, deviation: float, effect: float) -> Cell:
-    pairs = pairs_for(deviation, effect)
+def _pairs(item: Calibrated, metric: str, effect: float) -> Cell:
+    pairs = pairs_for(item.deviations[metric], effect, estimator_of(metric))
     text = f"{pairs} ({duration_text(pairs * item.minutes_per_pair * 60)})"
     return Cell(pairs, text, tone="good" if pairs <= _MOST_PAIRS else "bad")
 

@@ -37,9 +37,10 @@ _HEADINGS = {
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
 _CAPTION = (
     "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: spread "
-    "unknown; no sign: within the noise. efficiency: of scaling from one device; slower devices raise it "
-    "too, so read it next to tokens/s. Two runs are two occasions: to decide about a change of code, run "
-    "both sides side by side (distbench gate)."
+    "unknown; no sign: within the noise. A sign allows for the number of cases, so it takes more than an "
+    "interval without 1. efficiency: of scaling from one device; slower devices raise it too, so read it "
+    "next to tokens/s. Two runs are two occasions: to decide about a change of code, run both sides side by "
+    "side (distbench gate)."
 )
 
 

@@ -22,7 +22,7 @@ import noise_model
 from gate_simulation import Ended, efficiency_alone, ended
 from noise_model import NOISY, QUIET, TYPICAL, Noise
 
-from distbench.analysis.paired import Rule, gate_stops, stopped
+from distbench.analysis.paired import TIMES, Rule, gate_stops, stopped
 from distbench.suite.gate import Tolerances
 
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
@@ -64,7 +64,7 @@ def main() -> None:
                 shifted[..., 1] += np.log1p(loss)
                 found[loss] = efficiency_alone(shifted, Rule(limit))
             print(row(f"{level}, efficiency alone, {limit:.0%}", found), flush=True)  # noqa: T201
-        spread = float(np.std(pace))
+        _, spread = TIMES.mean(pace.ravel().tolist())
         formula = ", ".join(f"{gate_stops(spread, loss, Rule(PACE)):.1%}" for loss in losses)
         print(f"{level}: by the formula {formula}; 90% at {stopped(spread, Rule(PACE)):.1%}")  # noqa: T201
 

@@ -16,8 +16,8 @@ _LEAST = 0.01
 """A smaller change of a bandwidth is no news, however many trials show it."""
 _CAPTION = (
     "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: better, "
-    "!: worse, ?: spread unknown; no sign: within the noise, or less than 1%. Of many rows that do not "
-    "differ, one in twenty has a sign by chance."
+    "!: worse, ?: spread unknown; no sign: within the noise, or less than 1%. A sign allows for the number "
+    "of rows, so it takes more than an interval without 1."
 )
 _FIELDS = (
     Field("size", "size", "Full array.", "B"),
@@ -41,6 +41,8 @@ class Change:
     key: Key
     before: Interval
     after: Interval
+    among: int
+    """Measurements that both runs have: words hold for all of them together."""
 
     @property
     def ratio(self) -> Interval:
@@ -55,7 +57,7 @@ class Change:
             return "same"
         if self.ratio.half is None:
             return "unknown"
-        if abs(log) <= self.ratio.half:
+        if abs(log) <= (self.ratio.half_as_one_of(self.among) or 0.0):
             return "same"
         return "better" if log > 0 else "worse"
 
@@ -63,11 +65,8 @@ class Change:
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
     """What both runs measured, in the order of the second."""
     known = {result.key: result.busbw for result in results(before)}
-    return [
-        Change(result.key, known[result.key], result.busbw)
-        for result in results(after)
-        if result.key in known
-    ]
+    both = [result for result in results(after) if result.key in known]
+    return [Change(result.key, known[result.key], result.busbw, len(both)) for result in both]
 
 
 def sheet(before: Sequence[Record], after: Sequence[Record]) -> Sheet:
