@@ -112,6 +112,19 @@ def test_the_pick_costs_little_speed():
     assert 0.93 <= np.mean(found.held) <= 0.97
 
 
+def two_noisy_by_far(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+    scale = np.full((CASES, 1), NOISE)
+    scale[:2] *= 5
+    return speeds(rng), scale * rng.standard_normal((CASES, trials))
+
+
+def test_a_case_that_is_fastest_by_luck_is_seldom_picked():
+    found = tally(two_noisy_by_far, 3, 150, seed=7)
+    # 5.1% and 21% by the estimates alone
+    assert np.mean(found.loss) <= 0.035
+    assert np.mean(np.array(found.loss) > 0.1) <= 0.13
+
+
 def test_what_drifts_over_the_run_costs_the_pick_little():
     assert np.mean(tally(drifting, 3, 400, 2).loss) <= 0.02
 

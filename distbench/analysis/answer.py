@@ -174,12 +174,12 @@ def _lead(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[s
         lead = "" if best is pick else f" ({best.name}: {_against(best, pick, wish.goal)} {pick.name})"
         sentences.append(
             f"{listed(others, most=4)} {verb} statistically tied with it{lead}; {pick.name} is the simplest "
-            f"of those within {wish.margin:.0%} of the best estimate."
+            f"of those within {wish.margin:.0%} of the best cautious estimate."
         )
         if more := choice.trials_to_settle:
             sentences.append(
                 f"About {count_text(more, 'more trial')} of each of them would tell whether any is more than "
-                f"{wish.margin:.0%} better (distbench run --resume RUN --until-settled)."
+                f"{wish.unsettled:.0%} better (distbench run --resume RUN --until-settled)."
             )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:

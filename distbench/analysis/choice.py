@@ -19,8 +19,12 @@ Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 WITHIN = 0.10
 """How much slower than the fastest the case with the lowest memory may be by default, as a fraction."""
-MARGIN = 0.03
-"""How far behind the best the pick may be by default, as a fraction, to be the simpler one of a tie."""
+MARGIN = 0.02
+"""How far behind the best the pick may be by default, as a fraction of the cautious estimate, to be the
+simpler one of a tie."""
+SETTLED = 0.03
+"""How much better than a settled pick another case may still be, as a fraction. More than ``MARGIN``: a pick
+at the edge of that would take ever more trials to settle."""
 SAME_MEMORY = 0.01
 """An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
 
@@ -61,6 +65,18 @@ class Candidate:
     def measured(self, goal: Goal) -> Interval | None:
         """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
         return self.joules if goal == "tokens-per-joule" else self.speed
+
+    def cautious(self, goal: Goal) -> float | None:
+        """``measured``, worse by half of half its interval: what is noisy is often best by luck.
+
+        A bound against the winner's curse: A. Swaminathan and T. Joachims (2015), "Batch learning from
+        logged bandit feedback through counterfactual risk minimization", J. Machine Learning Research 16.
+        """
+        interval = self.measured(goal)
+        if interval is None:
+            return None
+        toward = 1 if goal == "tokens-per-joule" else -1
+        return interval.value * math.exp(toward * (interval.half or 0.0) / 2)
 
     @property
     def memory_text(self) -> str:
@@ -104,7 +120,13 @@ class Wish:
     within: float = WITHIN
     """For the goal memory: how much slower than the fastest that fits, as a fraction."""
     margin: float = MARGIN
-    """How far behind the best of its ties the pick may be by estimate, as a fraction, to be the simplest."""
+    """How far behind the best of its ties the pick may be, as a fraction of the cautious estimate, to be the
+    simplest."""
+
+    @property
+    def unsettled(self) -> float:
+        """By how much another case must be better than the pick for that not to be settled, as a fraction."""
+        return max(SETTLED, self.margin)
 
 
 @dataclass(frozen=True)
@@ -116,7 +138,7 @@ class Choice:
     pick: Candidate | None
     alike: tuple[Candidate, ...]
     """The best, and the cases that can't be told apart from it, best first; the pick is the simplest of those
-    that are also within ``wish.margin`` of it by estimate."""
+    that are also within ``wish.margin`` of it by cautious estimate."""
     ranked: tuple[Candidate, ...]
     """Eligible cases, best first."""
     left_out: tuple[tuple[Candidate, str], ...]
@@ -133,8 +155,8 @@ class Choice:
 
     @property
     def trials_to_settle(self) -> int:
-        """About how many more trials of each tied case would tell whether the pick is within the margin of
-        all of them, or worse; 0 if it is known to be, or nothing is known of the spread.
+        """About how many more trials of each tied case would tell whether any is better than the pick by more
+        than ``wish.unsettled``; 0 if that is known, or nothing is known of the spread.
 
         Intervals shrink with the square root of the trials.
         """
@@ -147,7 +169,7 @@ class Choice:
             if theirs is None or mine is None or ratio is None or ratio.half is None:
                 continue
             lead = math.log(ratio.value) * (-1 if goal == "tokens-per-joule" else 1)
-            allowed = math.log1p(self.wish.margin)
+            allowed = math.log1p(self.wish.unsettled)
             if lead + ratio.half > allowed:
                 trials = min(mine.trials, theirs.trials)
                 needed = trials * (ratio.half / max(allowed - lead, abs(lead))) ** 2
@@ -226,19 +248,19 @@ def _merit(one: Candidate, goal: Goal) -> float:
     """The quantity of which the best has least."""
     if goal == "memory":
         return one.memory or 0.0
-    interval = one.measured(goal)
-    assert interval is not None
-    return interval.value if goal == "tokens-per-joule" else -interval.value
+    cautious = one.cautious(goal)
+    assert cautious is not None
+    return cautious if goal == "tokens-per-joule" else -cautious
 
 
 def _close(alike: Sequence[Candidate], wish: Wish) -> list[Candidate]:
-    """Those of the tied cases whose estimate is within the margin of the first."""
+    """Those of the tied cases whose cautious estimate is within the margin of the first."""
     goal: Goal = "throughput" if wish.goal == "memory" else wish.goal
-    best = alike[0].measured(goal) if alike else None
+    best = alike[0].cautious(goal) if alike else None
     if best is None:
         return []
-    least, most = best.value * (1 - wish.margin), best.value * (1 + wish.margin)
-    return [one for one in alike if (own := one.measured(goal)) and least <= own.value <= most]
+    least, most = best * (1 - wish.margin), best * (1 + wish.margin)
+    return [one for one in alike if (own := one.cautious(goal)) and least <= own <= most]
 
 
 def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:

@@ -1,10 +1,10 @@
 """Which cases must be measured again before the pick among them is settled.
 
-A pick is settled when no other case can be more than the margin better than it. Looking after every round
+A pick is settled when no other case can be better than it by more than 3%. Looking after every round
 would find that by luck sooner or later, so the risk of 5% is divided over the looks, however many there will
-be (1/2, 1/6, 1/12, ... of it) and at each look over the rivals (Bonferroni), and a case drops out only when it is
-excluded at its share of the risk: successive elimination (E. Even-Dar, S. Mannor and Y. Mansour 2006, "Action
-elimination and stopping conditions", J. Machine Learning Research 7).
+be (1/2, 1/6, 1/12, ... of it), and at each look over the rivals (Bonferroni). A case drops out only when it
+is excluded at its share of the risk: successive elimination (E. Even-Dar, S. Mannor and Y. Mansour 2006,
+"Action elimination and stopping conditions", J. Machine Learning Research 7).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _unsettled(place: Sequence[Candidate], look: int) -> Iterator[Candidate]:
     pick = choice.pick
     if pick is None or pick.speed is None:
         return
-    allowed = math.log1p(choice.wish.margin)
+    allowed = math.log1p(choice.wish.unsettled)
     others = [one for one in choice.ranked if one is not pick]
     risk = (1 - CONFIDENCE) / (look * (look + 1)) / max(1, len(others))
     rivals = [one for one in others if one.speed and _lead(one.speed, pick.speed, risk) > allowed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from distbench.analysis.choice import SETTLED
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settling import contenders
 from distbench.analysis.text import listed
@@ -34,7 +35,7 @@ class Settling:
         self._looks += 1
         every = contenders(analysed.candidates, self._looks)
         if not every:
-            self._observer.note("settled: no case can be better than the pick by more than the margin")
+            self._observer.note(f"settled: no case can be more than {SETTLED:.0%} better than the pick")
             return []
         failing = _failing(analysed)
         left = [one for one in every if one.id not in failing]

@@ -45,10 +45,10 @@ def pick(
         option(
             "--margin",
             "PART",
-            "How far behind the best of a tie the simplest may be by estimate.",
+            "How far behind the best of a tie the simplest may be, by cautious estimate.",
             has_default=True,
         ),
-    ] = "3%",
+    ] = "2%",
     price: Price = "",
     out: Out = REPORTS,
     as_json: Json = False,

@@ -24,9 +24,14 @@
     return wish.memory !== null && one.memory > wish.memory ? "does not fit" : "";
   }
 
+  // an estimate, worse by half of half its interval
+  function cautious(one, of) {
+    return one[of][0] * Math.exp(((of === "joules" ? 1 : -1) * (one[of][1] || 0)) / 2);
+  }
+
   function merit(one, goal) {
-    if (goal === "tokens-per-joule") return one.joules[0];
-    return goal === "memory" ? one.memory : -one.speed[0];
+    if (goal === "memory") return one.memory;
+    return goal === "tokens-per-joule" ? cautious(one, "joules") : -cautious(one, "speed");
   }
 
   function ranked(candidates, goal) {
@@ -44,11 +49,12 @@
     return order.filter((one) => one === best || !isApart(one[of], best[of]));
   }
 
-  // those of the tied cases whose estimate is within the margin of the first
+  // those of the tied cases whose cautious estimate is within the margin of the first
   function close(tied, goal) {
     const of = goal === "tokens-per-joule" ? "joules" : "speed";
-    const best = tied.length === 0 ? 0 : tied[0][of][0];
-    return tied.filter((one) => one[of][0] >= best * (1 - data.margin) && one[of][0] <= best * (1 + data.margin));
+    const best = tied.length === 0 ? 0 : cautious(tied[0], of);
+    const isClose = (own) => own >= best * (1 - data.margin) && own <= best * (1 + data.margin);
+    return tied.filter((one) => isClose(cautious(one, of)));
   }
 
   function choose(wish) {
@@ -119,7 +125,7 @@
     }
     const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
     const others = choice.alike.length - 1;
-    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest of those within " + 100 * data.margin + "% of the best estimate.";
+    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest of those within " + 100 * data.margin + "% of the best cautious estimate.";
     return "Train with " + pick.name + ": " + numberText(pick.speed[0]) + " tokens/s, " + memory + "." + noise;
   }
 
