@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import OF_OUR_OWN, QUICK, Distbench, Finished
 from records import case, failed, info, job_of, measured
@@ -174,6 +175,36 @@ def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
     shown = views()["links"].sheet(run)
     assert ("WRONG RESULT" in shown.as_text(80)) == (wrong == 3)
     assert [each.tone for each in shown.rows] == ["bad" if wrong else "best"]
+
+
+def words_of_columns(pairs: int, slower: float, rng: np.random.Generator) -> list[str]:
+    """Words on eight columns of 5% noise a trial, the first of which is *slower*."""
+    ddp, names = case("ddp"), [f"busbw_{i}" for i in range(8)]
+    column = {"unit": "B/s", "better": "higher", "over_ranks": "first", "doc": "Bandwidth."}
+
+    def arm(loss: float) -> list[Record]:
+        drawn = 1e9 * np.exp(rng.normal(0, 0.05, (pairs, 8)) - np.log1p(loss) * np.eye(8)[0])
+        return [
+            replace(
+                record([], ddp, round_=number),
+                values=dict(zip(names, row, strict=True)),
+                columns=dict.fromkeys(names, column),
+            )
+            for number, row in enumerate(drawn.tolist())
+        ]
+
+    (verdict,) = compared("links", 0.1, arm(0.0), arm(slower))
+    return [finding.word for finding in verdict.findings]
+
+
+def test_columns_that_scatter_alike_tell_each_others_spread() -> None:
+    rng = np.random.default_rng(4)
+    unchanged = [words_of_columns(10, 0.0, rng) for _ in range(100)]
+    # by the spread of each column alone 80% and 65%
+    assert np.mean(["inconclusive" in words for words in unchanged]) <= 0.12
+    assert np.mean(["regressed" in words for words in unchanged]) <= 0.03
+    slower = [words_of_columns(5, 0.2, rng) for _ in range(100)]
+    assert np.mean([words[0] == "regressed" for words in slower]) >= 0.9
 
 
 def test_a_gate_compares_the_columns_of_both_arms() -> None:

@@ -1,16 +1,21 @@
 """The columns of kinds of job other than the timed trials, compared over pairs of trials of both arms.
 
 A kind may have many columns, and a case fails if one of them does: each interval is made so wide that all
-of a case hold together (Bonferroni), in place of a second series.
+of a case hold together (Bonferroni), in place of a second series. A few pairs say little of the spread of one
+column, so it is also told by that of the others (``analysis.shrinkage``).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.shrinkage import shrunk
 from distbench.analysis.text import one_line
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import CaseVerdict, Finding, Word
@@ -23,6 +28,8 @@ _CHANCE = 0.05
 """Of an interval of a case that leaves out the truth, whatever the number of its columns."""
 _LEAST = 3
 """Pairs from which on a t interval holds."""
+_COUNTED = 1e-9
+"""Deviation of logarithms below which numbers differ by rounding alone."""
 
 
 def compared(
@@ -68,27 +75,70 @@ def _findings(
         return
     described = pairs[0][1].columns
     known = [name for name in described if described[name].get("better") and name in pairs[0][0].values]
+    logs = {name: _logs(name, pairs) for name in known}
+    spreads = _spreads({name: each for name, each in logs.items() if each and len(each) >= _LEAST})
     for name in known:
-        yield _finding(name, kind, limit, pairs, len(known))
+        yield _finding(name, kind, limit, pairs, logs[name], spreads.get(name))
 
 
-def _finding(name: str, kind: str, limit: float, pairs: Pairs, of: int) -> Finding:
-    """Finding on one of *of* columns."""
-    described = pairs[0][1].columns[name]
+def _logs(name: str, pairs: Pairs) -> list[float] | None:
+    """Logarithms of the cost ratios of a column; None if a trial has no positive number."""
     sides = [[record.values.get(name, math.nan) for record in side] for side in zip(*pairs, strict=True)]
     if not all(0 < value < math.inf for side in sides for value in side):
+        return None
+    sign = -1 if pairs[0][1].columns[name]["better"] == "higher" else 1
+    return [sign * (math.log(after) - math.log(before)) for before, after in zip(*sides, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How far the mean of a column may be from the truth."""
+
+    variance: float
+    """Of the logarithm of a pair's ratio."""
+    quantile: float
+    """Of Student's t, for all columns of the case together."""
+
+
+def _spreads(logs: Mapping[str, Sequence[float]]) -> dict[str, _Spread]:
+    """Spread of each column, by its name.
+
+    One whose pairs all agree, such as bytes, is counted: it says nothing of the others, nor they of it.
+    """
+    chance = 1 - _CHANCE / 2 / max(1, len(logs))
+    own = {name: statistics.variance(each) for name, each in logs.items()}
+    found = {name: _Spread(variance, 0.0) for name, variance in own.items()}
+    if noisy := [name for name, variance in own.items() if variance > _COUNTED**2]:
+        freedoms = np.array([len(logs[name]) - 1.0 for name in noisy])
+        variances, behind = shrunk(np.array([own[name] for name in noisy]), freedoms)
+        for name, variance, freedom in zip(noisy, variances.tolist(), behind.tolist(), strict=True):
+            found[name] = _Spread(variance, t_quantile(chance, freedom))
+    return found
+
+
+def _finding(
+    name: str,
+    kind: str,
+    limit: float,
+    pairs: Pairs,
+    logs: Sequence[float] | None,
+    spread: _Spread | None,
+) -> Finding:
+    """Finding on a column by the *logs* of its pairs."""
+    described = pairs[0][1].columns[name]
+    if logs is None:
         why = pairs[0][1].absent.get(name, "not a positive number in every trial")
         return Finding(name, "missing", f"in the baseline, but not here: {one_line(why)}", limit)
-    sign = -1 if described["better"] == "higher" else 1
-    logs = [sign * (math.log(after) - math.log(before)) for before, after in zip(*sides, strict=True)]
-    if len(logs) < _LEAST:
+    if spread is None:
         few = f"{count_text(len(logs), 'pair')} are too few; {_LEAST} are needed: raise {kind}.trials"
         return Finding(name, "inconclusive", few, limit, pairs=len(logs), needed=_LEAST)
-    mean, deviation = statistics.fmean(logs), statistics.stdev(logs)
-    half = t_quantile(1 - _CHANCE / 2 / of, len(logs) - 1) * deviation / math.sqrt(len(logs))
+    mean, half = statistics.fmean(logs), spread.quantile * math.sqrt(spread.variance / len(logs))
     word, said = _judged(mean, half, math.log1p(limit))
     more = f"; too wide: raise {kind}.trials or the tolerance" if word == "inconclusive" else ""
     interval = f"{_signed(mean - half)} to {_signed(mean + half)}"
+    baseline, candidate = (
+        statistics.median(record.values[name] for record in side) for side in zip(*pairs, strict=True)
+    )
     return Finding(
         metric=name,
         word=word,
@@ -98,10 +148,10 @@ def _finding(name: str, kind: str, limit: float, pairs: Pairs, of: int) -> Findi
         low=math.exp(mean - half),
         high=math.exp(mean + half),
         pairs=len(logs),
-        baseline=statistics.median(sides[0]),
-        candidate=statistics.median(sides[1]),
+        baseline=baseline,
+        candidate=candidate,
         unit=str(described.get("unit", "")),
-        deviation=deviation,
+        deviation=math.sqrt(spread.variance),
     )
 
 
