@@ -1,5 +1,6 @@
 """Numbers for people: sensible digits, units, durations."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -57,6 +58,23 @@ def number_text(value: float) -> str:
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def percent_text(fraction: float) -> str:
+    """``0.4%``, ``9.5%``, ``23%``."""
+    return f"{fraction:.0%}" if abs(fraction) >= 0.0995 else f"{fraction:.1%}"
+
+
+def ratio_texts(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """A ratio and the ends of its interval, to two digits of half the width, and 1.00 only for what is 1.
+
+    Half the width tells how many digits mean something (JCGM 100:2008, 7.2.6).
+    """
+    half = (high - low) / 2
+    decimals = 2 if half <= 0 else min(4, max(0, 1 - math.floor(math.log10(half))))
+    while decimals < 9 and any(each != 1 and round(each, decimals) == 1 for each in (low, high)):
+        decimals += 1
+    return tuple(f"{each:.{decimals}f}" for each in (value, low, high))
 
 
 def duration_text(seconds: float) -> str:

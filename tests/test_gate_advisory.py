@@ -73,7 +73,7 @@ def test_a_slow_down_is_told_and_never_fails_by_a_stored_run() -> None:
     found = pace(run(1.0, 1.01, 0.99), run(1.2, 1.21, 1.19), history(0.01, 8))
     assert found.word == "inconclusive"
     assert found.low > 1
-    assert "20.0% slower" in found.said
+    assert "20.0% more time per step" in found.said
     assert "--baseline" in found.said
 
 

@@ -202,13 +202,19 @@ def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
     ("ratios", "word", "said"),
     [
         ([1.0, 1.01, 0.99, 1.0, 1.0], "pass",
-         "no change shown; up to 1.0% slower may hide (97.5% bound; 5 pairs; limit 3%)"),
+         "no change shown; up to 1.0% more time per step may hide (97.5% bound; 5 pairs; limit 3%)"),
         ([0.98, 0.981, 0.979, 0.98, 0.98], "pass",
-         "2.0% faster (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
+         "2.0% less time per step (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
         ([1.02, 1.021, 1.019, 1.02, 1.02], "pass",
-         "2.0% slower (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
-        ([1.1, 1.1, 1.12, 1.1, 1.1], "regressed", "10.4% slower (9.1% to 11.7%; 5 pairs; limit 3%)"),
-        ([0.5, 0.5, 0.5, 0.5, 0.5], "improved", "50.0% faster (50.0% to 50.0%; 5 pairs; limit 3%)"),
+         "2.0% more time per step (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
+        ([1.1, 1.1, 1.12, 1.1, 1.1], "regressed",
+         "10.4% more time per step (9.1% to 11.7%; 5 pairs; limit 3%)"),
+        ([0.5, 0.5, 0.5, 0.5, 0.5], "improved",
+         "50.0% less time per step (50.0% to 50.0%; 5 pairs; limit 3%)"),
+        ([1.0302, 1.0302, 1.0304, 1.0302, 1.0302], "regressed",
+         "3.02% more time per step (3.01% to 3.04%; 5 pairs; limit 3%)"),
+        ([1.0298, 1.0298, 1.0297, 1.0298, 1.0298], "pass",
+         "2.98% more time per step (2.97% to 2.98%; 5 pairs), within the limit of 3%"),
     ],
 )  # fmt: skip
 def test_what_is_told_of_a_pace(ratios, word, said):
@@ -220,7 +226,9 @@ def test_what_is_not_told_yet_says_what_it_takes():
     unsteady = [1.0, 1.2, 0.9, 1.1, 0.95] * 4
     found = judged(of_ratios(unsteady), minutes_per_pair=0.5)["tokens_per_s"]
     assert found.word == "inconclusive"
-    assert found.said.startswith("from 4.9% faster to 9.6% slower after 20 pairs: too wide for 3%; ")
+    assert found.said.startswith(
+        "from 4.9% less time per step to 9.6% more time per step after 20 pairs: too wide for 3%; "
+    )
     assert f"about {found.needed} pairs" in found.said
     assert f"about {round((found.needed - 20) / 2)} more minutes" in found.said
     assert "gate.max_pairs" in found.said
@@ -440,7 +448,7 @@ def caused(one: float, **changes: tuple[float, float]) -> str:
 @pytest.mark.parametrize(
     ("one", "changes", "told"),
     [
-        (1.10, {}, "computation: a single device is 10.1% slower too"),
+        (1.10, {}, "computation: a step of a single device takes 10.1% more time, too"),
         (1.0, {}, "communication or imbalance: "),
         (1.0, {"comm_calls": (13.0, 26.0), "comm_bytes": (2**20, 2**21)},
          "26 collectives, was 13; 2.00 MiB, was 1.00 MiB"),
@@ -492,7 +500,7 @@ def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
     assert (pace.word, pace.notable) == ("pass", True)
     assert "not confirmed by a fresh series" in pace.said
     assert pace.high > 1.3
-    assert "by the first, up to 31.0% slower may hide" in pace.said
+    assert "by the first, up to 31.0% more time per step may hide" in pace.said
 
 
 def test_a_gain_takes_two_series_as_a_loss_does():
@@ -508,7 +516,7 @@ def test_a_gain_takes_two_series_as_a_loss_does():
 
 def test_a_gain_is_as_large_in_words_as_in_the_table():
     pace = slowed(0.9416, 0.9417, 0.9418, 0.9417, 0.9417)[0]
-    assert pace.said.startswith("5.8% faster (5.8% to 5.8%;")
+    assert pace.said.startswith("5.8% less time per step (5.8% to 5.8%;")
 
 
 def test_what_was_not_flagged_stays_as_the_first_series_says():

@@ -108,7 +108,9 @@ def test_below_the_table_stands_the_largest_loss_that_may_hide_and_the_one_that_
     (line,) = (line for line in view.sentences(result(*cases)) if line.startswith("What a pass"))
     # at a spread of 2 % and 8 pairs
     stops = stopped(0.02, Rule(0.03, 8, 8))
-    bounds = "What a pass can't exclude (97.5% bounds): up to 8.0% slower (a), 0.5% more memory (a)"
+    bounds = (
+        "What a pass can't exclude (97.5% bounds): up to 8.0% more time per step (a), 0.5% more memory (a)"
+    )
     assert line == f"{bounds}; a slowdown of {stops:.1%} is stopped in 90% of such gates."
     assert gate_stops(0.02, stops, Rule(0.03, 8, 8)) == pytest.approx(0.9)
     unchanged = CaseVerdict("a", "ddp", 2, (replace(finding("pass"), low=1.0, high=1.0),))

@@ -10,7 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as drawn
 
 from distbench.errors import did_you_mean
-from distbench.units import bits_text, bytes_text, count_text, duration_text, number_text, value_text
+from distbench.units import (
+    bits_text,
+    bytes_text,
+    count_text,
+    duration_text,
+    number_text,
+    percent_text,
+    ratio_texts,
+    value_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +40,29 @@ def test_durations_are_said_as_people_say_them(value: float, text: str) -> None:
 
 def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing() -> None:
     assert [number_text(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "texts"),
+    [
+        ((1.41, 1.20, 1.65), ("1.41", "1.20", "1.65")),
+        ((1.0045, 1.0012, 1.0078), ("1.0045", "1.0012", "1.0078")),
+        ((1.02, 1.004, 1.60), ("1.020", "1.004", "1.600")),
+        ((41.53, 10.2, 170.0), ("42", "10", "170")),
+        ((1.5, 1.5, 1.5), ("1.50", "1.50", "1.50")),
+    ],
+)
+def test_a_ratio_has_the_digits_that_its_interval_allows_and_no_end_that_rounds_to_1(
+    ratio: tuple[float, float, float], texts: tuple[str, str, str]
+) -> None:
+    assert ratio_texts(*ratio) == texts
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.004, "0.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (0.33, "33%")]
+)
+def test_a_small_percentage_has_a_digit_more(fraction: float, text: str) -> None:
+    assert percent_text(fraction) == text
 
 
 def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero() -> None:

@@ -14,7 +14,7 @@ from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
-from distbench.units import bytes_text, count_text, number_text
+from distbench.units import bytes_text, count_text, number_text, percent_text, ratio_texts
 
 _MOST_TURNS = 3
 # an alternative that saves less is not worth a sentence
@@ -240,9 +240,10 @@ def _against(one: Candidate, other: Candidate, goal: Goal) -> str:
     mine, theirs = one.measured(goal), other.measured(goal)
     assert mine and theirs
     ratio = mine.ratio(theirs)
-    spread = "" if ratio.half is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    value, low, high = ratio_texts(ratio.value, ratio.low, ratio.high)
+    spread = "" if ratio.half is None else f" ({low} to {high})"
     compared = "the energy per token of" if goal == "tokens-per-joule" else "as fast as"
-    return f"{ratio.value:.2f}x{spread} {compared}"
+    return f"{value}x{spread} {compared}"
 
 
 def _turns(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
@@ -267,7 +268,7 @@ def _slower(one: Candidate, pick: Candidate) -> str:
     if not one.speed.is_apart_from(pick.speed):
         by_estimate = f"{1 - ratio:.0%} slower by estimate, within noise"
         return by_estimate if ratio < 1 - _WORTH_A_NUMBER else "no measurable slowdown"
-    return f"{1 - ratio:.0%} slower" if ratio < 1 else f"{ratio - 1:.0%} faster"
+    return f"{percent_text(1 - ratio)} slower" if ratio < 1 else f"{percent_text(ratio - 1)} faster"
 
 
 def _price(run: AnalysedRun, pick: Candidate) -> list[str]:

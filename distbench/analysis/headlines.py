@@ -22,7 +22,7 @@ from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import NOT_LAUNCHED, Status, round_text
 from distbench.record.contents import damage_text
-from distbench.units import count_text, number_text
+from distbench.units import count_text, number_text, ratio_texts
 
 _MOST_FAILURES = 20
 # characters of a sentence that a run says once
@@ -177,7 +177,8 @@ def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: M
             f"{lead}; {listed(tied, most=3)} {verb} within trial-to-trial variation, so the difference may "
             "be noise."
         )
-    return f"{lead}, {best.speed.value / second.speed.value:.2f}x {names[second.id]}."
+    ratio = best.speed.ratio(second.speed)
+    return f"{lead}, {ratio_texts(ratio.value, ratio.low, ratio.high)[0]}x {names[second.id]}."
 
 
 def _lowest_memory(

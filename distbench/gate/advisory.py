@@ -29,7 +29,7 @@ from distbench.gate.judging import Measured, findings
 from distbench.gate.matching import verdict
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word, is_flagged
-from distbench.gate.wording import change, percent
+from distbench.gate.wording import WORDS, change, percent
 from distbench.grouping import gathered, grouped
 from distbench.job import MEASURE
 from distbench.record.store import new_run_id
@@ -38,7 +38,6 @@ from distbench.suite.gate import GateRules, Tolerances
 if TYPE_CHECKING:
     import numpy as np
 
-_WORDS = ("slower", "faster")
 _DECIDE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
 
 
@@ -62,7 +61,8 @@ def advise(
         why = "a single trial has no spread; raise measure.trials"
         return Finding(name, "inconclusive", why, limit)
     shift = statistics.fmean(after) - statistics.fmean(before)
-    ratio, measured = math.exp(shift), change(math.exp(shift), _WORDS)
+    words = WORDS["tokens_per_s"]
+    ratio, measured = math.exp(shift), change(math.exp(shift), words)
     if known is None:
         why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_DECIDE}"
         return Finding(name, "inconclusive", why, limit, ratio)
@@ -71,7 +71,7 @@ def advise(
     half = t_quantile((1 + CONFIDENCE) / 2, known.freedom) * math.sqrt(max(trials, 2 * known.deviation**2))
     low, high = math.exp(shift - half), math.exp(shift + half)
     resolves = f"advisory: over {known.runs} runs this machine resolves {percent(math.exp(half))} at best"
-    span = f"{measured} (from {change(low, _WORDS)} to {change(high, _WORDS)}; {resolves})"
+    span = f"{measured} (from {change(low, words)} to {change(high, words)}; {resolves})"
     is_sure = half <= math.log1p(limit) and ratio < 1 + limit
     why = span if is_sure else f"{span}; {_DECIDE}"
     return Finding(name, "pass" if is_sure else "inconclusive", why, limit, ratio, low, high)

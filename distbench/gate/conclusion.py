@@ -186,9 +186,9 @@ def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
 
 def _one_device(base: Finding | None) -> list[str]:
     if base and base.ratio is not None and base.word == "regressed":
-        return [f"computation: a single device is {percent(base.ratio)} slower too"]
+        return [f"computation: a step of a single device takes {percent(base.ratio)} more time, too"]
     if base and base.ratio is not None and base.word in ("pass", "improved"):
-        return ["communication or imbalance: a single device is not slower"]
+        return ["communication or imbalance: a step of a single device takes no more time"]
     return []
 
 

@@ -15,7 +15,7 @@ from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.cards import card_of
 from distbench.strategies.description import TAKE_IT, Card, Claim
-from distbench.units import bytes_text, count_text, number_text
+from distbench.units import bytes_text, count_text, number_text, percent_text
 
 _MOVED, _KEPT = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"
@@ -157,7 +157,7 @@ def _told(branch: Branch, first: Branch) -> str:
     if not (branch.pick and branch.pick.speed and first.pick and first.pick.speed):
         return "no measured case fits"
     slower = 1 - branch.pick.speed.value / first.pick.speed.value
-    behind = f", {slower:.0%} slower" if slower >= 0.005 else ""
+    behind = f", {percent_text(slower)} slower" if slower >= 0.005 else ""
     return f"{number_text(branch.pick.speed.value)} tokens/s{behind}"
 
 

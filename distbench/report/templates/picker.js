@@ -83,8 +83,10 @@
   function bytesText(value) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let power = 0;
-    for (; Math.abs(value) >= 1024 && power < units.length - 1; power += 1) value /= 1024;
-    return value.toFixed(power === 0 || Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) + " " + units[power];
+    // as rounded, so that no text says 1024
+    for (; Math.abs(value) >= 1023.5 && power < units.length - 1; power += 1) value /= 1024;
+    const digits = power === 0 || Math.abs(value) >= 99.95 ? 0 : Math.abs(value) >= 9.995 ? 1 : 2;
+    return value.toFixed(digits) + " " + units[power];
   }
 
   function range(interval) {
@@ -133,7 +135,8 @@
     if (one === choice.pick) return "recommended";
     if (choice.alike.includes(one)) return "tied with the best";
     const ratio = one.speed[0] / choice.pick.speed[0];
-    return (100 * Math.abs(1 - ratio)).toFixed(0) + (ratio <= 1 ? "% slower" : "% faster");
+    const percent = 100 * Math.abs(1 - ratio);
+    return percent.toFixed(percent >= 9.95 ? 0 : 1) + (ratio <= 1 ? "% slower" : "% faster");
   }
 
   function row(one, told, look) {
