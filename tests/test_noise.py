@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from records import case, info, measured
 from scipy import stats
 
 from distbench.analysis.choice import Candidate, Choice, Wish, choose
+from distbench.analysis.headlines import findings
 from distbench.analysis.noise import Interval, intervals, noise_of
 from distbench.analysis.quantiles import range_quantile
 from distbench.analysis.rounds import effects, set_aside
+from distbench.analysis.run import AnalysedRun
 
 CASES = 18
 NOISE = 0.06
@@ -168,6 +171,59 @@ def test_what_all_cases_of_a_round_share_is_not_in_the_intervals():
     ratio = intervals([second, first])[0].ratio(intervals([second, first])[1])
     assert ratio.value == pytest.approx((1.1 * 1.105 * 1.098) ** (1 / 3))
     assert ratio.half < 0.02
+
+
+def lasting(cases: int, rounds: int, rho: float, rng: np.random.Generator) -> np.ndarray:
+    """Logarithms of trials of equal cases, of which each resembles the one before."""
+    logs = rng.standard_normal((cases, rounds + 20))
+    for number in range(1, rounds + 20):
+        logs[:, number] = rho * logs[:, number - 1] + math.sqrt(1 - rho**2) * logs[:, number]
+    return 0.03 * logs[:, 20:]
+
+
+def coverage(cases: int, rounds: int, rho: float, runs: int) -> tuple[float, float]:
+    """Fraction of intervals that hold the truth, and of runs in which an autocorrelation is told."""
+    rng, held, told = np.random.default_rng(3), [], []
+    for _ in range(runs):
+        samples = [dict(enumerate(map(float, row))) for row in np.exp(lasting(cases, rounds, rho, rng))]
+        held += [each.low <= 1 <= each.high for each in intervals(samples)]
+        told.append(noise_of(samples).autocorrelation > 0)
+    return float(np.mean(held)), float(np.mean(told))
+
+
+def test_trials_that_resemble_the_one_before_have_wider_intervals():
+    held, told = coverage(18, 5, 0.5, 60)
+    # 73% of the intervals that take them for independent
+    assert held >= 0.89
+    assert told >= 0.75
+
+
+def test_independent_trials_seldom_look_as_if_they_resembled_one_another():
+    held, told = coverage(18, 5, 0.0, 100)
+    assert told <= 0.2
+    assert held >= 0.93
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("cases", "rounds", "rho", "least"),
+    [(18, 3, 0.0, 0.94), (18, 10, 0.0, 0.94), (8, 5, 0.0, 0.93), (18, 3, 0.5, 0.84), (18, 10, 0.5, 0.92)],
+)
+def test_intervals_hold_whatever_lasts(cases: int, rounds: int, rho: float, least: float):
+    assert coverage(cases, rounds, rho, 200)[0] >= least
+
+
+def test_a_run_whose_trials_resemble_one_another_says_so():
+    logs = lasting(6, 8, 0.9, np.random.default_rng(1))
+    of = [case(f"case{i}") for i in range(6)]
+    told = [
+        replace(measured(each, round_=number), values={"tokens_per_s": float(1000 * np.exp(log))})
+        for each, row in zip(of, logs, strict=True)
+        for number, log in enumerate(row)
+    ]
+    said = " ".join(findings(AnalysedRun(info(*of), told)))
+    assert "Trials of a case resemble those of the round before (autocorrelation 0." in said
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 100), (18, 80), (37, 40)])

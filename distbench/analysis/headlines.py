@@ -260,7 +260,7 @@ def _imbalance(row: CaseSummary, name: str) -> str:
 def _notes(run: AnalysedRun) -> list[str]:
     measured = [row for row in run.cases if row.measured]
     notes = [*environments.sentences(run.measured), *idle.sentences(measured), *_disturbed(measured)]
-    notes += [*_far(measured), *_restless(run)]
+    notes += [*_far(measured), *_restless(run), *_alike(run)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
@@ -301,6 +301,22 @@ def _far(measured: Sequence[CaseSummary]) -> list[str]:
     return (
         [f"Left out, too far from the other trials of the case: {listed(trials, most=6)}."] if trials else []
     )
+
+
+def _alike(run: AnalysedRun) -> list[str]:
+    """Whether trials of a case resemble the one before, which widens all intervals."""
+    found = [
+        f"{noise.autocorrelation:.2g} on {count_text(size, 'device')}"
+        for size, noise in noises([row for row in run.cases if not row.degraded]).items()
+        if noise.autocorrelation
+    ]
+    if not found:
+        return []
+    return [
+        f"Trials of a case resemble those of the round before (autocorrelation {listed(found)}), so they "
+        "tell less than as many independent ones, and intervals are wider for it. Something lasts for a case "
+        "alone, such as a file cache or a placement in memory; another run starts anew."
+    ]
 
 
 def _restless(run: AnalysedRun) -> list[str]:

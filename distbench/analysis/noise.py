@@ -104,12 +104,14 @@ class Noise:
 
     scale: float
     """Standard deviation of the natural logarithm of a trial, the median over cases."""
+    autocorrelation: float = 0.0
+    """Of the trials of a case from one round to the next; 0: none shows."""
 
 
 def noise_of(samples: Sequence[Trials]) -> Noise | None:
     """Noise of the trials of several cases; None if no case has two."""
-    scale = effects(samples).scale if samples else math.nan
-    return None if math.isnan(scale) else Noise(scale)
+    found = effects(samples)
+    return None if math.isnan(found.scale) else Noise(found.scale, found.autocorrelation)
 
 
 def intervals(samples: Sequence[Trials], *, counted: bool = False) -> list[Interval]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distbench.analysis.autocorrelation import autocorrelation, widening
 from distbench.analysis.quantiles import chi2_quantile
 from distbench.analysis.shrinkage import shrunk, spreads
 
@@ -41,6 +42,8 @@ class Effects:
     """Degrees of freedom behind ``errors``."""
     scale: float
     """Typical standard deviation of the logarithm of a trial; NaN as ``errors``."""
+    autocorrelation: float = 0.0
+    """Of the trials of a case from one round to the next, as ``errors`` hold it."""
 
 
 def effects(samples: Sequence[Trials], *, counted: bool = False) -> Effects:
@@ -100,7 +103,18 @@ def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
     variances, behind = shrunk(own, freedoms)
     middle = float(np.median(variances))
     of_rounds = middle * ((shares @ inverse) ** 2).sum(axis=1)
-    return Effects(means - shares @ moved, np.sqrt(variances / counts + of_rounds), behind, middle**0.5)
+    errors = np.sqrt(variances / counts + of_rounds)
+    rounds = [tuple(sorted(trials)) for trials in samples]
+    units = np.sqrt(np.where(variances > 0, variances, 1.0))
+    rho = autocorrelation(_in_order(left / units[case], samples), rounds, float(freedoms.sum()))
+    widened = errors * [widening(rho, of) for of in rounds]
+    return Effects(means - shares @ moved, widened, behind, middle**0.5, rho)
+
+
+def _in_order(left: np.ndarray, samples: Sequence[Trials]) -> list[np.ndarray]:
+    """What is *left* of the trials of each case, in the order of their rounds."""
+    ends = np.cumsum([len(trials) for trials in samples])[:-1]
+    return [of[np.argsort(list(trials))] for of, trials in zip(np.split(left, ends), samples, strict=True)]
 
 
 def _weights(variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:

@@ -1,0 +1,99 @@
+"""Whether successive trials of a case resemble one another, and how much wider that makes intervals.
+
+What lasts over rounds and moves all cases alike is taken out with the rounds. What lasts for one case alone
+(a file cache, a placement in memory, a throttled device) is not: then n trials tell less than n independent
+ones, and their deviation from their own mean hides it. One autocorrelation of first order is told for all
+cases together, by that of their residuals (S. J. Prais and C. B. Winsten 1954, "Trend estimators and serial
+correlation", Cowles Commission discussion paper 383); theirs is smaller, as their mean was taken out.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Rounds = tuple[int, ...]
+"""Rounds of a case's trials, in ascending order."""
+_GRID = np.linspace(0.0, 0.95, 39)
+"""Autocorrelations considered."""
+_LEAST = 1.28
+"""Standard errors above what independent trials show, beyond which there is one; by chance in 1 run of 10."""
+
+
+def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], freedom: float) -> float:
+    """Autocorrelation of a case from one round to the next; 0 if nothing shows that there is any.
+
+    Args:
+        residuals: What is left of each case's trials, in units of their deviation.
+        rounds: Rounds of each case.
+        freedom: Degrees of freedom behind the residuals.
+    """
+    told = [
+        (left, _centred(of), _adjacent(of)) for left, of in zip(residuals, rounds, strict=True) if len(of) > 2
+    ]
+    squares = sum(float(left @ left) for left, _, _ in told)
+    if not squares or freedom < 1:
+        return 0.0
+    found = sum(float(left[:-1][near] @ left[1:][near]) for left, _, near in told) / squares
+    expected = sum(each.products for _, each, _ in told) / sum(each.squares for _, each, _ in told)
+    space = sum(len(left) - 1 for left, _, _ in told)
+    of_form = sum(each.of_form for _, each, _ in told) / space - expected[0] ** 2
+    # of a ratio of quadratic forms in independent normal numbers
+    error = math.sqrt(2 * max(0.0, of_form) / (freedom + 2))
+    if found - expected[0] <= _LEAST * error:
+        return 0.0
+    return float(_GRID[np.abs(expected - found).argmin()])
+
+
+@functools.cache
+def widening(rho: float, rounds: Rounds) -> float:
+    """Error of the mean of trials in *rounds* whose autocorrelation is *rho*, over that of independent ones.
+
+    Both by the deviation of the trials from their mean, which an autocorrelation makes smaller.
+    """
+    count = len(rounds)
+    if count < 2 or not rho:
+        return 1.0
+    total = float(_correlations(rounds, np.array([rho])).sum())
+    return math.sqrt(total * (count - 1) / (count * (count - total / count)))
+
+
+@dataclass(frozen=True)
+class _Centred:
+    """What trials of deviation 1 show when their mean was taken out."""
+
+    products: np.ndarray
+    """Expected sum of products of neighbours, by autocorrelation (``_GRID``)."""
+    squares: np.ndarray
+    """Expected sum of squares."""
+    of_form: float
+    """Trace of the square of the quadratic form that sums the products."""
+
+
+@functools.cache
+def _centred(rounds: Rounds) -> _Centred:
+    matrices, count, near = _correlations(rounds, _GRID), len(rounds), _adjacent(rounds)
+    rows, total = matrices.sum(axis=2), matrices.sum(axis=(1, 2))
+    neighbours = np.diagonal(matrices, 1, axis1=1, axis2=2)[:, near].sum(axis=1)
+    both = (rows[:, :-1] + rows[:, 1:])[:, near].sum(axis=1)
+    products = neighbours - both / count + near.sum() * total / count**2
+    form = np.diag(near / 2, 1) + np.diag(near / 2, -1)
+    form = form - form.mean(axis=0) - form.mean(axis=1)[:, None] + form.mean()
+    return _Centred(products, count - total / count, float((form**2).sum()))
+
+
+def _adjacent(rounds: Rounds) -> np.ndarray:
+    """Which trials are followed by one of the next round."""
+    return np.diff(rounds) == 1
+
+
+def _correlations(rounds: Rounds, rhos: np.ndarray) -> np.ndarray:
+    """Correlations of trials of a case, shape (rhos, rounds, rounds)."""
+    apart = np.abs(np.subtract.outer(rounds, rounds))
+    # 0 to the power of 0 is 1
+    found: np.ndarray = np.power(rhos[:, None, None], apart)
+    return found
