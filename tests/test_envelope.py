@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from evidence import DDP, Noise, none, reference, rounding, trained
+from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
 
 from distbench.analysis.verdict import Verdict
@@ -221,6 +221,20 @@ def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> 
     )
     assert verdict(jumpy, trained(lambda step, kind, tensor: 1.0)).word == DIFFERS
     assert verdict(jumpy, trained(none)).word == EQUIVALENT
+
+
+def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent() -> None:
+    def far(step: int, kind: str, tensor: str) -> float:
+        return 0.5 if kind in ("gradient", "parameter") and step >= 0 else rounding(step, kind, tensor)
+
+    blind = reference(**{f"perturbed {i + 1}": far for i in range(PERTURBED)})
+    found = verdict(blind, trained(far))
+    assert (found.word, found.gravity) == (NOT_CHECKED, "unknown")
+    assert found.sentence.startswith(
+        "not checked: the check can't see mistakes: rounding leads the reference's own trainings so far apart "
+        "that a gradient off by "
+    )
+    assert verdict(blind, trained(none)).word == EQUIVALENT
 
 
 def test_a_buffer_is_compared() -> None:

@@ -292,7 +292,7 @@ NOT_LOOKED_AT = """
 exclude:
   - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm, odd:NotAMeanForOne]}
   - {strategy: zero3, workload.user.model: small:NotANumber}
-  - {strategy: zero3, workload.user.model: [odd:FailsInFp64, odd:FailsInFp64ForTwo]}
+  - {strategy: zero3, workload.user.model: [odd:FailsInFp64, odd:FailsInFp64ForTwo, odd:MaskOfNumbers]}
   - {strategy: ddp, workload.user.model: odd:DrawsInForward}
 """
 
@@ -302,7 +302,7 @@ def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Verdicts on models whose training is hard to compare, by model and strategy."""
     models = (
         "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce "
-        "NotAMeanForOne FailsInFp64 FailsInFp64ForTwo"
+        "NotAMeanForOne FailsInFp64 FailsInFp64ForTwo MaskOfNumbers"
     )
     named = ", ".join(f"odd:{name}" for name in models.split())
     suite = f"""{ODD}
@@ -320,6 +320,16 @@ strategies: [ddp, {{zero: {{stage: 3}}}}]
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_an_odd_model_is_compared_all_the_same(model: str, strategy: str, odd: dict[str, Any]) -> None:
     assert odd[f"odd:{model} {strategy}"]["verdict"] in (EQUIVALENT, ROUNDING)
+
+
+@pytest.mark.train
+def test_rounding_leaves_a_mask_of_numbers_as_it_is(odd: dict[str, Any]) -> None:
+    """If it did not, what is masked would be seen, and no mistake told from such rounding."""
+    found = odd["odd:MaskOfNumbers ddp"]
+    assert found["verdict"] in (EQUIVALENT, ROUNDING)
+    seen = [sight["typical"] for arm in found["arms"] for sight in arm["sights"]]
+    assert len(seen) >= 4
+    assert max(seen) < 0.01
 
 
 @pytest.mark.train

@@ -14,6 +14,7 @@ from families import FAMILIES, GROUPED, SMALL
 
 from distbench import registry
 from distbench.case import Choice
+from distbench.cli import main
 from distbench.env import Machine
 from distbench.plan import make
 from distbench.suite import load
@@ -272,6 +273,32 @@ def test_a_file_that_is_no_configuration_is_refused_with_the_reason(
 ) -> None:
     published.unlink() if content is None else published.write_text(content)
     assert told in str(workload(config="config.json").problem())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("{config: nowhere.json}", "config = 'nowhere.json': no such file (looked in "),
+        ("{model_type: llama, config: nowhere.json}", "config = 'nowhere.json': no such file (looked in "),
+        ("{config: broken.json}", "config = 'broken.json': "),
+        ("{from_pretrained: nowhere}", "from_pretrained = 'nowhere': no such folder (looked in "),
+        ("{from_pretrained: meta-llama/Llama-3.2-1B}", "nothing is downloaded"),
+        ("{from_pretrained: empty}", "from_pretrained = 'empty': "),
+    ],
+)
+def test_a_model_that_can_not_be_read_is_one_mistake_of_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, options: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    suite = f"workload: {{huggingface: {options}}}\nstrategies: [ddp, fsdp]\nworld_sizes: [1, 2]\n"
+    (tmp_path / "mine.yaml").write_text(suite + "batch: {global_batch_size: 4}\nprecision: bf16\n")
+    assert main(["plan", "mine.yaml"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("distbench: error: ") == 1, errors
+    assert errors.startswith("distbench: error: mine.yaml:1: workload.huggingface.")
+    assert told in errors
 
 
 @pytest.mark.train

@@ -27,14 +27,17 @@ class Checks:
         self._suite = suite
         self._machine = machine
         self._seen: set[object] = set()
+        self._wrong: set[Plugin] = set()
+        """Workloads with a mistake, of which nothing more can be asked."""
         self._launcher = registry.make("launchers", suite.launcher)
 
     def work(self, cell: Cell, work: Work) -> None:
         """Check that the shapes are valid and that the data fits them."""
         workload, data = work.workload, work.data
-        if self._is_new(workload):
-            self._plugin_finding(cell, workload.instance.problem(), workload=workload)
-        if not self._is_new(workload, data) or workload.instance.problem():
+        if self._is_new(workload) and (problem := workload.instance.problem()):
+            self._wrong.add(workload)
+            self._plugin_finding(cell, problem, workload=workload)
+        if not self._is_new(workload, data) or workload in self._wrong:
             return
         shape = workload.instance.shape
         if shape is not None:
@@ -67,7 +70,12 @@ class Checks:
         return work.batch.as_asked(cell.world_size), None
 
     def unsupported(self, cell: Cell, case: Case, work: Work) -> str | None:
-        """Why *case* of *cell* can't run on this machine and what would fit, or None if it can."""
+        """Why *case* of *cell* can't run on this machine and what would fit, or None if it can.
+
+        None, too, where its workload has a mistake, which ends the plan.
+        """
+        if work.workload in self._wrong:
+            return None
         strategy: Strategy = cell.strategy.plugin.instance
 
         def problem_of(case: Case, strategy: Strategy) -> str | None:

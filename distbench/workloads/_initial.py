@@ -28,7 +28,7 @@ from distbench.workloads._moves import AT_ONCE, Move, moved
 
 # no name of a parameter begins so: it is a Python attribute by its dots
 _LEVELS = ".levels"
-_RULES, _MOVED = "drawn", "moved"
+_RULES, _MOVED, _BUFFERS = "drawn", "moved", "buffers"
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 """Our names -> torch's dtypes."""
@@ -99,11 +99,12 @@ class Initial:
 
 
 class Moved(Initial):
-    """The initial weights in *file*, moved as it says."""
+    """The initial weights in *file*, moved as it says; not so buffers, as masks are compared with numbers."""
 
     def __init__(self, file: Path, stored: Any, move: Move) -> None:
         super().__init__(file, stored)
         self._move = move
+        self._buffers = set(json.loads((stored.metadata() or {}).get(_BUFFERS, "[]")))
 
     def whole(self, name: str) -> torch.Tensor:
         """The tensor *name* on the CPU, in the dtype in which it is drawn or stored."""
@@ -113,6 +114,9 @@ class Moved(Initial):
         return made
 
     def parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+        if name in self._buffers:
+            yield from super().parts(name, start, stop)
+            return
         for whole_part in super().parts(name, start, stop):
             for part in whole_part.split(AT_ONCE):
                 yield moved(part, self._move, name, start, DTYPES[self._move.through])
@@ -164,8 +168,9 @@ def write(
             tensor.data = _rounded(tensor.data, through)
         kept[name] = tensor.detach()
     plain = json.dumps({name: asdict(rule) for name, rule in rules.items()})
+    buffers = json.dumps([name for name, tensor in tensors.items() if not isinstance(tensor, nn.Parameter)])
     with whole(file) as aside:
-        save_file(apart(kept), aside, {_RULES: plain})
+        save_file(apart(kept), aside, {_RULES: plain, _BUFFERS: buffers})
 
 
 def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -20,6 +20,21 @@ class Dropout(Small):
         return self.drop(super().forward(tokens))
 
 
+class MaskOfNumbers(Small):
+    """Sees earlier tokens through a mask of numbers that are compared with 0, as many decoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(32, 32)))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            seen = (x @ x.mT).masked_fill(self.mask == 0, -torch.inf)
+            x = layer(x + seen.softmax(dim=-1) @ x)
+        return self.head(x)
+
+
 class DrawsInForward(Small):
     """Dropout that no module shows."""
 

@@ -340,7 +340,7 @@ MUTANTS = (
     ),
     Mutant(
         "days do not differ",
-        "half=max(ratio.half, known.half(CONFIDENCE))",
+        "half=known.half(CONFIDENCE), freedom=known.freedom",
         "half=ratio.half",
         _in("test_comparison", "days"),
     ),
@@ -434,8 +434,8 @@ MUTANTS = (
     # choice
     Mutant(
         "the slowest is the best",
-        'return interval.value if goal == "tokens-per-joule" else -interval.value',
-        "return interval.value",
+        'return cautious if goal == "tokens-per-joule" else -cautious',
+        "return cautious",
         _in("test_choice"),
     ),
     Mutant(
@@ -509,8 +509,8 @@ MUTANTS = (
     ),
     Mutant(
         "the simplest of a tie is taken, however slow",
-        "least, most = best.value * (1 - wish.margin)",
-        "least, most = best.value * (0 - wish.margin)",
+        "least, most = best * (1 - wish.margin)",
+        "least, most = best * (0 - wish.margin)",
         _in("test_choice"),
     ),
     Mutant(
@@ -553,7 +553,7 @@ MUTANTS = (
     ),
     Mutant(
         "a gate takes more bandwidth for a loss",
-        'sign = -1 if described["better"] == "higher" else 1',
+        'sign = -1 if pairs[0][1].columns[name]["better"] == "higher" else 1',
         "sign = 1",
         _in("test_collectives", "gate_compares"),
     ),
