@@ -74,7 +74,7 @@ def ratio_texts(value: float, low: float, high: float) -> tuple[str, str, str]:
     decimals = 2 if half <= 0 else min(4, max(0, 1 - math.floor(math.log10(half))))
     while decimals < 9 and any(each != 1 and round(each, decimals) == 1 for each in (low, high)):
         decimals += 1
-    return tuple(f"{each:.{decimals}f}" for each in (value, low, high))
+    return f"{value:.{decimals}f}", f"{low:.{decimals}f}", f"{high:.{decimals}f}"
 
 
 def duration_text(seconds: float) -> str:

@@ -89,6 +89,22 @@ def test_a_model_drops_nothing_once_its_dropout_is_off(way: str, tmp_path: Path)
     assert without_dropout(setting)[1] == told
 
 
+@pytest.mark.train
+def test_a_probability_in_a_configuration_of_a_head_that_is_not_there_is_none(tmp_path: Path) -> None:
+    import torch
+    from transformers import GPT2Config
+
+    from distbench.strategies.base import Setting
+    from distbench.worker.dropout import without_dropout
+    from distbench.workloads.huggingface import HuggingFace
+
+    assert GPT2Config().summary_first_dropout > 0, "else this tests nothing"
+    none = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    workload = HuggingFace(model_type="gpt2", config={"n_layer": 1, "n_head": 2, "n_embd": 8, **none})
+    setting = Setting(case("ddp"), workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
+    assert without_dropout(setting)[1] == ""
+
+
 CHECKED = """
 workload: {user: {model: "odd:Dropout", length: 16}}
 data: text

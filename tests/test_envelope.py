@@ -231,8 +231,8 @@ def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent() -> 
     found = verdict(blind, trained(far))
     assert (found.word, found.gravity) == (NOT_CHECKED, "unknown")
     assert found.sentence.startswith(
-        "not checked: the check can't see mistakes: rounding leads the reference's own trainings so far apart "
-        "that a gradient off by "
+        "not checked: the check can't see mistakes: rounding leads the reference's own trainings so far "
+        "apart that a gradient off by "
     )
     assert verdict(blind, trained(none)).word == EQUIVALENT
 

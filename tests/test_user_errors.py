@@ -244,6 +244,27 @@ def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_p
 
 
 @pytest.mark.train
+def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path: Path) -> None:
+    models = '["small:Small", "odd:Synchronised", "odd:BatchNorm", "odd:OfTwoDtypes"]'
+    text = QUICK.replace('"small:Small"', models) + "precision: [fp32, bf16]\nstrategies: [ddp]\n"
+    (tmp_path / "suite.yaml").write_text(text)
+    done = call_outside("plan", str(tmp_path / "suite.yaml"), "--json")
+    planned = json.loads(done.stdout)
+    told = {
+        (item["case"].partition("model=")[2], "bf16" in item["case"]): item["reason"]
+        for item in planned["cases"]
+    }
+    runs = [key for key, reason in told.items() if not reason]
+    assert sorted(runs) == [("odd:BatchNorm", False), ("small:Small", False), ("small:Small", True)]
+    assert "SyncBatchNorm runs on GPUs only" in told["odd:Synchronised", False]
+    assert "running statistics are in fp32" in told["odd:BatchNorm", True]
+    assert "the model has parameters of 2 dtypes" in told["odd:OfTwoDtypes", True]
+    assert {trial["case_id"] for trial in planned["trials"]} == {
+        item["case_id"] for item in planned["cases"] if item["status"] == "planned"
+    }
+
+
+@pytest.mark.train
 def test_a_run_launches_nothing_of_a_model_that_can_not_be_constructed(
     run_suite: Callable[..., Finished],
 ) -> None:

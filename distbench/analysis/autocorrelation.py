@@ -39,7 +39,8 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
     if not squares or freedom < 1:
         return 0.0
     found = sum(float(left[:-1][near] @ left[1:][near]) for left, _, near in told) / squares
-    expected = sum(each.products for _, each, _ in told) / sum(each.squares for _, each, _ in told)
+    expected: np.ndarray = np.sum([each.products for _, each, _ in told], axis=0)
+    expected = expected / np.sum([each.squares for _, each, _ in told], axis=0)
     space = sum(len(left) - 1 for left, _, _ in told)
     of_form = sum(each.of_form for _, each, _ in told) / space - expected[0] ** 2
     # of a ratio of quadratic forms in independent normal numbers
@@ -88,7 +89,8 @@ def _centred(rounds: Rounds) -> _Centred:
 
 def _adjacent(rounds: Rounds) -> np.ndarray:
     """Which trials are followed by one of the next round."""
-    return np.diff(rounds) == 1
+    found: np.ndarray = np.diff(rounds) == 1
+    return found
 
 
 def _correlations(rounds: Rounds, rhos: np.ndarray) -> np.ndarray:

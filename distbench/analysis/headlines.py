@@ -25,6 +25,8 @@ from distbench.record.contents import damage_text
 from distbench.units import count_text, number_text, ratio_texts
 
 _MOST_FAILURES = 20
+_LONGEST = 600
+"""Characters of the reason why cases failed or did not run, which is told once for all of them."""
 # characters of a sentence that a run says once
 _REMARK = 1000
 ADVICE: dict[str, str] = {
@@ -94,8 +96,8 @@ def failures(run: AnalysedRun) -> list[str]:
     others = [row for row in bad if row.measured or not (row.failure and row.failure.user_error)]
     alike = grouped(others, lambda row: (_failure_title(row), row.reason))
     sentences += [
-        f"{title[0]}: {listed([one_line(row.case.name) for row in rows])}{title[1]}: {one_line(reason)}"
-        for (title, reason), rows in [*alike.items()][:_MOST_FAILURES]
+        f"{before}: {listed([one_line(row.case.name) for row in rows])}{after}: {one_line(reason, _LONGEST)}"
+        for ((before, after), reason), rows in [*alike.items()][:_MOST_FAILURES]
     ]
     if more := sum(len(rows) for rows in [*alike.values()][_MOST_FAILURES:]):
         sentences.append(f"{more} more cases failed; the report lists them all.")
@@ -103,7 +105,7 @@ def failures(run: AnalysedRun) -> list[str]:
         sentences.append(f"Stopped before the end of a trial: {listed(stopped)}.")
     unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]
     return sentences + [
-        _unlaunched(one_line(reason), listed([one_line(row.case.name) for row in same]))
+        _unlaunched(one_line(reason, _LONGEST), listed([one_line(row.case.name) for row in same]))
         for reason, same in grouped(unsupported, lambda row: row.reason).items()
     ]
 

@@ -10,14 +10,16 @@ from distbench.cli.progress import observer
 from distbench.run.user_models import Constructed, UntriedError, constructed
 
 
-def constructed_models(models: Sequence[Choice], *, quiet: bool = False) -> list[Constructed]:
-    """What comes of each of *models*; nothing where they can't be tried, which is said."""
+def constructed_models(
+    models: Sequence[Choice], device: str = "", computes: Sequence[str] = (), *, quiet: bool = False
+) -> list[Constructed]:
+    """What comes of each of *models* on a *device*; nothing where they can't be tried, which is said."""
     names = ", ".join(dict.fromkeys(str(each.options.get("model", each.name)) for each in models))
     began, item = time.monotonic(), f"importing {names}"
     with observer(quiet=quiet) as watcher:
         watcher.item_started(item, 0, 1)
         try:
-            found = constructed(models)
+            found = constructed(models, device, computes)
         except UntriedError as error:
             watcher.note(f"{names}: not imported: {error}")
             return []

@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from distbench import registry
@@ -102,6 +102,12 @@ def make(suite: Suite, machine: Machine | None = None) -> Plan:
     check_gate(suite, [item.case for item in every])
     planned = _only(suite, every)
     return Plan(planned, _tasks(suite, [item.case for item in planned if item.problem is None], machine))
+
+
+def refusing(suite: Suite, plan: Plan, machine: Machine, refusal: Callable[[Case], str | None]) -> Plan:
+    """*plan* of *suite* on *machine*, whose cases that could run are asked for a *refusal*, too."""
+    cases = [item if item.problem else replace(item, problem=refusal(item.case)) for item in plan.cases]
+    return Plan(cases, _tasks(suite, [item.case for item in cases if item.problem is None], machine))
 
 
 def _tasks(suite: Suite, cases: Sequence[Case], machine: Machine) -> list[Task]:

@@ -348,4 +348,5 @@ def _status_without(item: str, failure: Unbuilt) -> tuple[Status, str]:
     """How a trial ends that needs *item*, which could not be built."""
     if failure.refused:
         return Status.UNSUPPORTED, failure.reason
-    return Status.PREPARE_FAILED, f"{item_text(item)}: {failure.reason}"
+    # on one line: the last of an exception's is often the reason
+    return Status.PREPARE_FAILED, f"{item_text(item)}: {' '.join(failure.reason.split())}"

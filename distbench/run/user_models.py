@@ -37,10 +37,17 @@ class Constructed:
     """What is wrong with it; empty: nothing."""
     shape: dict[str, Any]
     """``kind``, ``length`` and ``classes`` that a forward pass was seen to take; empty: none was found."""
+    refused: dict[str, str]
+    """Dtype of the computation -> why the model is not trained in it."""
 
 
-def constructed(models: Sequence[Choice]) -> list[Constructed]:
+def constructed(models: Sequence[Choice], device: str, computes: Sequence[str]) -> list[Constructed]:
     """What comes of each of *models*, constructed once in another process.
+
+    Args:
+        models: Workloads.
+        device: Kind of device on which they would be trained.
+        computes: Dtypes in which they would be.
 
     Raises:
         UntriedError: there is no torch here, or the process that constructs them did not end as it should.
@@ -49,7 +56,8 @@ def constructed(models: Sequence[Choice]) -> list[Constructed]:
         raise UntriedError("torch is not installed here")
     with temporary_folder() as scratch:
         file = scratch / "models.json"
-        write_json(file, [dataclasses.asdict(each) for each in models])
+        asked = [dataclasses.asdict(each) for each in models]
+        write_json(file, {"models": asked, "device": device, "computes": list(computes)})
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "distbench.worker", "construct", str(file)],

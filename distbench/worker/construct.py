@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from distbench import registry
 from distbench.case import Choice
 from distbench.clipping import clipped
 from distbench.decode import decoded
+from distbench.errors import Refused
 from distbench.files import write_whole
 from distbench.worker.user_code import located
+from distbench.workloads import batch_norm, weights
 from distbench.workloads.base import Workload
 
 _LONGEST = 2_000
@@ -25,12 +28,16 @@ _LENGTHS = (128, 64, 32, 16)
 
 def construct(file: Path) -> None:
     """Construct each of the workloads in *file*, and write beside it what came of each."""
-    choices = [decoded(Choice, each, str(file)) for each in json.loads(file.read_text())]
-    write_whole(file.with_suffix(".constructed"), json.dumps([_constructed(choice) for choice in choices]))
+    asked = json.loads(file.read_text())
+    told = [
+        _constructed(decoded(Choice, each, str(file)), asked["device"], asked["computes"])
+        for each in asked["models"]
+    ]
+    write_whole(file.with_suffix(".constructed"), json.dumps(told))
 
 
-def _constructed(choice: Choice) -> dict[str, Any]:
-    """Error of the model of *choice* (empty: none), and the shape of inputs that a forward pass took."""
+def _constructed(choice: Choice, device: str, computes: Sequence[str]) -> dict[str, Any]:
+    """Error of the model of *choice*, the shape of its inputs, and in which of *computes* it is refused."""
     try:
         workload: Workload = registry.make("workloads", choice)
         module = _module(workload)
@@ -39,8 +46,20 @@ def _constructed(choice: Choice) -> dict[str, Any]:
         # user code: whatever it raises is the answer
         traceback.print_exc()
         told = clipped(located(error, choice), _LONGEST, "distbench run has the whole in its log")
-        return {"problem": told, "shape": {}}
-    return {"problem": "", "shape": _shape(module)}
+        return {"problem": told, "shape": {}, "refused": {}}
+    refused = {compute: why for compute in computes if (why := _refusal(module, device, compute))}
+    return {"problem": "", "shape": _shape(module), "refused": refused}
+
+
+def _refusal(module: nn.Module, device: str, compute: str) -> str:
+    """Why *module* is not trained in *compute* on a kind of *device*; empty: nothing is known against it."""
+    try:
+        weights.check_dtypes(module)
+        if device == "cpu":
+            batch_norm.check_computable(module, compute)
+    except Refused as refused:
+        return str(refused)
+    return ""
 
 
 def _module(workload: Workload) -> nn.Module:

@@ -13,8 +13,11 @@ from torch import nn
 from distbench.strategies.base import Refused, Setting
 from distbench.workloads import weights
 
-_DROPS = re.compile(r"(drop(out)?|drop_?path|layer_?drop|pdrop)(_?(p|prob|probability|rate|ratio))?$")
-"""Ends of the names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate."""
+_DROPS = re.compile(
+    r"^(?!summary_).*(drop(out)?|drop_?path|layer_?drop|pdrop)(_?(p|prob|probability|rate|ratio))?$"
+)
+"""Names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate. Those of summary_... are
+in every configuration of transformers' GPT-2, for a head that few models have and whose modules show it."""
 
 
 @dataclass(frozen=True)

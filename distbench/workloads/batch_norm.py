@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from distbench.errors import Refused
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -40,3 +42,21 @@ def is_synchronised(layer: nn.Module) -> bool:
     from torch import nn
 
     return isinstance(layer, nn.SyncBatchNorm)
+
+
+def check_computable(module: nn.Module, compute: str) -> None:
+    """See that a CPU can compute the BatchNorm layers of *module*, whose weights are in the dtype *compute*.
+
+    Raises:
+        Refused: torch can't.
+    """
+    from distbench.workloads.weights import plain_name
+
+    for name, layer in layers(module).items():
+        if is_synchronised(layer):
+            raise Refused(f"{ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank")
+        if compute in ("bf16", "fp16") and layer.running_mean is not None:
+            raise Refused(
+                f"{plain_name(name)} is a BatchNorm whose weights are in {compute} and whose running "
+                "statistics are in fp32, which torch can't compute on CPUs; use precision: fp32"
+            )

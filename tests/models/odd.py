@@ -58,6 +58,12 @@ class Synchronised(BatchNorm):
         self.norm = nn.SyncBatchNorm(256)
 
 
+class OfTwoDtypes(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.to(torch.bfloat16)
+
+
 class Keeping(Small):
     """Keeps the running mean of what it has seen, and takes it off what it sees next."""
 

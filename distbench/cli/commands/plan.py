@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from distbench import env, registry
-from distbench.case import Limits
+from distbench.case import Case, Limits
 from distbench.cli import handing, options
 from distbench.cli.estimating import short_trials
 from distbench.cli.expecting import Expected
@@ -26,7 +26,7 @@ from distbench.env import Machine
 from distbench.errors import SuiteError, UsageError
 from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
-from distbench.plan import Plan, Planned, machine_of, make
+from distbench.plan import Plan, Planned, machine_of, make, refusing
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.environments import with_environments
 from distbench.run import launch_for
@@ -73,8 +73,7 @@ def plan(
         _show_submission(loaded, out / _RUN, nodes, overrides, as_json=as_json)
         return 0
     machine = with_environments(loaded, machine_of(loaded))
-    planned = make(loaded, machine)
-    _try_models(loaded, planned, quiet=as_json)
+    planned = _with_models(loaded, make(loaded, machine), machine, quiet=as_json)
     expected = Expected.from_runs(planned, loaded, out)
     if estimate and expected.unknown:
         short = short_trials(loaded, expected.unknown, out, context.obj)
@@ -131,21 +130,31 @@ def plan(
     return _code(expected)
 
 
-def _try_models(suite: Suite, planned: Plan, *, quiet: bool) -> None:
-    """Construct the models of the user's own once, which takes the import of torch.
+def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) -> Plan:
+    """*planned* without the cases that a model of the user's own does not allow: each is constructed once.
+
+    That takes the import of torch.
 
     Raises:
         SuiteError: one can't be imported or constructed.
     """
-    models = user_models([item.case for item in planned.cases])
-    found = constructed_models(models, quiet=quiet) if models else []
+    cases = [item.case for item in planned.cases]
+    models = user_models(cases)
+    if not models:
+        return planned
+    computes = list(dict.fromkeys(case.precision.compute for case in cases))
+    found = list(zip(models, constructed_models(models, machine.device, computes, quiet=quiet), strict=False))
     wrong = [
-        suite.places.mistake(("workload", model.name), each.problem)
-        for model, each in zip(models, found, strict=False)
-        if each.problem
+        suite.places.mistake(("workload", model.name), each.problem) for model, each in found if each.problem
     ]
     if wrong:
         raise SuiteError(wrong)
+
+    def refusal(case: Case) -> str | None:
+        told = (each.refused.get(case.precision.compute) for model, each in found if model == case.workload)
+        return next(told, None)
+
+    return refusing(suite, planned, machine, refusal)
 
 
 def _code(expected: Expected) -> int:

@@ -10,14 +10,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from distbench.case import Case
-from distbench.strategies.base import Refused, Setting
+from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.compilation import compile_layers
 from distbench.strategies.torch_engine.float8 import float8_layers
 from distbench.strategies.torch_engine.forwards import compute_in
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.strategies.torch_engine.recomputation import checkpoint_layers
 from distbench.workloads import batch_norm
-from distbench.workloads.weights import DTYPES, loaded, plain_name
+from distbench.workloads.weights import DTYPES, loaded
 
 T = TypeVar("T")
 
@@ -55,24 +55,9 @@ def _converted(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[n
         Refused: the module has layers that its device can't compute, or none to convert.
     """
     if case.device == "cpu":
-        _check_batch_norm(case, module)
+        batch_norm.check_computable(module, case.precision.compute)
     # one that is called several times is one layer
     return float8_layers(case, module, list(dict.fromkeys(layers)))
-
-
-def _check_batch_norm(case: Case, module: nn.Module) -> None:
-    """Raise Refused where torch can't compute a BatchNorm layer of *module* on CPUs as *case* asks for it."""
-    for name, layer in batch_norm.layers(module).items():
-        if batch_norm.is_synchronised(layer):
-            raise Refused(
-                f"{batch_norm.ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank"
-            )
-        is_short = case.precision.compute in ("bf16", "fp16")
-        if is_short and isinstance(layer.running_mean, torch.Tensor):
-            raise Refused(
-                f"{plain_name(name)} is a BatchNorm whose weights are in {case.precision.compute} and whose "
-                "running statistics are in fp32, which torch can't compute on CPUs; use precision: fp32"
-            )
 
 
 def _recomputing(case: Case, layers: list[nn.Module]) -> list[nn.Module]:
