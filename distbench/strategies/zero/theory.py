@@ -37,21 +37,22 @@ def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollectiv
     return [
         ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
         ExpectedCollective(summed, reduced * (micro if stage > 1 else 1), "dp_shard"),
-        *_across(strategy, case, gathered),
+        *_across(strategy, case, parameters),
         *between,
     ]
 
 
-def _across(strategy: Zero, case: Case, gathered: float) -> list[ExpectedCollective]:
-    """What ranks of different groups of MiCS reduce, of *gathered* bytes of parameters in all.
+def _across(strategy: Zero, case: Case, parameters: float) -> list[ExpectedCollective]:
+    """What ranks of different groups of MiCS reduce, for so many *parameters* in all.
 
     Zhang et al. 2022 (arXiv:2205.00119), "2-hop gradient synchronization": shards of gradients, after the
-    last micro-batch alone; DeepSpeed keeps them in the dtype of the parameters.
+    last micro-batch alone, in the dtype in which DeepSpeed accumulates them.
     """
     size = strategy.mics_shard_size
     if size in (1, case.world_size):
         return []
-    return [ExpectedCollective("all_reduce", gathered / size, "dp_replicate")]
+    dtype = strategy.grad_accum_dtype if strategy.accumulates_apart(case) else case.precision.compute
+    return [ExpectedCollective("all_reduce", parameters * BYTES[dtype] / size, "dp_replicate")]
 
 
 def sums_whole(strategy: Zero, case: Case) -> bool:
