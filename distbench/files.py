@@ -43,8 +43,16 @@ def folders(folder: Path) -> list[Path]:
     """Folders in *folder*, by name; none where it is not there, or goes away meanwhile."""
     found: list[Path] = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        found = [Path(entry.path) for entry in entries if entry.is_dir()]
+        found = [Path(entry.path) for entry in entries if _is_folder(entry)]
     return sorted(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # a link to itself leads nowhere
+        return False
 
 
 def part(file: Path, start: int, most: int) -> bytes:

@@ -98,6 +98,17 @@ def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_the_list(command, f
     assert (code, "holds 2 runs" in errors, f"distbench runs {folder}" in errors) == (2, True, True)
 
 
+def test_a_link_to_itself_is_no_run_and_no_traceback(command, folder):
+    (folder / "loop").symlink_to("loop")
+    code, out, errors = command("runs", str(folder))
+    assert (code, "Traceback" in errors, "loop" in out) == (0, False, False)
+    run = next(folder.glob("*/run.json")).parent
+    (run / "run.json").unlink()
+    (run / "run.json").symlink_to("run.json")
+    code, _, errors = command("show", str(run))
+    assert (code, "a symbolic link, which is not followed" in errors) == (0, True), errors
+
+
 def test_no_folder_is_an_error(command, tmp_path):
     code, _, errors = command("runs", str(tmp_path / "nothing"))
     assert (code, "no such folder" in errors) == (2, True)
