@@ -262,7 +262,7 @@ def test_any_part_of_a_tensor_is_moved_without_the_rest(moved: tuple[Path, Path]
     assert file.stat().st_size < 1 << 10
 
 
-def test_another_number_moves_otherwise_and_whole_numbers_stay(own: str, tmp_path: Path) -> None:
+def test_another_number_moves_otherwise_and_buffers_and_whole_numbers_stay(own: str, tmp_path: Path) -> None:
     import torch
 
     from distbench.workloads import weights
@@ -273,9 +273,10 @@ def test_another_number_moves_otherwise_and_whole_numbers_stay(own: str, tmp_pat
         weights.write_moved(tmp_path / "moved", weights.Move(str(file), number, "fp32"))
         tensors.append(weights.read(tmp_path / "moved"))
     first, again, other = tensors
-    assert torch.equal(first["table"], again["table"])
-    assert not torch.equal(first["table"], other["table"])
-    assert torch.equal(first["frozen"], before["frozen"])
+    assert torch.equal(first["weight"], again["weight"])
+    assert not torch.equal(first["weight"], other["weight"])
+    for name in ("table", "front", "count", "frozen"):
+        assert torch.equal(first[name], before[name]), name
 
 
 def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ from distbench.workloads._initialisation import Recorder
 from distbench.workloads._moves import AT_ONCE, Move, moved
 
 # no name of a parameter begins so: it is a Python attribute by its dots
-_LEVELS = ".levels"
-_RULES, _MOVED, _BUFFERS = "drawn", "moved", "buffers"
+_LEVELS, _BUFFERS = ".levels", ".buffers"
+# one entry of the metadata alone, as safetensors writes several in any order
+_RULES, _MOVED = "drawn", "moved"
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 """Our names -> torch's dtypes."""
@@ -51,6 +52,7 @@ class Initial:
     def __init__(self, file: Path, stored: Any) -> None:
         self._file, self._stored = file, stored
         rules = json.loads((stored.metadata() or {}).get(_RULES, "{}"))
+        self._buffers = set(rules.pop(_BUFFERS, []))
         self._rules = {name: decoded(Rule, rule, f"{file}: {name}") for name, rule in rules.items()}
         self._levels: dict[str, Any] = {}
 
@@ -104,7 +106,6 @@ class Moved(Initial):
     def __init__(self, file: Path, stored: Any, move: Move) -> None:
         super().__init__(file, stored)
         self._move = move
-        self._buffers = set(json.loads((stored.metadata() or {}).get(_BUFFERS, "[]")))
 
     def whole(self, name: str) -> torch.Tensor:
         """The tensor *name* on the CPU, in the dtype in which it is drawn or stored."""
@@ -167,10 +168,10 @@ def write(
             # in its place, so that a large module is never there twice
             tensor.data = _rounded(tensor.data, through)
         kept[name] = tensor.detach()
-    plain = json.dumps({name: asdict(rule) for name, rule in rules.items()})
-    buffers = json.dumps([name for name, tensor in tensors.items() if not isinstance(tensor, nn.Parameter)])
+    buffers = [name for name, tensor in tensors.items() if not isinstance(tensor, nn.Parameter)]
+    plain = {name: asdict(rule) for name, rule in rules.items()} | {_BUFFERS: buffers}
     with whole(file) as aside:
-        save_file(apart(kept), aside, {_RULES: plain, _BUFFERS: buffers})
+        save_file(apart(kept), aside, {_RULES: json.dumps(plain)})
 
 
 def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
