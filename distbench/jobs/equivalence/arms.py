@@ -25,6 +25,8 @@ PER_RANK = (
     "compared"
 )
 MISSING, NO_NUMBER = "is missing", "is no number"
+_SEEN = {"gradient": "a gradient", "parameter": "an update"}
+"""Families of which a verdict says how small an error would be seen."""
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
 
@@ -197,9 +199,23 @@ class Equivalence:
         seen = [sight.typical for arm in arms for sight in arm.sights if sight.family == family]
         return min(seen, default=None)
 
+    @property
+    def blindness(self) -> str:
+        """Why nothing can be called equivalent by its arms; empty if it can.
+
+        None of them would see, in the median tensor, that a gradient, or an update, was lost altogether.
+        """
+        for family, name in _SEEN.items():
+            error = self.smallest_seen(family)
+            if error is not None and error >= 1:
+                return (
+                    "the check can't see mistakes: rounding leads the reference's own trainings so far apart "
+                    f"that {name} off by {100 * error:.0f}% would pass"
+                )
+        return ""
+
     def _sight(self) -> str:
-        names = {"gradient": "a gradient", "parameter": "an update"}
-        errors = {name: self.smallest_seen(family) for family, name in names.items()}
+        errors = {name: self.smallest_seen(family) for family, name in _SEEN.items()}
         told = [f"{100 * error:.1g}% of {name}" for name, error in errors.items() if error is not None]
         return f"an error of {' or '.join(told)} would be seen" if told else ""
 

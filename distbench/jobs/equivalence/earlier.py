@@ -30,10 +30,6 @@ class EarlierEnvelope(Envelope):
             f"above {LOOSEST:.0f} nothing is told apart"
         )
 
-    def blindness(self, false_alarm: float) -> str:
-        """Nothing was said of it."""
-        return ""
-
     def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:
         families, count = logs.shape
         pooled = math.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))

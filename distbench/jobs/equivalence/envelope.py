@@ -130,20 +130,6 @@ class Envelope:
             f"it as the others, in {FAMILIES[furthest]}, and the limit is {limits[furthest]:.0f} times"
         )
 
-    def blindness(self, false_alarm: float) -> str:
-        """Why no training can be called equivalent by it; empty if it can.
-
-        In the median tensor it would not see that a gradient, or an update, was lost altogether.
-        """
-        names = {"gradient": "a gradient", "parameter": "an update"}
-        blind = [each for each in self.sights(false_alarm) if each.family in names and each.typical >= 1]
-        if not blind:
-            return ""
-        return (
-            "the check can't see mistakes: rounding leads the reference's own trainings so far apart that "
-            f"{names[blind[0].family]} off by {100 * blind[0].typical:.0f}% would pass"
-        )
-
     def sights(self, false_alarm: float) -> tuple[Sight, ...]:
         """The smallest error that is seen, by family."""
         limits = self.limits(false_alarm)

@@ -95,10 +95,8 @@ class Judge:
             word = BY_DESIGN
         elif word == ROUNDING and _is_same(training, reference):
             word = EQUIVALENT
-        elif word == ROUNDING and (
-            why := self.envelope.flaw(false_alarm) or self.envelope.blindness(false_alarm)
-        ):
-            return arm_of(record, NOT_CHECKED, reason=why)
+        elif word == ROUNDING and (flaw := self.envelope.flaw(false_alarm)):
+            return arm_of(record, NOT_CHECKED, reason=flaw)
         return arm_of(
             record,
             word,

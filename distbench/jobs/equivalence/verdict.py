@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
@@ -78,6 +78,9 @@ def _verdict(arms: list[Arm]) -> Verdict:
     counted = [arm for arm in arms if arm.counts] or arms
     word = max((arm.word for arm in counted), key=list(_GRAVITY).index)
     evidence = Equivalence(word, tuple(arms))
+    if word == ROUNDING and (why := evidence.blindness):
+        arms = [replace(arm, word=NOT_CHECKED, reason=why) if arm.word == ROUNDING else arm for arm in arms]
+        return _verdict(arms)
     # smaller tensors may be none that the strategy trains otherwise
     has_seen_design = not any(arm.design and arm.work for arm in counted)
     return Verdict(
@@ -113,7 +116,7 @@ class _Court:
             arm = arm_of(record, NOT_CHECKED, reason=NO_REFERENCE)
         options: Any = record.job.options
         is_asked = case_id in (record.case.id, options.asked)
-        return dataclasses.replace(arm, is_asked=is_asked, work=options.work)
+        return replace(arm, is_asked=is_asked, work=options.work)
 
     def divides(self, record: Record) -> bool:
         """Whether the training in *record* computes a global batch in smaller parts than its reference."""
@@ -135,7 +138,7 @@ class _Court:
         if not arm.cause:
             return arm
         cause = self._judges[_reference(record)].cause(disproved=True)
-        return dataclasses.replace(arm, cause=cause, advice="")
+        return replace(arm, cause=cause, advice="")
 
 
 def _reference(record: Record) -> str:
