@@ -145,7 +145,7 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: i
         changes = [pair.change("tokens_per_s") for pair in compare(one_day(), one_day())]
         assert len(changes) == cases
         told.append(any(change.word != "same" for change in changes))
-    # without the allowance any of 37 is told in 83% of pairs of runs
+    # without the allowance any of 37 is told in 68% of these pairs of runs
     assert np.mean(told) <= 0.08
 
 

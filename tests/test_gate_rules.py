@@ -281,6 +281,14 @@ def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers
     assert "gate.max_pairs" not in str(refused.value)
 
 
+def test_a_spread_that_few_pairs_know_badly_refuses_nothing_that_a_smaller_one_would_resolve():
+    spread = known(0.07)
+    assert spread.smallest("tokens_per_s", 20) > 0.03
+    calibration.refuse_blind(GateRules(), [DDP], {DDP.id: replace(spread, pairs=6)})
+    with pytest.raises(UsageError, match="this machine resolves only"):
+        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: replace(spread, pairs=100)})
+
+
 def test_a_tolerance_that_the_machine_resolves_or_that_is_not_known_is_not_refused():
     calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.044)})
     calibration.refuse_blind(GateRules(), [DDP], {ZERO.id: known()})

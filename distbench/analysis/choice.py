@@ -67,7 +67,7 @@ class Candidate:
         return self.joules if goal == "tokens-per-joule" else self.speed
 
     def cautious(self, goal: Goal) -> float | None:
-        """``measured``, worse by half of half its interval: what is noisy is often best by luck.
+        """``measured``, halfway to the worse end of its interval: what is noisy is often best by luck.
 
         A bound against the winner's curse: A. Swaminathan and T. Joachims (2015), "Batch learning from
         logged bandit feedback through counterfactual risk minimization", J. Machine Learning Research 16.

@@ -7,7 +7,7 @@ from distbench.analysis.text import one_line
 from distbench.units import count_text, number_text, value_text
 
 WORDS = {
-    # not slower: 50% more time per step are 33% fewer tokens/s, which pick and compare call 33% slower
+    # not slower: 50% more time per step means 33% fewer tokens/s, which pick and compare call 33% slower
     "tokens_per_s": ("more time per step", "less time per step"),
     "efficiency": ("less efficient", "more efficient"),
     "peak_memory": ("more memory", "less memory"),

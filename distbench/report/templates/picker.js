@@ -24,7 +24,7 @@
     return wish.memory !== null && one.memory > wish.memory ? "does not fit" : "";
   }
 
-  // an estimate, worse by half of half its interval
+  // an estimate, halfway to the worse end of its interval
   function cautious(one, of) {
     return one[of][0] * Math.exp(((of === "joules" ? 1 : -1) * (one[of][1] || 0)) / 2);
   }
