@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
@@ -211,6 +213,39 @@ def test_a_quantity_that_scatters_widens_no_limit_but_its_own() -> None:
         assert found.word == DIFFERS, (kind, found.sentence)
 
 
+def off_by_a_sum(step: int, kind: str, tensor: str) -> float:
+    """Far more than rounding scatters, as the order of a long sum that all trainings share."""
+    return 100 * rounding(step, kind, tensor) if step >= 0 else 0.0
+
+
+def half_as_far(step: int, kind: str, tensor: str) -> float:
+    return off_by_a_sum(step, kind, tensor) / 2
+
+
+def test_a_case_may_be_as_far_from_the_reference_as_that_is_from_the_truth() -> None:
+    case = trained(half_as_far)
+    assert verdict(reference(), case).word == DIFFERS
+    erring = reference(fp64=off_by_a_sum)
+    assert verdict(erring, case).word == ROUNDING
+    assert verdict(erring, trained(lambda *at: 30 * off_by_a_sum(*at))).word == DIFFERS
+    # what one sees is told with that error
+    honest = {sight.family: sight.typical for sight in verdict(*HONEST).detail.arms[0].sights}
+    told = {sight.family: sight.typical for sight in verdict(erring, case).detail.arms[0].sights}
+    assert all(told[family] > 10 * honest[family] for family in ("gradient", "parameter"))
+
+
+@pytest.mark.parametrize("broken", [math.inf, math.nan])
+def test_a_training_in_fp64_that_breaks_down_excuses_nothing(broken: float) -> None:
+    erring = reference(fp64=lambda step, kind, tensor: broken if step > 0 else 0.0)
+    assert verdict(erring, trained(off_by_a_sum)).word == DIFFERS
+
+
+def test_in_16_bits_the_truth_excuses_nothing_that_all_trainings_share() -> None:
+    """There every honest training rounds the same weights alike."""
+    half = [in_bf16(record) for record in (reference(fp64=off_by_a_sum), trained(off_by_a_sum))]
+    assert verdict(*half).word == DIFFERS
+
+
 def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> None:
     jumpy = reference(**{"perturbed 3": one_flip})
     found = verdict(jumpy, trained(rounding))
@@ -251,6 +286,75 @@ def test_buffers_that_an_engine_hides_are_told_and_not_compared() -> None:
     assert note["text"] in found.detail.arms[0].notes
 
 
+# sizes in 16 bits
+
+
+def in_any_direction(step: int, kind: str, tensor: str) -> float:
+    return 0.003 if step >= 0 and kind != "buffer" else 0.0
+
+
+ROUNDED = ["fp64", *(f"perturbed {i + 1}" for i in range(PERTURBED))]
+HALF_REFERENCE = in_bf16(reference(**dict.fromkeys(ROUNDED, in_any_direction)))
+HALF_CASE = in_bf16(trained(in_any_direction))
+
+
+def with_rows(record: Record, rows: list[dict[str, Any]]) -> Record:
+    return dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+
+
+def sized(record: Record, of: str, factor: float) -> Record:
+    """*record*, whose gradients or updates are so many times as long."""
+    rows = record.tables["check_tensors"]
+    return with_rows(
+        record, [{**row, "norm": row["norm"] * factor} if row["of"] == of else row for row in rows]
+    )
+
+
+@pytest.mark.parametrize("of", ["gradient", "update"])
+def test_sizes_show_a_scale_that_the_rounding_of_16_bits_hides(of: str) -> None:
+    assert verdict(HALF_REFERENCE, HALF_CASE).word == ROUNDING
+    found = verdict(HALF_REFERENCE, sized(HALF_CASE, of, 1.001))
+    assert found.word == DIFFERS
+    assert f"first in size of {of} of embedding: relative error 0.001, rounding" in found.sentence
+
+
+def scattered(record: Record, random: np.random.Generator) -> Record:
+    """*record* with the gradients of 200 more tensors, whose lengths rounding moves by 0.1%."""
+    rows = record.tables["check_tensors"]
+    first = [row for row in rows if row["of"] == "gradient" and row["tensor"] == "layer"]
+    more = [
+        {**row, "tensor": f"layer {i}", "norm": row["norm"] * (1 + 1e-3 * random.normal())}
+        for row in first
+        for i in range(200)
+    ]
+    exact = {f"layer {i}": row["norm"] for row in first for i in range(200)}
+    kept = [{**row, "norm": exact[row["tensor"]]} if row["training"] == "reference" else row for row in more]
+    return with_rows(record, [*rows, *kept])
+
+
+def test_a_mean_of_sizes_shows_what_no_tensor_shows_alone() -> None:
+    random = np.random.default_rng(1)
+    many, case = scattered(HALF_REFERENCE, random), scattered(HALF_CASE, random)
+    assert verdict(many, case).word == ROUNDING
+    found = verdict(many, sized(case, "gradient", 1.003))
+    assert found.word == DIFFERS
+    arm = found.detail.arms[0]
+    beyond = {worst.place.family for worst in arm.worst if worst.of_limit > 1}
+    assert "mean_size" in beyond
+    told = [worst for worst in arm.worst if worst.place.family == "mean_size"]
+    assert [(worst.place.tensor, round(worst.error, 3)) for worst in told] == [("all gradients", 0.003)]
+
+
+def test_in_fp32_sizes_are_not_looked_at() -> None:
+    assert verdict(reference(), sized(trained(rounding), "gradient", 2.0)).word == ROUNDING
+
+
+def test_a_size_that_is_no_number_differs() -> None:
+    found = verdict(HALF_REFERENCE, sized(HALF_CASE, "update", math.nan))
+    assert found.word == DIFFERS
+    assert found.sentence.endswith("which is no number")
+
+
 # what would have been seen
 
 
@@ -258,7 +362,7 @@ def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> Non
     found = verdict(*HONEST)
     (arm,) = found.detail.arms
     (sight,) = (sight for sight in arm.sights if sight.family == "gradient")
-    assert f"{100 * sight.typical:.1g}% of a gradient" in found.sentence
+    assert f"an error of {Decimal(f'{100 * sight.typical:.1g}'):f}% of a gradient or " in found.sentence
     assert sight.typical <= sight.coarsest < 1e-4
     words = {
         share: {

@@ -278,6 +278,30 @@ check: {{steps: 4, perturbed: 6}}
     assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes) == (grid != "bf16")
 
 
+@pytest.mark.train
+@pytest.mark.parametrize("fp64", ["true", "false"])
+def test_a_norm_that_torch_adds_up_badly_blames_no_strategy_that_adds_it_up_in_parts(
+    fp64: str, run_suite: Callable[..., Finished]
+) -> None:
+    """On a CPU the norm of the whole is off by more than that of its shards; gradients are clipped by it."""
+    suite = """
+workload: {user: {model: "odd:Wide", loss_function: "odd:half_of_squares", length: 16}}
+batch: {global_batch_size: 2, micro_batch_size: 1}
+optimizer: {name: sgd, kernel: foreach, lr: 1.0, clip_grad_norm: 1.0}
+world_sizes: [2]
+strategies: [fsdp]
+measure: {trials: 0}
+check: {steps: 3, perturbed: 4}
+"""
+    done = run_suite(suite, "--set", f"check.fp64={fp64}")
+    assert done.code == 0, done.errors
+    (found,) = told(done).values()
+    assert found["verdict"] == ROUNDING
+    (arm,) = found["arms"]
+    (moved,) = (worst for worst in arm["worst"] if worst["place"][1] == "parameter")
+    assert moved["error"] > 1e-6
+
+
 ODD = """
 batch: {global_batch_size: 8, micro_batch_size: 4}
 data: text

@@ -67,6 +67,7 @@ QUANTITIES = {
     "loss": "#B0568C",
     "grad_norm": "#7C9A8E",
     "gradient": MEMORY["gradients"],
+    "size": "#B98A2E",
     "parameter": MEMORY["parameters"],
     "buffer": MEMORY["buffers"],
 }

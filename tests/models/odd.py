@@ -265,3 +265,22 @@ class LooksAtItsWeights(Small):
     def __init__(self) -> None:
         super().__init__()
         assert self.head.weight.abs().max().item() > 0
+
+
+class Wide(nn.Module):
+    """One tensor so large that a norm whose squares are added up in fp32 is far off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(1e-3 * torch.randn(WIDTH))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        # each row scales the weights by its own
+        return tokens.float().mean(dim=1, keepdim=True) * self.weight
+
+
+WIDTH = 4_000_000
+
+
+def half_of_squares(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return module(batch["input_ids"]).square().sum(dim=1).mean() / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
@@ -27,6 +28,7 @@ PER_RANK = (
 MISSING, NO_NUMBER = "is missing", "is no number"
 _SEEN = {"gradient": "a gradient", "parameter": "an update"}
 """Families of which a verdict says how small an error would be seen."""
+_MEAN = "mean_size"
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
 
@@ -189,14 +191,21 @@ class Equivalence:
         several = len({arm.compute for arm in self.arms}) > 1
         return f"{arm.optimizer} in {arm.compute}" if several else arm.optimizer
 
-    def smallest_seen(self, family: str) -> float | None:
+    def smallest_seen(self, family: str, compute: str = "") -> float | None:
         """The smallest error of *family*, in the median tensor, that an arm would have seen.
 
-        Of updates only with the suite's own optimizer, which SGD says nothing about.
+        Of updates only with the suite's own optimizer, which SGD says nothing about. *compute*: among arms
+        in that dtype; empty: among all.
         """
         own = {arm.optimizer for arm in self.arms if arm.is_asked}
         arms = [arm for arm in self.checked if family != "parameter" or arm.optimizer in own]
-        seen = [sight.typical for arm in arms for sight in arm.sights if sight.family == family]
+        seen = [
+            sight.typical
+            for arm in arms
+            if compute in ("", arm.compute)
+            for sight in arm.sights
+            if sight.family == family
+        ]
         return min(seen, default=None)
 
     @property
@@ -215,13 +224,31 @@ class Equivalence:
         return ""
 
     def _sight(self) -> str:
-        errors = {name: self.smallest_seen(family) for family, name in _SEEN.items()}
-        told = [f"{100 * error:.1g}% of {name}" for name, error in errors.items() if error is not None]
-        return f"an error of {' or '.join(told)} would be seen" if told else ""
+        """The smallest errors that would have been seen, in each dtype, the case's own first."""
+        computes = list(dict.fromkeys(arm.compute for arm in self.arms))
+        told = {compute: text for compute in computes if (text := self._errors_seen(compute))}
+        if len(computes) == 1:
+            return "".join(f"an error of {text} would be seen" for text in told.values())
+        errors = [f"in {compute} an error of {text}" for compute, text in told.items()]
+        return ", ".join([f"{error} would be seen" for error in errors[:1]] + errors[1:])
+
+    def _errors_seen(self, compute: str) -> str:
+        seen = _SEEN | {_MEAN: "the mean size of either"}
+        errors = {name: self.smallest_seen(family, compute) for family, name in seen.items()}
+        *most, last = [
+            f"{_percent(error)} of {name}" for name, error in errors.items() if error is not None
+        ] or [""]
+        return f"{', '.join(most)} or {last}" if most else last
 
     def to_json(self) -> dict[str, Any]:
         """The arms."""
         return {"arms": [dataclasses.asdict(arm) for arm in self.arms]}
+
+
+def _percent(part: float) -> str:
+    percent = 100 * part
+    # one digit, as it is no more exact
+    return f"{percent:.0f}%" if percent >= 9.5 else f"{Decimal(f'{percent:.1g}'):f}%"
 
 
 def _reduced(arms: Sequence[Arm]) -> str:

@@ -58,16 +58,30 @@ class Envelope:
     loosest: ClassVar[float] = LOOSEST
 
     def __init__(
-        self, reference: Training, perturbed: Sequence[Training], parameters: int, compute: str = "fp32"
+        self,
+        reference: Training,
+        perturbed: Sequence[Training],
+        parameters: int,
+        compute: str = "fp32",
+        exact: Training | None = None,
     ) -> None:
-        """*parameters* is the number of elements of the model, *compute* the dtype that it is computed in."""
+        """The envelope of *reference*, which *perturbed* trainings surround.
+
+        Args:
+            parameters: Number of elements of the model.
+            compute: Dtype that it is computed in.
+            exact: The same training in fp64; None: there is none, or rounding to *compute* is no measure of
+                rounding, as in 16 bits, where every honest training rounds the same weights alike.
+        """
         self.reference = reference
         self._parameters, self._compute = parameters, compute
         self._places = sorted(reference.values, key=lambda place: place.order)
         self._families = [family for family in FAMILIES if any(p.family == family for p in self._places)]
         self._sizes = np.array([reference.size(place) for place in self._places])
         places = {place: i for i, place in enumerate(self._places)}
-        steps = grouped(self._places, lambda place: (place.step, place.family)).values()
+        # means are of unlike things
+        single = [place for place in self._places if place.family != "mean_size"]
+        steps = grouped(single, lambda place: (place.step, place.family)).values()
         self._alike = [[places[place] for place in alike] for alike in steps if alike[0].step >= 0]
         self._earlier = [
             (i, before)
@@ -80,6 +94,7 @@ class Envelope:
         own[[place.step < 0 for place in self._places]] = 0.0
         # (places, trainings); one that broke down is far, but its square is still a number
         self._own = np.minimum(own, _FAR)
+        self._error = self._squared_error(exact)
 
     def ratios(self, training: Training) -> dict[Place, float]:
         """Ratio of distance to rounding by place, in the order of the training."""
@@ -150,7 +165,7 @@ class Envelope:
     @functools.cached_property
     def _scales(self) -> np.ndarray:
         """Distance of rounding at each place (places,)."""
-        return self._smoothed(np.mean(self._own**2, axis=1, keepdims=True))[:, 0]
+        return self._smoothed(np.maximum(np.mean(self._own**2, axis=1, keepdims=True), self._error))[:, 0]
 
     def _smoothed(self, squares: np.ndarray) -> np.ndarray:
         """Distances of rounding from mean *squares* of distances (places, n); few trainings know them badly.
@@ -175,10 +190,25 @@ class Envelope:
         """Largest ratio of each perturbed training against the others (families, trainings)."""
         squares = self._own**2
         others = (squares.sum(axis=1, keepdims=True) - squares) / (squares.shape[1] - 1)
-        ratios = _over(self._own, self._smoothed(np.maximum(others, 0.0)))
+        ratios = _over(self._own, self._smoothed(np.maximum(others, self._error)))
         of = np.array([place.family for place in self._places])
         # a distance below the resolution of its numbers says nothing about how far rounding goes
         return np.array([ratios[of == family].max(axis=0, initial=1.0) for family in self._families])
+
+    def _squared_error(self, exact: Training | None) -> np.ndarray:
+        """Square of the reference's own distance from the *exact* training, at each place (places, 1).
+
+        All of the reference's trainings may share an error that a framework need not make: theirs is a sum
+        in one order, say, where another's is in parts. None may be asked to be closer to the reference than
+        that is to the truth.
+        """
+        if exact is None:
+            return np.zeros((len(self._places), 1))
+        apart = np.array([[exact.distance(self.reference, place)] for place in self._places])
+        apart[[place.step < 0 for place in self._places]] = 0.0
+        # where it broke down, or has no value, it says nothing
+        squared: np.ndarray = np.where(apart < _FAR, apart, 0.0) ** 2
+        return squared
 
     def _resolution(self, place: Place) -> float:
         """Distance below the resolution of the numbers themselves.

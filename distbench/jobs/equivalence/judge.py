@@ -22,7 +22,8 @@ from distbench.jobs.equivalence.arms import (
     Worst,
 )
 from distbench.jobs.equivalence.earlier import EarlierEnvelope
-from distbench.jobs.equivalence.envelope import Envelope
+from distbench.jobs.equivalence.envelope import EPSILON, Envelope
+from distbench.jobs.equivalence.sizes import Sizes
 from distbench.jobs.equivalence.trust import broken
 from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
@@ -52,8 +53,15 @@ class Judge:
         self._repeat = named["repeat"]
         perturbed = [training for name, training in named.items() if name.startswith("perturbed ")]
         count, compute = int(record.effective.get("parameters") or 0), record.case.precision.compute
-        kind = Envelope if named["reference"].is_weighted else EarlierEnvelope
-        self.envelope = kind(named["reference"], perturbed, count, compute)
+        reference, self._sizes = named["reference"], None
+        if not reference.is_weighted:
+            self.envelope: Envelope = EarlierEnvelope(reference, perturbed, count, compute)
+        elif compute in EPSILON:
+            self._sizes = Sizes(reference, perturbed)
+            reference, *perturbed = map(self._sizes.added, [reference, *perturbed])
+            self.envelope = Envelope(reference, perturbed, count, compute)
+        else:
+            self.envelope = Envelope(reference, perturbed, count, compute, self._exact)
 
     def cause(self, *, disproved: bool = False) -> str:
         """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
@@ -81,6 +89,7 @@ class Judge:
         training, reference = trainings(record)["case"], self.envelope.reference
         if (training.is_weighted, training.laws) != (reference.is_weighted, reference.laws):
             return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)
+        training = self._sizes.added(training) if self._sizes else training
         remarks = [row["text"] for row in record.tables.get("check_notes", [])]
         errors = self._errors(training, self.envelope.limits(false_alarm), bool(remarks))
         families = grouped(errors, lambda error: error.place.family).values()
@@ -177,7 +186,7 @@ def _is_meant(error: Worst, design: ByDesign | None) -> bool:
     """
     if design is None or error.is_lost or error.place.step < design.since:
         return False
-    before = ("loss",) if design.changes_gradients else ("loss", "gradient", "grad_norm")
+    before = ("loss",) if design.changes_gradients else ("loss", "gradient", "gradient_size", "grad_norm")
     return error.place.step > design.since or error.place.family not in before
 
 

@@ -7,6 +7,7 @@ spread is the envelope of an equivalent case), and in fp64.
 from __future__ import annotations
 
 import dataclasses
+import math
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,10 +30,10 @@ from distbench.worker.determinism import lacks_determinism
 from distbench.worker.dropout import refuse_dropout, without_dropout
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
-from distbench.worker.perturb import moved, round_gradients
+from distbench.worker.perturb import clip_gradients, moved, round_gradients
 from distbench.worker.rendezvous import Agreement
 from distbench.worker.room import lacking_for_fp64
-from distbench.worker.trainer import Delivery, Trainer
+from distbench.worker.trainer import Delivery, Step, Trainer
 from distbench.workloads import batch_norm, weights
 
 # far above the rounding of the dtype, far below any other difference
@@ -72,6 +73,8 @@ class Training:
     rounds: bool = False
     """Round the gradients to the compute dtype after each micro-batch, as do frameworks that accumulate
     them in it; to that of an optimizer which computes in less, as another order of sums does there."""
+    clips_exactly: bool = False
+    """Clip by a norm in fp64, where the engine's own may be off by more than any other rounding."""
 
 
 def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
@@ -108,6 +111,8 @@ class _Check(Fingerprints):
         self._phases, self._plain, self._patience_s = phases, plain, patience_s
         self._rounds = ""
         """Dtype to which gradients are rounded now."""
+        self._clips_to = math.inf
+        """Norm to which gradients are clipped exactly now."""
         self._exact: Literal["fp64", "fp32"] = "fp64"
         """Dtype of the most exact training."""
 
@@ -139,6 +144,7 @@ class _Check(Fingerprints):
                 name=f"perturbed {number + 1}",
                 case=_in_parts(self._plain.case, parts[number % len(parts)]),
                 rounds=always or number % 2 == 1,
+                clips_exactly=number % 4 >= 2,
             )
 
     def _attempt_fp64(self) -> str:
@@ -190,6 +196,8 @@ class _Check(Fingerprints):
             trainer = Trainer(setting, feed, seed=training.seed)
         coarse = optimizers.kind_of(training.case.optimizer).computes_in or training.case.precision.compute
         self._rounds = coarse if training.rounds else ""
+        limit = training.case.optimizer.clip_grad_norm if training.clips_exactly else None
+        self._clips_to = math.inf if limit is None else limit
         with self._phases.phase("check"):
             self.watch(training.name, trainer.engine)
             trainer.train(range(training.steps), self)
@@ -203,6 +211,12 @@ class _Check(Fingerprints):
     def micro_batch(self, engine: Engine) -> None:
         if self._rounds:
             round_gradients(engine, self._rounds)
+
+    def gradients(self, step: Step, engine: Engine) -> bool:
+        goes_on = super().gradients(step, engine)
+        if math.isfinite(self._clips_to):
+            clip_gradients(engine, self._clips_to, self.curve[-1]["grad_norm"])
+        return goes_on
 
     def _parts(self, parts: list[int]) -> list[int]:
         """Those *parts* that change a step only by rounding."""

@@ -16,8 +16,11 @@ from distbench.trial import SKETCH, law_of
 FAMILIES = {
     "loss": "loss",
     "gradient": "gradient",
+    "gradient_size": "size of gradient",
     "grad_norm": "gradient norm",
     "parameter": "parameters",
+    "update_size": "size of update",
+    "mean_size": "mean size",
     "buffer": "buffer",
 }
 """What is compared, in the order of a step -> its name for people. The norm is what the framework reports."""
@@ -46,6 +49,8 @@ class Training:
     it has moved since the start: an error of an update would vanish beside the parameter."""
     digests: Mapping[Place, str]
     """Place of a tensor -> digest of its bits."""
+    sizes: Mapping[Place, float]
+    """Place of a gradient, or of a parameter from step 0 on -> norm of the gradient, or of the move."""
     is_weighted: bool = True
     """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
 
@@ -76,6 +81,7 @@ def trainings(record: Record) -> dict[str, Training]:
     """Trainings that a record of a check holds, by name."""
     values: dict[str, dict[Place, np.ndarray]] = defaultdict(dict)
     digests: dict[str, dict[Place, str]] = defaultdict(dict)
+    sizes: dict[str, dict[Place, float]] = defaultdict(dict)
     for row in record.tables.get("check_curve", []):
         for family in ("loss", "grad_norm"):
             # null, which stands for what is no number, becomes one that is none
@@ -88,8 +94,10 @@ def trainings(record: Record) -> dict[str, Training]:
         sketch = [row[column] for column in SKETCH]
         values[row["training"]][place] = np.array(sketch, dtype=np.float64)
         digests[row["training"]][place] = row["digest"]
+        if row["of"] in ("gradient", "update"):
+            sizes[row["training"]][place] = math.nan if row["norm"] is None else row["norm"]
     return {
-        name: Training(own if is_weighted else _with_moves(own), digests[name], is_weighted)
+        name: Training(own if is_weighted else _with_moves(own), digests[name], sizes[name], is_weighted)
         for name, own in values.items()
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from distbench.analysis.loss_deviation import BY_DESIGN
@@ -31,9 +32,13 @@ _FAMILIES = {
     "loss": ("loss", "circle"),
     "grad_norm": ("gradient norm", "square"),
     "gradient": ("gradients of the first step", "diamond"),
+    "size": ("sizes of gradients and updates", "star"),
     "parameter": ("parameters", "triangle-up"),
     "buffer": ("buffers", "cross"),
 }
+"""Column -> what its marks are called, and how they look."""
+_COLUMNS = {"gradient_size": "size", "update_size": "size", "mean_size": "size"}
+"""Family of quantities -> its column, where that is not its own name."""
 _RATIO = "{:.2f}".format
 _NOTHING = "Equivalence was not checked; run with distbench run SUITE --check."
 
@@ -56,9 +61,10 @@ class EquivalenceView(View):
         "Each case and its reference (one process with the whole batch) trained a few steps from the same "
         "weights on the same batches, with the case's own optimizer and with SGD, in the case's dtype and in "
         "fp32. Largest relative error of the loss, of the gradient norm, of the first step's gradients, of "
-        "the parameter updates and of buffers; its fraction of the envelope that rounding allows (above "
-        "1: differs, by design or by mistake); the smallest error that would have been seen in half of the "
-        "tensors; and the distance of the trained parameters from an fp64 training, beside the reference's. "
+        "the parameter updates and of buffers, and in 16 bits of the sizes of gradients and updates; its "
+        "fraction of the envelope that rounding allows (above 1: differs, by design or by mistake); the "
+        "smallest error that would have been seen in half of the tensors, and in their mean size; and the "
+        "distance of the trained parameters from an fp64 training, beside the reference's. "
         "Lower is better throughout."
     )
     fields: ClassVar[tuple[Field, ...]] = (
@@ -78,6 +84,11 @@ class EquivalenceView(View):
         _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
         _error("parameter", "moved", "Largest relative error of the parameter updates."),
         _error("buffer", "buffers", "Largest relative error of the buffers."),
+        _error(
+            "size",
+            "size",
+            "Largest relative error of the size of a gradient or update, or of their mean.",
+        ),
         Field(
             "envelope", "envelope", "Fraction of the envelope; above 1: differs.", "", "lower", format=_RATIO
         ),
@@ -87,6 +98,7 @@ class EquivalenceView(View):
         _error(
             "seen_update", "sees moved", "Smallest error of an update that would be seen (median tensor)."
         ),
+        _error("seen_size", "sees size", "Smallest error of the mean size of gradients or updates seen."),
         _error("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
         _error("reference_fp64", "its ref.", "The same distance of the reference."),
     )
@@ -96,7 +108,14 @@ class EquivalenceView(View):
         checked = run.evidence(Equivalence)
         names = short_names([row.case for row, _ in checked])
         rows = [_row(row, names[row.case.id], arm) for row, found in checked for arm in found.arms]
-        return self.made(rows, _notes(checked, names))
+        made = self.made(rows, _notes(checked, names))
+        if any(row.value("size") is not None for row in rows):
+            return made
+        # only 16 bits have them
+        without = [
+            replace(each, heading="") if each.name in ("size", "seen_size") else each for each in made.fields
+        ]
+        return replace(made, fields=tuple(without))
 
     def charts(self, run: AnalysedRun) -> list[Chart]:
         """Distance from the reference, if any case was checked and any number is not bit-identical."""
@@ -133,7 +152,10 @@ class EquivalenceView(View):
 
 
 def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
-    errors = {worst.place.family: worst.error for worst in arm.worst}
+    errors: dict[str, float] = {}
+    for worst in arm.worst:
+        column = _column(worst)
+        errors[column] = max(errors.get(column, 0.0), worst.error)
     seen = {sight.family: sight.typical for sight in arm.sights}
     unchecked = arm.word == NOT_CHECKED
     absent = Cell(None, reason=arm.reason)
@@ -149,6 +171,7 @@ def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
             "envelope": absent if unchecked else arm.furthest,
             "seen_gradient": absent if unchecked else seen.get("gradient"),
             "seen_update": absent if unchecked else seen.get("parameter"),
+            "seen_size": absent if unchecked else seen.get("mean_size"),
             "fp64": absent if unchecked else arm.from_fp64,
             "reference_fp64": absent if unchecked else arm.reference_from_fp64,
         }
@@ -192,7 +215,7 @@ def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> d
         for arm in found.arms
         for worst in arm.worst
         # a logarithm has no place for what is the same, nor for what is no number any more
-        if worst.place.family == family and 0 < worst.of_limit < math.inf
+        if _column(worst) == family and 0 < worst.of_limit < math.inf
     ]
     return scatter(
         name,
@@ -202,6 +225,11 @@ def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> d
         cases=[row.case.id for _, row, *_ in marks],
         marker={"color": QUANTITIES[family], "symbol": symbol, "size": 9},
     )
+
+
+def _column(worst: Worst) -> str:
+    family = worst.place.family
+    return _COLUMNS.get(family, family)
 
 
 def _facts(arm: Arm, worst: Worst) -> list[str]:
