@@ -101,6 +101,38 @@ def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_ch
     assert verdict(off(3, "norm"), described_strategy=described).word == BY_DESIGN
 
 
+@pytest.mark.parametrize(
+    ("times", "word", "told"),
+    [
+        (
+            170.0,
+            DIFFERS,
+            "170 times as far as the reference's (median tensor); a design explains 3 times at most",
+        ),
+        (
+            0.01,
+            DIFFERS,
+            "0.01 times as far as the reference's (median tensor); a design explains 0.33 at least",
+        ),
+        (1.5, BY_DESIGN, "it rounds on purpose"),
+    ],
+)
+def test_no_design_excuses_moves_of_another_order(times: float, word: str, told: str) -> None:
+    record = trained(off(SINCE), described_strategy=DESIGNED)
+    rows = [
+        {**row, "norm": row["norm"] * times} if row["of"] == "update" and row["step"] > SINCE else row
+        for row in record.tables["check_tensors"]
+    ]
+    far = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    found = verdicts([reference(), far], 0.001)[DDP.id]
+    assert found.word == word, found.sentence
+    assert told in found.sentence
+    if word == DIFFERS:
+        assert found.sentence.startswith(
+            f"differs from step {SINCE + 1} on (adamw), first in parameters, which"
+        )
+
+
 def test_no_design_excuses_copies_that_part() -> None:
     part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
     record = trained(off(SINCE), described_strategy=DESIGNED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ from distbench.schedule import corners
 from distbench.strategies.description import ByDesign
 from distbench.trial import DETERMINISM, NO_DROPOUT, STRICT
 
+# lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
+_BY_DESIGN = 3.0
 # of a remark that is no cause of a difference
 _EXACT = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
@@ -96,6 +99,7 @@ class Judge:
         design, drift = design_of(record.case, record), _drift(record)
         outside = [error for error in errors if error.of_limit > 1]
         wrong = [error for error in outside if not _is_meant(error, design)]
+        wrong += _beyond_design(training, reference) if design else []
         first = min(
             wrong or outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None
         )
@@ -188,6 +192,22 @@ def _is_meant(error: Worst, design: ByDesign | None) -> bool:
         return False
     before = ("loss",) if design.changes_gradients else ("loss", "gradient", "gradient_size", "grad_norm")
     return error.place.step > design.since or error.place.family not in before
+
+
+def _beyond_design(training: Training, reference: Training) -> list[Worst]:
+    """The first step after which the median tensor has moved as far as no design explains."""
+    sizes = grouped((place for place, size in reference.sizes.items() if size), lambda place: place[:2])
+    for (step, family), places in sizes.items():
+        moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
+        times = statistics.median(moved) if family == "parameter" else 1.0
+        # what is no number is told of its tensor
+        if any(map(math.isnan, moved)) or 1 / _BY_DESIGN <= times <= _BY_DESIGN:
+            continue
+        told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
+        most = f"{_BY_DESIGN:g} times at most" if times > 1 else f"{1 / _BY_DESIGN:.2g} at least"
+        flaw = f"have moved {told} times as far as the reference's (median tensor); a design explains {most}"
+        return [Worst(Place(step, family), abs(times - 1), math.inf, flaw)]
+    return []
 
 
 def _is_same(one: Training, other: Training) -> bool:

@@ -15,8 +15,8 @@ class PlantedLocal(DistributedDataParallel):
     """Replicas that are averaged every second step from the second on, and one mistake."""
 
     local_sgd_period: int = 2
-    bug: Literal["none", "never", "late", "partly"] = "none"
-    """Nothing is averaged; everything is a step too late; one tensor never is."""
+    bug: Literal["none", "never", "late", "partly", "scaled"] = "none"
+    """Nothing is averaged; everything is a step too late; one tensor never is; a mean is 5% too large."""
 
     @property
     def label(self) -> str:
@@ -32,8 +32,13 @@ class PlantedLocal(DistributedDataParallel):
                 params = [{"params": group["params"][1:]} for group in params]
             if self.bug == "late":
                 averager.warmup_steps = told + 1
+            since = averager.step - averager.warmup_steps
             if self.bug != "never":
                 average(params)
+            if self.bug == "scaled" and since >= 0 and since % averager.period == 0:
+                for group in params:
+                    for parameter in group["params"]:
+                        parameter.data *= 1.05
             # what is read back is what was asked for
             averager.warmup_steps = told
 
