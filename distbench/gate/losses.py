@@ -7,8 +7,8 @@ same initial weights, so their losses differ only by rounding. How much that may
 - The dtypes in which both multiply and give their losses (``analysis.tolerance``).
 - The trials. Kernels that are not deterministic make trials of one arm differ from each other. What their
   spread explains of the difference of two means (Welch 1947) is added.
-- Where that is not enough, the baseline's trainings from weights that were moved by rounding: at a learning
-  rate that is high for the model, rounding leads further than it usually does.
+- The baseline's trainings from weights that were moved by rounding, wherever the losses part by more than
+  rounding in one step: training amplifies it, how much is a property of model and learning rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distbench.analysis.losses import losses_of
 from distbench.analysis.timed_trials import Timed
 from distbench.analysis.tolerance import coarsest
 from distbench.gate.pairs import Pairs
-from distbench.gate.parting import Apart, parting
+from distbench.gate.parting import Apart, Parting, parting
 from distbench.gate.verdicts import Finding
 from distbench.record import Record
 from distbench.suite.gate import Demand
@@ -33,8 +33,9 @@ _WHERE = {
 
 
 def is_doubted(pairs: Pairs, demand: Demand) -> bool:
-    """Whether the losses of *pairs* fail by what rounding usually does, so what it does here decides."""
-    return any(finding.word == "invalid" for finding in findings(pairs, demand))
+    """Whether the losses of *pairs* part, so that what this training makes of rounding decides."""
+    found = None if demand == "ignored" or not pairs else _parting(pairs)
+    return found is not None and found.doubted is not None
 
 
 def findings(pairs: Pairs, demand: Demand, moved: Sequence[np.ndarray] = ()) -> list[Finding]:
@@ -44,17 +45,9 @@ def findings(pairs: Pairs, demand: Demand, moved: Sequence[np.ndarray] = ()) -> 
     """
     if not pairs:
         return []
-    trials = [[pair[side] for pair in pairs] for side in (0, 1)]
-    before, after = map(_losses, trials)
-    if before is None:
-        why = "the losses of the arms were not compared: neither reports any"
-        return [Finding("trial", "pass", why, notable=demand == "required")]
-    if after is None:
-        why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
-        return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
-    records = [record for pair in pairs for record in pair]
-    seen = Timed(trials[0], moved).spread
-    found = parting(before, after, coarsest(records, of_updates=False), records, seen)
+    found = _parting(pairs, moved)
+    if found is None:
+        return _without_losses(pairs, demand)
     if apart := found.unexplained:
         return [_another(apart, demand, len(pairs))]
     if apart := found.blurred:
@@ -63,6 +56,24 @@ def findings(pairs: Pairs, demand: Demand, moved: Sequence[np.ndarray] = ()) -> 
         why = f"{_difference(apart)}, and the baseline's own weights moved by rounding lead as far"
         return [Finding("trial", "pass", why, pairs=len(pairs), notable=True)]
     return []
+
+
+def _parting(pairs: Pairs, moved: Sequence[np.ndarray] = ()) -> Parting | None:
+    """How far the losses of *pairs* are apart; None if an arm reports none."""
+    baseline, candidate = ([pair[side] for pair in pairs] for side in (0, 1))
+    before, after = _losses(baseline), _losses(candidate)
+    if before is None or after is None:
+        return None
+    records = [*baseline, *candidate]
+    return parting(before, after, coarsest(records, of_updates=False), records, Timed(baseline, moved).spread)
+
+
+def _without_losses(pairs: Pairs, demand: Demand) -> list[Finding]:
+    if _losses([before for before, _ in pairs]) is None:
+        why = "the losses of the arms were not compared: neither reports any"
+        return [Finding("trial", "pass", why, notable=demand == "required")]
+    why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
+    return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
 
 
 def _losses(records: Sequence[Record]) -> np.ndarray | None:

@@ -37,12 +37,19 @@ class Parting:
     before: np.ndarray
     after: np.ndarray
     distance: np.ndarray
+    least: np.ndarray
+    """Distance that the spread of trials and the rounding of a single step explain."""
     usual: np.ndarray
-    """Distance that the spread of trials and what rounding usually does explain."""
+    """The same with what training usually makes of rounding."""
     explained: np.ndarray
-    """The same with what rounding was seen to do to this training."""
+    """The same with what this training was seen to make of it; without, as usual."""
     spread: np.ndarray
     """Distance that the spread of trials alone explains."""
+
+    @property
+    def doubted(self) -> Apart | None:
+        """The first step that is further apart than rounding in that step alone explains."""
+        return self._first(self._beyond(self.least))
 
     @property
     def unusual(self) -> Apart | None:
@@ -93,16 +100,21 @@ def parting(
     sizes = np.maximum(*map(np.abs, means))
     # a loss that has come close to 0 is no less a sum of terms of its former size
     scales = np.maximum.accumulate(sizes)
-    rounding = resolved(BETWEEN_ARMS.at(dtype, np.arange(steps)) * scales, sizes, records)
+    numbers = np.arange(steps)
+    rounding, first = (
+        resolved(BETWEEN_ARMS.at(dtype, grown) * scales, sizes, records) for grown in (numbers, 0 * numbers)
+    )
     # what was not seen up to a step explains nothing there
     here = np.full(steps, np.nan) if seen is None else np.append(seen, np.full(steps, np.nan))[:steps]
+    amplified = np.where(np.isnan(here), rounding, first + SEEN * here)
     spread = _by_spread(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Parting(
             *means,
             distance=np.abs(means[1] - means[0]) / scales,
+            least=(first + spread) / scales,
             usual=(rounding + spread) / scales,
-            explained=(np.fmax(rounding, SEEN * here) + spread) / scales,
+            explained=(amplified + spread) / scales,
             spread=spread / scales,
         )
 

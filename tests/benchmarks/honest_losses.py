@@ -4,7 +4,8 @@ A training of 25 steps by one process is held against others from the same weigh
 
 - honest ones, which only sum in another order: in 2, 4 or 16 micro-batches, or with the rows of each batch in
   another order;
-- mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks.
+- mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks, or
+  whose losses are 1% larger from step 15 on.
 
 The verdicts are those of ``analysis.timed_losses``, without and with the trainings from weights moved by
 rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial of each arm.
@@ -54,6 +55,8 @@ DEEP = Choice(
 )
 MODELS = {"small decoder": DECODER, "deep decoder": DEEP, "two layers": BIASED, "classifier": CLASSIFIER}
 MISTAKES = ("skips-fourth", "half-batch", "stale-gather", "missing-wait", "race")
+LATE = "1%-late"
+"""Losses that are 1% larger from step 15 on."""
 Parts = list[dict[str, torch.Tensor]]
 
 
@@ -141,11 +144,14 @@ class Seed:
 
         honest = {f"in {count}": Training(parts(count)).losses() for count in (2, 4, 16)}
         honest |= {f"order {order}": Training(setting, order=order).losses() for order in (101, 102)}
+        plain = Training(setting).losses()
+        mistaken = {mistake: Training(parts(2), mistake).losses() for mistake in MISTAKES}
+        mistaken[LATE] = np.where(np.arange(STEPS) >= 15, 1.01, 1.0) * honest["in 2"]
         return cls(
             case,
-            Training(setting).losses(),
+            plain,
             honest,
-            {mistake: Training(parts(2), mistake).losses() for mistake in MISTAKES},
+            mistaken,
             [
                 Training(dataclasses.replace(setting, weights=moved(setting, number)), order=number).losses()
                 for number in range(Sensitivity.trainings)
@@ -203,7 +209,7 @@ def row(name: str, compute: Dtype, rate: float, seeds: int, folder: Path) -> str
                 ("invalid", [seed.gated(seed.mistaken[mistake], tries=True) for seed in trained]),
             )
         )
-        for mistake in MISTAKES
+        for mistake in (*MISTAKES, LATE)
     ]
     shares = [f"{count / len(honest):.0%}" for count in counts]
     return f"| {' | '.join([compute, name, f'{rate:g}', *shares, *found])} |"
@@ -219,7 +225,7 @@ def main() -> None:
     asked = parser.parse_args()
     honest = "| compute | model | rate | another, usual | another, tried | not told apart"
     honest += " | gate: invalid, usual | invalid, tried | inconclusive"
-    print(honest, *MISTAKES, sep=" | ", end=" |\n")  # noqa: T201
+    print(honest, *MISTAKES, LATE, sep=" | ", end=" |\n")  # noqa: T201
     for compute in asked.compute:
         with tempfile.TemporaryDirectory() as folder, laboratory(Path(folder)):
             for name, rate in itertools.product(asked.models, asked.rates):
