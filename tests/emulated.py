@@ -39,22 +39,24 @@ def emulated(
     workload: Choice = DECODER,
     compute: Dtype = "fp32",
     *,
+    by: float = 0.0,
     seed: int = 1,
     optimizer: Optimizer | None = None,
 ) -> Case:
-    """A case of two emulated ranks with two micro-batches each."""
+    """A case of two emulated ranks with two micro-batches each; *by* is the size of its mistake."""
     data = Choice("digits" if workload is CLASSIFIER else "text")
+    label = f"emulated-{bug}" + (f"-{by:g}" if by else "")
     return Case(
-        name=f"emulated-{bug}/ws2/mb2/{compute}",
-        label=f"emulated-{bug}",
-        strategy=Choice("emulated", {"bug": bug}),
+        name=f"{label}/ws2/mb2/{compute}",
+        label=label,
+        strategy=Choice("emulated", {"bug": bug, "by": by} if by else {"bug": bug}),
         workload=workload,
         data=data,
         world_size=2,
         device="cpu",
         batch=Batch(8, 2, 2),
         optimizer=optimizer or Optimizer(weight_decay=0.1, clip_grad_norm=0.5),
-        precision=Precision(compute=compute),
+        precision=Precision(compute=compute, loss_scale=1024.0 if compute == "fp16" else None),
         activation_checkpointing="none",
         threads=1,
         seed=seed,

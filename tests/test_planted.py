@@ -13,7 +13,7 @@ from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated,
 
 from distbench import registry
 from distbench.analysis.verdict import Verdict
-from distbench.case import Batch, Case, Choice, Optimizer
+from distbench.case import Batch, Case, Choice, Dtype, Optimizer
 from distbench.jobs.equivalence import ADVICE, Check
 from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
 
@@ -116,6 +116,17 @@ def check_limits(lab: Laboratory, cases: list[Case], check: Check) -> str:
 def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab: Laboratory) -> None:
     """One element whose gradient is within rounding of zero once widened every limit to 12,000 and more."""
     assert check_limits(lab, zeroed(BIASED, seed=1), Check(steps=6, fp32=False)) == "adamw"
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, lab: Laboratory) -> None:
+    """By sizes: the distance of a gradient that is scaled by 1.05 is within its limit in bf16."""
+    mistakes = ("gradients-scaled", "matrix-scaled", "rank-scaled", "updates-scaled", "partly-late")
+    cases = [emulated(compute=compute), *(emulated(bug, compute=compute, by=0.05) for bug in mistakes)]
+    found = by_bug(lab.verdicts(cases, Check(steps=6, fp32=False)))
+    assert found.pop("none").word == ROUNDING
+    assert len(found) == len(mistakes)
+    assert {bug: verdict.word for bug, verdict in found.items()} == dict.fromkeys(found, DIFFERS)
 
 
 @pytest.mark.deep

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,7 +31,18 @@ class Emulated(Strategy):
         "moments-in-bf16",
         "momentum-zeroed-each-third-step",
         "buffers-not-synchronised",
+        "gradients-scaled",
+        "matrix-scaled",
+        "norms-scaled",
+        "half-of-rows-scaled",
+        "rank-scaled",
+        "partly-late",
+        "updates-scaled",
+        "decay-scaled",
+        "rows-frozen",
     ] = "none"
+    by: float = 0.0
+    """Size of a mistake that has one: 0.05 scales by 1.05, or keeps 5% of the last step, or of the rows."""
 
     @property
     def engine(self) -> str:
@@ -38,7 +50,7 @@ class Emulated(Strategy):
 
     @property
     def label(self) -> str:
-        return f"emulated-{self.bug}"
+        return f"emulated-{self.bug}" + (f"-{self.by:g}" if self.by else "")
 
     def processes(self, world_size: int) -> int:
         return 1
@@ -49,12 +61,13 @@ class Emulated(Strategy):
         from distbench.strategies.torch_engine.engine import TorchEngine
         from distbench.strategies.torch_engine.modules import plain_module
 
-        bug, case = self.bug, setting.case
+        bug, by, case = self.bug, self.by, setting.case
 
         class InTurn(TorchEngine):
             """Each rank computes its part from the same weights and buffers; then they are averaged."""
 
             steps = 0
+            _micro_of_rank = 0
 
             def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
                 if self._micro == 0:
@@ -80,7 +93,9 @@ class Emulated(Strategy):
             def _rank(self, part: dict[str, torch.Tensor]) -> torch.Tensor:
                 self.module.zero_grad(set_to_none=True)
                 loss = self._loss(self.module, part)
-                (loss / self._divisor).backward()
+                weight = 1 + by if bug == "rank-scaled" and self._micro_of_rank % 2 else 1
+                self._micro_of_rank += 1
+                (loss / self._divisor * weight).backward()
                 lost = bug == "micro-batch-lost-at-step-15" and self.steps == 15
                 if not (lost and self._micro == self._accumulation):
                     for total, parameter in zip(self._sums, self.module.parameters(), strict=True):
@@ -90,9 +105,12 @@ class Emulated(Strategy):
 
             def _reduce(self) -> None:
                 gradients = [total / case.world_size for total in self._sums]
-                spoil(bug, gradients, case.world_size)
-                if bug == "gradients-one-step-late":
-                    gradients, self._late = getattr(self, "_late", gradients), gradients
+                spoil(bug, gradients, by)
+                late = getattr(self, "_late", gradients)
+                if bug in ("gradients-one-step-late", "partly-late"):
+                    self._late = gradients
+                    share = by or 1
+                    gradients = [now.lerp(old, share) for now, old in zip(gradients, late, strict=True)]
                 for parameter, gradient in zip(self.module.parameters(), gradients, strict=True):
                     parameter.grad = gradient.clone()
 
@@ -102,14 +120,14 @@ class Emulated(Strategy):
             def step(self) -> None:
                 matrix = max(self.module.parameters(), key=lambda p: p.numel()).data.flatten()
                 last = matrix[-16:].clone()
-                if bug == "decay-not-on-norms":
-                    for parameter in self.module.parameters():
-                        if parameter.ndim == 1:
-                            parameter.data /= 1 - case.optimizer.lr * case.optimizer.weight_decay
                 if bug == "momentum-zeroed-each-third-step" and self.steps % 3 == 2:
                     for state in self._optimizer.state.values():
                         state["exp_avg"].zero_()
+                before = [p.detach().clone() for p in self.module.parameters()]
                 super().step()
+                decay = case.optimizer.lr * case.optimizer.weight_decay
+                for parameter, old in zip(self.module.parameters(), before, strict=True):
+                    spoil_update(bug, by, parameter.data, old, decay)
                 if bug == "last-elements-never-updated":
                     matrix[-16:] = last
                 if bug == "moments-in-bf16":
@@ -128,17 +146,36 @@ class Emulated(Strategy):
         return engine
 
 
-def spoil(bug: str, gradients: list[torch.Tensor], ranks: int) -> None:
+def spoil(bug: str, gradients: list[torch.Tensor], by: float) -> None:
     """Make the mistake *bug* in the averaged *gradients*, in place."""
     matrices = [gradient for gradient in gradients if gradient.ndim == 2]
-    if bug == "gradients-times-1.0001":
-        for gradient in gradients:
-            gradient *= 1.0001
-    if bug == "sign-of-one-element":
+    scaled = {
+        "gradients-times-1.0001": gradients,
+        "gradients-scaled": gradients,
         # the second is no embedding, of which most rows have no gradient
+        "matrix-scaled": matrices[1:2],
+        "norms-scaled": [gradient for gradient in gradients if gradient.ndim == 1],
+        "half-of-rows-scaled": [matrix[: len(matrix) // 2] for matrix in matrices],
+    }
+    for gradient in scaled.get(bug, []):
+        gradient *= 1 + (by or 1e-4)
+    if bug == "sign-of-one-element":
         matrices[1].flatten()[0] *= -1
     if bug == "tied-embedding-counted-twice":
         matrices[0] *= 2
     if bug == "reduced-in-bf16":
         for gradient in gradients:
             gradient.copy_(gradient.bfloat16())
+
+
+def spoil_update(bug: str, by: float, parameter: torch.Tensor, before: torch.Tensor, decay: float) -> None:
+    """Make the mistake *bug* in the update of a *parameter* that was *before*, in place."""
+    if bug == "decay-scaled":
+        parameter -= by * decay * before
+    if bug == "decay-not-on-norms" and parameter.ndim == 1:
+        parameter += decay * before
+    if bug == "updates-scaled":
+        parameter += by * (parameter - before)
+    if bug == "rows-frozen" and parameter.ndim == 2:
+        rows = math.ceil(by * len(before))
+        parameter[:rows] = before[:rows]
