@@ -18,7 +18,7 @@ from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Status
-from distbench.run.blame import Blame, halted, outside
+from distbench.run.blame import Blame, halted, outside, waits
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
 from distbench.trial import Progress, error_file, interim_file, log_file, progress_file, result_file
@@ -252,6 +252,14 @@ def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: 
     assert ending.failure.rank is None
 
 
+def test_where_ranks_wait_for_each_other_is_told() -> None:
+    assert waits({0: WAITING, 1: BACKWARD}) == (
+        "rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass"
+    )
+    assert waits({0: BACKWARD, 1: BACKWARD}) == "all ranks wait in a backward pass"
+    assert waits({0: WAITING, 1: "nothing"}) == waits({0: WAITING, 1: ELSEWHERE}) == ""
+
+
 HANG = ("Stops", "HoldsTheLock", "Ignores", "WaitInVain")
 SUITE = QUICK + "launcher: local\nstrategies: [ddp]\n"
 
@@ -264,6 +272,9 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return run_in(tmp_path_factory.mktemp("hung"), text)
 
 
+IN_VAIN = "all ranks wait in recv, called by trouble (ends.py:96)"
+
+
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
@@ -272,7 +283,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         pytest.param("Stops", 1, "rank 1 is stopped", marks=pytest.mark.drill("rank 1: SIGSTOP")),
         pytest.param("HoldsTheLock", 1, "in act", marks=pytest.mark.drill("rank 1 hangs in C with the GIL")),
         pytest.param("Ignores", None, "", marks=pytest.mark.drill("rank 1 hangs, ignoring TERM, INT, USR1")),
-        pytest.param("WaitInVain", None, "", marks=pytest.mark.drill("each rank waits for the other")),
+        pytest.param("WaitInVain", None, IN_VAIN, marks=pytest.mark.drill("each rank waits for the other")),
     ],
 )
 def test_a_hang_ends_at_its_limit_and_blames_by_evidence(

@@ -18,6 +18,10 @@ _WAITS = re.compile(
 )
 # what calls those, or computes: it tells nothing by itself
 _SILENT = re.compile(r"/torch/|/contextlib\.py")
+_BACKWARD = re.compile(r"/torch/autograd/graph\.py|/torch/_tensor\.py")
+# of torch.distributed, around each of its operations
+_WRAPPERS = ("wrapper", "inner", "_wait_for_tensor")
+_OURS = re.compile(r"/distbench/|/deepspeed/")
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _STATES = {
@@ -52,16 +56,48 @@ def outside(logs: Mapping[int, str]) -> Blame | None:
     return Blame(rank, f"stands in {place}, where it waits for no other rank; the others wait")
 
 
+def waits(logs: Mapping[int, str]) -> str:
+    """``rank 0 waits in barrier, called by step (model.py:51), rank 1 in a backward pass``.
+
+    By the stacks in the *logs* of all; empty if one of them tells nothing.
+    """
+    places = {rank: _wait(log) for rank, log in logs.items()}
+    if not all(places.values()):
+        return ""
+    if len(set(places.values())) == 1:
+        return f"all ranks wait in {places[0]}"
+    told = ", ".join(f"rank {rank} in {place}" for rank, place in places.items())
+    return told.replace(" in ", " waits in ", 1)
+
+
+def _wait(log: str) -> str:
+    """In which operation a rank waits, and what of the user's calls it; empty: nothing tells."""
+    operation = ""
+    for file, line, function in _frames(log):
+        if _BACKWARD.search(file):
+            operation = "a backward pass"
+        elif "/torch/distributed/" in file and function not in _WRAPPERS:
+            operation = function
+        elif not (_WAITS.search(file) or _SILENT.search(file)):
+            by = "" if _OURS.search(file) else f", called by {function} ({Path(file).name}:{line})"
+            return f"{operation}{by}" if operation else ""
+    return operation
+
+
 def _place(log: str) -> str | None:
     """Where a rank stands that waits for no other; empty: it may wait for one; None: there is no stack.
 
     *log* ends with the stacks that ``faulthandler`` wrote, that of the main thread last.
     """
-    threads = _THREAD.split(log)
-    frames = _FRAME.findall(threads[-1]) if len(threads) > 1 else []
-    for file, line, function in frames:
+    for file, line, function in _frames(log):
         if _WAITS.search(file):
             return ""
         if not _SILENT.search(file):
             return f"{function} ({Path(file).name}:{line})"
     return None
+
+
+def _frames(log: str) -> list[tuple[str, str, str]]:
+    """File, line and function of each frame of the main thread, the innermost first; none: no stack."""
+    threads = _THREAD.split(log)
+    return _FRAME.findall(threads[-1]) if len(threads) > 1 else []

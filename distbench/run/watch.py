@@ -213,19 +213,23 @@ class Watch:
         # the ranks themselves write their stacks
         self._hear(_STACKS_S)
         self._handle.fetch()
-        blamed = self._blamed(before, self._handle.states())
+        logs = {rank: tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
+        blamed = self._blamed(before, self._handle.states(), logs)
         where = ", ".join(f"rank {r} at {self._progress(r)}" for r in self._ranks)
         reason = f"exceeded limits.{key} = {duration_text(limit)} ({where})"
         if blamed and blamed.why:
             reason += f"; rank {blamed.rank} {blamed.why}"
+        elif places := blame.waits(logs) if self._stacks_tell else "":
+            reason += f"; {places}"
         rank = blamed.rank if blamed else None
         phase = self._progress(rank) if rank is not None else key
         return Ending(status, reason, self._failure_of(rank, phase, ""))
 
-    def _blamed(self, before: Mapping[int, str], after: Mapping[int, str]) -> Blame | None:
+    def _blamed(
+        self, before: Mapping[int, str], after: Mapping[int, str], logs: Mapping[int, str]
+    ) -> Blame | None:
         """The rank that holds up the others, by the states of all processes and by the stacks in the logs."""
         slowest = self._slowest()
-        logs = {rank: tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
         return (
             blame.halted(before, after, "Tt")
             or (Blame(slowest, "") if slowest is not None else None)
