@@ -189,6 +189,15 @@ def test_states_that_theory_does_not_know_are_named_without_a_cause(planted: Fin
     assert shown.count("no known cause") == 3
 
 
+def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite: Callable[..., Finished]) -> None:
+    """ZeRO 2 has its bucket in the backward pass alone, however small the model is."""
+    zero = "strategies: [{zero: {stage: 2, reduce_bucket_size: [2e7, 1e4]}}]\nworld_sizes: [2]\n"
+    finished = run_suite(SUITE + zero)
+    shown = " ".join(call("show", str(finished.folder), "--view", "memory").stdout.split())
+    assert "reduce_bucket_size=20000000: 7" in shown
+    assert shown.count("MiB of its peak come and go within the phase backward, so no other column") == 1
+
+
 def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite: Callable[..., Finished]) -> None:
     text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
     finished = run_suite(

@@ -41,6 +41,15 @@ class Held:
         states, theory = self.find("states"), self.theory.get("states")
         return None if states is None or not theory else states / theory - 1
 
+    @property
+    def passing(self) -> tuple[str, float]:
+        """The phase with the largest peak, and how many bytes of that were there when no phase ended."""
+        known = [row for row in self.phases if row.get("peak") is not None and "allocated" in row]
+        highest = max(known, key=lambda row: float(row["peak"]), default=None)
+        if highest is None:
+            return "", 0.0
+        return str(highest["phase"]), highest["peak"] - self.most("allocated")
+
     def excess(self) -> dict[str, float]:
         """Kinds that make up most of the difference, with their bytes."""
         theory = {kind: self.theory.get(kind, 0.0) for kind in MODEL_STATES}

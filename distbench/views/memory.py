@@ -76,7 +76,12 @@ class MemoryView(View):
         most = whole or max((rank.most(kind) for *_, rank in ranks for kind in MEMORY_KINDS), default=0.0)
         unit = bytes_text(most).split()[-1]
         size = parse_bytes(f"1 {unit}")
-        notes = (*_differences(ranks, unit, size), *_host(ranks, unit, size), *_missing(names, measured))
+        notes = (
+            *_differences(ranks, unit, size),
+            *_passing(ranks, unit, size),
+            *_host(ranks, unit, size),
+            *_missing(names, measured),
+        )
         made = self.made([_row(*each) for each in ranks], notes, _CAPTION.format(unit=unit))
         in_unit = [replace(f, format=lambda v: f"{v / size:.2f}") if f.unit else f for f in self.fields]
         return replace(made, fields=tuple(in_unit))
@@ -169,6 +174,15 @@ def _differences(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size
         ]
         why = rank.cause() or "no known cause"
         yield f"{name}: model states differ from theory by {rank.difference:+.1%} ({listed(kinds)}): {why}."
+
+
+def _passing(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+    """Peaks that the kinds don't explain, as what made most of them is gone whenever a phase ends."""
+    for _, name, rank in ranks:
+        phase, passing = rank.passing
+        if passing > rank.most("allocated"):
+            told = f"{passing / size:,.2f} {unit} of its peak come and go within the phase {phase}"
+            yield f"{name}: {told}, so no other column has them; buckets that are freed at its end do so."
 
 
 def _host(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:

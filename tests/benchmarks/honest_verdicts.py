@@ -86,7 +86,7 @@ def main() -> None:
         furthest: dict[str, float] = defaultdict(float)
         for number in asked.models:
             for case in checked(asked.folder, number, compute):
-                strategy, evidence = case["name"].partition("/")[0], case["equivalence"]
+                strategy, evidence = case["label"], case["equivalence"]
                 words[strategy][evidence["verdict"]] += 1
                 extents = [worst["of_limit"] for arm in evidence["arms"] for worst in arm["worst"]]
                 furthest[strategy] = max([furthest[strategy], *extents])
