@@ -184,6 +184,34 @@ def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_
     assert alone == {"ddp": UNKNOWN, "on-four": UNKNOWN}
 
 
+@pytest.mark.parametrize(
+    ("options", "micro", "told"),
+    [
+        ({"loss_function": "mine:loss"}, 2, True),
+        ({"loss_function": "mine:loss", "count_function": "mine:count"}, 2, False),
+        ({}, 2, False),
+        # another division of the batch is evidence
+        ({"loss_function": "mine:loss"}, 4, False),
+    ],
+)
+def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_means(
+    options: dict[str, Any], micro: int, told: bool
+) -> None:
+    workload = Choice("user", {"model": "mine:Model", **options})
+    of = [
+        dataclasses.replace(each, workload=workload, batch=Batch(8, size, 8 // size // each.world_size))
+        for each, size in ((SINGLE, 2), (DDP, 2), (FSDP, micro))
+    ]
+    run = run_of(*(timed(each, rounded(seed)) for seed, each in enumerate(of)))
+    said = [verdict.remarks for row in run.cases for verdict in row.verdicts.values()]
+    assert len(said) == 3
+    for remarks in said:
+        assert bool(remarks) == told
+        assert not told or remarks[0].startswith(
+            "All cases divide the batch into 4 parts, so their losses can't"
+        )
+
+
 def test_where_parts_matter_other_divisions_are_no_evidence() -> None:
     declared = Choice("user", {"model": "m:M", "batch_norm": "per_rank"})
     one, two = (dataclasses.replace(each, workload=declared) for each in (SINGLE, DDP))

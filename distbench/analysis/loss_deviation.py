@@ -73,6 +73,8 @@ class TimedLosses:
     """Steps, from the first on, in which an error of ``BLUNT`` would have been seen."""
     design: str = ""
     """What makes it another training by design, if that is the word."""
+    remark: str = ""
+    """What the losses of no case tell."""
 
     @property
     def is_other(self) -> bool:

@@ -92,7 +92,22 @@ def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[
             found[timed.case.id] = theirs
         elif own:
             found[timed.case.id] = own
-    return found
+    remark = "" if vouched else _of_parts(known)
+    return {id_: replace(one, remark=remark) if one.word == SAME else one for id_, one in found.items()}
+
+
+def _of_parts(cases: Sequence[Timed]) -> str:
+    """What the losses of *cases* can't tell, as all divide the batch alike; empty: they can.
+
+    The losses of workloads that come with distbench are means over the parts.
+    """
+    parts, losses = {timed.parts for timed in cases}, cases[0].case.workload.options if cases else {}
+    if len(parts) > 1 or 1 in parts or not losses.get("loss_function") or losses.get("count_function"):
+        return ""
+    return (
+        f"All cases divide the batch into {max(parts)} parts, so their losses can't tell whether the loss "
+        "of a batch is the mean of those of its parts, which it is not where labels are masked; --check tells"
+    )
 
 
 def _among(cases: Sequence[Timed]) -> dict[str, TimedLosses]:

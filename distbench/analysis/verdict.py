@@ -141,4 +141,6 @@ def moved_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
 def _of_timed(found: TimedLosses) -> Verdict:
     gravity: Gravity = "bad" if found.is_other else "ok" if found.word in (SAME, BY_DESIGN) else "unknown"
     extent = (found.furthest, "of the allowed deviation")
-    return Verdict(LOSSES, found.word, gravity, found.sentence(), found, voids=found.is_other, extent=extent)
+    remarks = (found.remark,) if found.remark else ()
+    sentence, voids = found.sentence(), found.is_other
+    return Verdict(LOSSES, found.word, gravity, sentence, found, voids=voids, extent=extent, remarks=remarks)
