@@ -37,6 +37,7 @@ def test_a_model_of_ones_own_is_named_in_the_suite(command, tmp_path, monkeypatc
 
 
 MODELS = """
+import torch
 from torch import nn
 
 class Words(nn.Module):
@@ -46,7 +47,6 @@ class Words(nn.Module):
         self.positions = nn.Embedding(64, 8)
 
     def forward(self, tokens):
-        import torch
         places = torch.arange(tokens.shape[1], device=tokens.device)
         if tokens.shape[1] > 64:
             raise ValueError("too long")
@@ -59,6 +59,17 @@ class Numbers(nn.Sequential):
 class ReturnsItsLoss(Words):
     def forward(self, tokens, labels):
         return nn.functional.cross_entropy(super().forward(tokens).flatten(0, 1), labels.flatten())
+
+class Places(nn.Module):
+    '''A table of 24 positions, which refuses no length as long as it has no memory.'''
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(99, 8), nn.Embedding(24, 8)
+        self.head = nn.Linear(8, 99)
+
+    def forward(self, tokens):
+        return self.head(self.words(tokens) + self.places(torch.arange(tokens.shape[1])))
 """
 
 
@@ -67,6 +78,7 @@ class ReturnsItsLoss(Words):
     ("model", "shape", "said"),
     [
         ("Words", ("tokens", 64, 999), "was seen to take"),
+        ("Places", ("tokens", 16, 99), "was seen to take"),
         pytest.param("Numbers", ("features", 64, 10), "was seen to take", marks=pytest.mark.deep),
         pytest.param("ReturnsItsLoss", ("tokens", 128, 256), "loss_function", marks=pytest.mark.deep),
     ],

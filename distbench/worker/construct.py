@@ -24,6 +24,8 @@ from distbench.workloads.base import Workload
 _LONGEST = 2_000
 _ROWS = 2
 _LENGTHS = (128, 64, 32, 16)
+_SMALL = 20_000_000
+"""Elements that a model may have to be constructed in memory, where a table of positions refuses a length."""
 
 
 def construct(file: Path) -> None:
@@ -42,13 +44,14 @@ def _constructed(choice: Choice, device: str, computes: Sequence[str]) -> dict[s
         workload: Workload = registry.make("workloads", choice)
         module = _module(workload)
         workload.layers(module)
+        seen = _in_memory(module, workload)
     except Exception as error:
         # user code: whatever it raises is the answer
         traceback.print_exc()
         told = clipped(located(error, choice), _LONGEST, "distbench run has the whole in its log")
         return {"problem": told, "shape": {}, "refused": {}}
     refused = {compute: why for compute in computes if (why := _refusal(module, device, compute))}
-    return {"problem": "", "shape": _shape(module), "refused": refused}
+    return {"problem": "", "shape": _shape(seen), "refused": refused}
 
 
 def _refusal(module: nn.Module, device: str, compute: str) -> str:
@@ -70,6 +73,14 @@ def _module(workload: Workload) -> nn.Module:
     except Exception:
         # one that looks at its numbers; a mistake is raised again
         return workload.module()
+
+
+def _in_memory(module: nn.Module, workload: Workload) -> nn.Module:
+    """*module* with its memory if that is small: without it no place in a table is out of range."""
+    parameters = list(module.parameters())
+    if not any(p.is_meta for p in parameters) or sum(p.numel() for p in parameters) > _SMALL:
+        return module
+    return workload.module()
 
 
 def _shape(module: nn.Module) -> dict[str, Any]:
