@@ -279,7 +279,7 @@ check: {{steps: 4, perturbed: 6}}
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("fp64", ["true", "false"])
+@pytest.mark.parametrize("fp64", ["false", pytest.param("true", marks=pytest.mark.deep)])
 def test_a_norm_that_torch_adds_up_badly_blames_no_strategy_that_adds_it_up_in_parts(
     fp64: str, run_suite: Callable[..., Finished]
 ) -> None:

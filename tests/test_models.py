@@ -365,6 +365,12 @@ def test_a_folder_without_weights_that_fit_is_refused_with_the_reason(
     assert "vocab_size = 99, but the weights" in problem(vocab_size=99)
     assert problem(config={"attention_dropout": 0.1}) == "None"
     assert "llama has no hiden_size; did you mean 'hidden_size'" in problem(config={"hiden_size": 64})
+    told = problem(config={"hiden_size": 64})
+    assert "num_hidden_layers, num_key_value_heads" in told
+    # what every configuration has says nothing about the architecture
+    assert not any(
+        key in told for key in ("_name_or_path", "None", "commit", "trust_remote_code", "torch_dtype")
+    )
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "no model.safetensors" in problem()
     assert "a pickle" in problem()

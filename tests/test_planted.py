@@ -118,7 +118,7 @@ def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab: Laboratory) -> None:
     assert check_limits(lab, zeroed(BIASED, seed=1), Check(steps=6, fp32=False)) == "adamw"
 
 
-@pytest.mark.parametrize("compute", ["bf16", "fp16"])
+@pytest.mark.parametrize("compute", ["bf16", pytest.param("fp16", marks=pytest.mark.deep)])
 def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, lab: Laboratory) -> None:
     """By sizes: the distance of a gradient that is scaled by 1.05 is within its limit in bf16."""
     mistakes = ("gradients-scaled", "matrix-scaled", "rank-scaled", "updates-scaled", "partly-late")

@@ -6,7 +6,7 @@ import ast
 import functools
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ class Keys:
     """Every key with its default; None where that is computed."""
     aliases: dict[str, str]
     """Other names of keys."""
+    of_all: frozenset[str] = frozenset()
+    """Keys that every configuration has, most of which are about loading and generating."""
+
+    @property
+    def own(self) -> set[str]:
+        """Names of keys that describe the architecture."""
+        return {*self.defaults, *self.aliases, *self.aliases.values()} - self.of_all
 
     @property
     def names(self) -> set[str]:
@@ -64,7 +71,10 @@ def keys_of(model_type: str) -> Keys | None:
         classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
         lineage = list(_lineage(name, classes))
         known = [each for each in reversed(lineage) if each]
-        return _keys([base, *known]) if len(known) == len(lineage) else None
+        if len(known) < len(lineage):
+            return None
+        of_all = _keys([base]).defaults.keys() - _keys(known).defaults.keys()
+        return replace(_keys([base, *known]), of_all=frozenset(of_all))
     return None
 
 

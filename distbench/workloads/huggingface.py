@@ -264,7 +264,8 @@ class HuggingFace(Planned):
         keys = _hf_source.keys_of(model_type)
         names = keys.names if keys else set(self._keys)
         if unknown := sorted(key for key in self._keys if key not in names and not key.endswith("_token_id")):
-            yield f"config: {model_type} has no {', '.join(unknown)}; {did_you_mean(unknown[0], names)}"
+            hint = did_you_mean(unknown[0], keys.own if keys else names)
+            yield f"config: {model_type} has no {', '.join(unknown)}; {hint}"
 
     def _weight_problems(self, model_type: str, given: dict[str, Any]) -> Iterator[str]:
         """Sizes that are not those of the weights in the folder, whose configuration is *given*."""
