@@ -8,7 +8,7 @@ run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -188,17 +188,25 @@ def metrics(occasions: Iterable[Occasion]) -> list[str]:
     return sorted(names)
 
 
-def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) -> list[CaseHistory]:
+Known = dict[tuple[int, int], tuple[str, ...]]
+"""What changed between two appearances of a case, by their identities: the same for every column."""
+
+
+def history(
+    occasions: Iterable[Occasion], metric: str, least: float = LEAST, known: Known | None = None
+) -> list[CaseHistory]:
     """CaseHistory of *metric* of each case that has a number, in the order in which they appeared.
 
-    *least* is the smallest step that is reported, as a fraction.
+    *least* is the smallest step that is reported, as a fraction; *known* is added to, and may be that of
+    another column of the same occasions.
     """
+    known = {} if known is None else known
     by_case = gathered(
         (row.case.id, (occasion, row))
         for occasion in sorted(occasions, key=lambda occasion: occasion.created)
         for row in occasion.cases
     )
-    every = (_series(appearances, metric, least) for appearances in by_case.values())
+    every = (_series(appearances, metric, least, known) for appearances in by_case.values())
     return [series for series in every if series]
 
 
@@ -206,8 +214,8 @@ def past(occasions: Iterable[Occasion], ids: Collection[str]) -> Past:
     """How much the cases of *ids* have differed on *occasions*, in the columns that ``compare`` compares."""
     if missing := change_points.missing():
         return Past(absent=f"telling apart the runs between which nothing changed needs {missing}")
-    known = [occasion.of_cases(ids) for occasion in occasions]
-    series = ((name, each) for name in COLUMNS for each in history(known, name))
+    of_cases, known = [occasion.of_cases(ids) for occasion in occasions], Known()
+    series = ((name, each) for name in COLUMNS for each in history(of_cases, name, known=known))
     return Past({(each.case.id, name): found for name, each in series if (found := each.days)})
 
 
@@ -222,14 +230,14 @@ def _why_not(row: CaseSummary, metric: str) -> str:
 
 
 def _series(
-    appearances: Sequence[tuple[Occasion, CaseSummary]], metric: str, least: float
+    appearances: Sequence[tuple[Occasion, CaseSummary]], metric: str, least: float, known: Known
 ) -> CaseHistory | None:
     usable: list[tuple[Occasion, CaseSummary]] = []
     points, left_out = [], []
     for occasion, row in appearances:
         # a run is one point, of its own trials: what other cases a suite had then changes over the years
-        known = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
-        value = known.over_trials if known else None
+        estimate = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
+        value = estimate.over_trials if estimate else None
         if row.comparable and value is not None:
             usable.append((occasion, row))
             points.append(HistoryPoint(occasion.run_id, occasion.created, value))
@@ -240,7 +248,7 @@ def _series(
     row = usable[-1][1]
     column = row.columns.get(metric, {"unit": "", "better": "higher" if metric == EFFICIENCY else None})
     values = [point.value.value for point in points]
-    apart = _breaks(usable)
+    apart = _breaks(usable, known)
     steps = [
         replace(step, place=start + step.place)
         for start, end in pairwise([0, *apart, len(points)])
@@ -271,18 +279,26 @@ def _change(step: Step, better: str | None) -> LevelChange:
     return LevelChange(step, direction(step.before, step.after, better))
 
 
-def _breaks(usable: Sequence[tuple[Occasion, CaseSummary]]) -> dict[int, tuple[str, ...]]:
+def _breaks(usable: Sequence[tuple[Occasion, CaseSummary]], known: Known) -> dict[int, tuple[str, ...]]:
     """Points before which the environment changed, with the facts that did."""
     breaks = {}
-    for place, ((earlier, before), (later, after)) in enumerate(pairwise(usable), 1):
-        facts = earlier.surroundings[before.case.id].apart(later.surroundings[after.case.id])
-        work, _ = settings_apart(before, after)
-        changes = [
-            f"{one_line(key)} = {one_line(now)}, was {one_line(was)}" for key, (was, now) in facts.items()
-        ]
-        if changes or work:
-            breaks[place] = (*changes, *([work] if work else []))
+    for place, (before, after) in enumerate(pairwise(usable), 1):
+        pair = id(before[1]), id(after[1])
+        if pair not in known:
+            known[pair] = tuple(_apart(before, after))
+        if known[pair]:
+            breaks[place] = known[pair]
     return breaks
+
+
+def _apart(before: tuple[Occasion, CaseSummary], after: tuple[Occasion, CaseSummary]) -> Iterator[str]:
+    """What is not as it was in the environment and the settings of a case."""
+    surroundings = [occasion.surroundings[row.case.id] for occasion, row in (before, after)]
+    for key, (was, now) in surroundings[0].apart(surroundings[1]).items():
+        yield f"{one_line(key)} = {one_line(now)}, was {one_line(was)}"
+    work, _ = settings_apart(before[1], after[1])
+    if work:
+        yield work
 
 
 def _surroundings(row: CaseSummary, info: RunInfo) -> Surroundings:
