@@ -81,8 +81,7 @@ class Moves:
         for squares, doubts in zip(parts(self._squares[name]), parts(self._doubts[name]), strict=True):
             doubt = (square / squares).sqrt_()
             none = squares == 0
-            if none.any():
-                doubt.masked_fill_(none & ~_alone(none), 0.0)
+            doubt.masked_fill_(none & ~_alone(none), 0.0)
             torch.maximum(doubts, doubt.nan_to_num_(nan=0.0, posinf=torch.inf), out=doubts)
 
 
