@@ -265,6 +265,9 @@ def test_a_gradient_that_cancels_to_zero_weighs_as_little_as_one_that_nearly_doe
     assert torch.allclose(told(0.0), told(1e-9), atol=1e-6)
     assert float(told(0.0)[2]) < 1e-6
     assert float(told(1.0)[2]) == pytest.approx(0.5)
+    # nor does it by decay, which in a small tensor of ones is as far as any mistake
+    moves = started("norm", torch.ones(3), torch.tensor([1.0, 0.0, -1.0]))
+    assert float(torch.cat([*moves.parts("norm", torch.full((3,), 0.9))])[1]) == 0
 
 
 def test_a_row_that_comes_late_is_seen() -> None:

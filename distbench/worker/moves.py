@@ -5,6 +5,7 @@ size. Where a gradient is within rounding of zero that sign is a coin, and one c
 far as any mistake.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -23,8 +24,8 @@ class Moves:
     by decay alone, which has no sign to flip.
 
     A gradient that is 0 between two that are not is a sum that cancelled to the last bit, as one in a
-    million does: in another training it is within rounding of zero. So such an element has the weight 0
-    once it has a gradient. In rows of an embedding that no batch has used zeros stand side by side.
+    million does: in another training it is within rounding of zero, and so such an element has the weight 0.
+    In rows of an embedding that no batch has used zeros stand side by side.
     """
 
     def __init__(self) -> None:
@@ -57,14 +58,11 @@ class Moves:
         In fp32 the difference of two numbers that are within a factor of two of each other is exact (Sterbenz
         1974), and that of others is as exact as the parameter itself.
         """
-        pairs = zip(parts(now), parts(self._start[name]), strict=True)
-        if name not in self._doubts:
-            yield from (after - before.to(after.dtype) for after, before in pairs)
-            return
-        beside = zip(parts(self._doubts[name]), parts(self._squares[name]), strict=True)
-        for (after, before), (doubts, squares) in zip(pairs, beside, strict=True):
+        doubts = self._doubts.get(name)
+        beside = itertools.repeat(None) if doubts is None else parts(doubts)
+        for after, before, doubt in zip(parts(now), parts(self._start[name]), beside, strict=False):
             moved = after - before.to(after.dtype)
-            yield moved.div_(torch.where(squares == 0, 1.0, doubts + 1))
+            yield moved if doubt is None else moved.div_(doubt + 1)
 
     def _add_squares(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """Add the squares of *gradient*; their mean (), in fp64."""
