@@ -106,7 +106,8 @@ def _of_parts(cases: Sequence[Timed]) -> str:
         return ""
     return (
         f"All cases divide the batch into {max(parts)} parts, so their losses can't tell whether the loss "
-        "of a batch is the mean of those of its parts, which it is not where labels are masked; --check tells"
+        "of a batch is the mean of those of its parts, which it is not where they have unequal numbers of "
+        "labels; --check tells"
     )
 
 

@@ -19,8 +19,8 @@ _WAITS = re.compile(
 # what calls those, or computes: it tells nothing by itself
 _SILENT = re.compile(r"/torch/|/contextlib\.py")
 _BACKWARD = re.compile(r"/torch/autograd/graph\.py|/torch/_tensor\.py")
-# of torch.distributed, around each of its operations
-_WRAPPERS = ("wrapper", "inner", "_wait_for_tensor")
+# the function that torch.distributed puts around each of its operations
+_WRAPPER = "wrapper"
 _OURS = re.compile(r"/distbench/|/deepspeed/")
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -76,7 +76,7 @@ def _wait(log: str) -> str:
     for file, line, function in _frames(log):
         if _BACKWARD.search(file):
             operation = "a backward pass"
-        elif "/torch/distributed/" in file and function not in _WRAPPERS:
+        elif "/torch/distributed/" in file and function != _WRAPPER:
             operation = function
         elif not (_WAITS.search(file) or _SILENT.search(file)):
             by = "" if _OURS.search(file) else f", called by {function} ({Path(file).name}:{line})"

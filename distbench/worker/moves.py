@@ -25,7 +25,8 @@ class Moves:
 
     A gradient that is 0 between two that are not is a sum that cancelled to the last bit, as one in a
     million does: in another training it is within rounding of zero, and so such an element has the weight 0.
-    In rows of an embedding that no batch has used zeros stand side by side.
+    In rows of an embedding that no batch has used zeros stand side by side. What multiplies an input that
+    was 0 in every row, such as a dead unit, is not told from that, so its moves are not seen.
     """
 
     def __init__(self) -> None:

@@ -196,17 +196,17 @@ def _is_meant(error: Worst, design: ByDesign | None) -> bool:
 
 def _beyond_design(training: Training, reference: Training) -> list[Worst]:
     """The first step after which the median tensor has moved as far as no design explains."""
-    sizes = grouped((place for place, size in reference.sizes.items() if size), lambda place: place[:2])
-    for (step, family), places in sizes.items():
+    moves = [place for place, size in reference.sizes.items() if size and place.family == "parameter"]
+    for step, places in grouped(moves, lambda place: place.step).items():
         moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
-        times = statistics.median(moved) if family == "parameter" else 1.0
+        times = statistics.median(moved)
         # what is no number is told of its tensor
         if any(map(math.isnan, moved)) or 1 / _BY_DESIGN <= times <= _BY_DESIGN:
             continue
         told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
         most = f"{_BY_DESIGN:g} times at most" if times > 1 else f"{1 / _BY_DESIGN:.2g} at least"
         flaw = f"have moved {told} times as far as the reference's (median tensor); a design explains {most}"
-        return [Worst(Place(step, family), abs(times - 1), math.inf, flaw)]
+        return [Worst(Place(step, "parameter"), abs(times - 1), math.inf, flaw)]
     return []
 
 
