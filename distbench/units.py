@@ -51,13 +51,25 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def number_text(value: float) -> str:
-    """A plain number with thousands separators and three to four digits."""
+def number_text(value: float, half: float = 0.0) -> str:
+    """A plain number with thousands separators, to two digits of *half*, half the width of its interval.
+
+    Of a number below 100 it shows three digits at most, of others no decimals; that alone if *half* is 0, for
+    then nobody knows how much of it is noise.
+    """
     if value != value or value in (float("inf"), float("-inf")):
         return str(value)
+    if half > 0:
+        places = min(_places(half, 2), 0 if abs(value) >= 100 else _places(value, 3))
+        return f"{round(value, places):,.{max(0, places)}f}"
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def _places(value: float, digits: int) -> int:
+    """How many decimals show so many *digits* of *value*; below 0 if they end left of the point."""
+    return digits - 1 - math.floor(math.log10(abs(value))) if value else 0
 
 
 def percent_text(fraction: float) -> str:
@@ -71,7 +83,7 @@ def ratio_texts(value: float, low: float, high: float) -> tuple[str, str, str]:
     Half the width tells how many digits mean something (JCGM 100:2008, 7.2.6).
     """
     half = (high - low) / 2
-    decimals = 2 if half <= 0 else min(4, max(0, 1 - math.floor(math.log10(half))))
+    decimals = 2 if half <= 0 else min(4, max(0, _places(half, 2)))
     while decimals < 9 and any(each != 1 and round(each, decimals) == 1 for each in (low, high)):
         decimals += 1
     return f"{value:.{decimals}f}", f"{low:.{decimals}f}", f"{high:.{decimals}f}"
@@ -118,12 +130,12 @@ ABSENT = "–"
 """Text of a number that is not known."""
 
 
-def value_text(value: float | None, unit: str) -> str:
-    """*value* in *unit* (``B``, ``s`` or any other word) for a table cell."""
+def value_text(value: float | None, unit: str, half: float = 0.0) -> str:
+    """*value* in *unit* (``B``, ``s`` or any other word, then with the digits that *half* allows)."""
     if value is None:
         return ABSENT
     if unit == "B":
         return bytes_text(value)
     if unit == "s":
         return duration_text(value)
-    return f"{number_text(value)} {unit}".rstrip()
+    return f"{number_text(value, half)} {unit}".rstrip()

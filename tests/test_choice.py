@@ -245,7 +245,7 @@ def test_without_a_second_trial_no_spread_is_claimed():
 def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_pick():
     records = [*trials(DDP, 1000, 1040, 960, mib=400), *trials(ZERO2, 1015, 985, 1030, mib=300)]
     found = answer(run_of(*records), Wish())
-    assert found.headline.startswith("Train with ddp on 2 devices, tied with zero2: 999 (")
+    assert found.headline.startswith("Train with ddp on 2 devices, tied with zero2: 1,000 (")
     assert "By estimate alone zero2 is both faster (1.01x) and leaner (75% of the memory)" in found.headline
     assert any("more trials of each of them would tell" in reason for reason in found.reasons)
 

@@ -11,7 +11,7 @@ from pages import HOSTILE, See
 from playwright.sync_api import Page, expect
 from records import case, failed, info, measured
 
-from distbench.analysis.choice import Choice, Wish, choose
+from distbench.analysis.choice import Candidate, Choice, Wish, choose
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Precision
 from distbench.record import Record
@@ -105,6 +105,19 @@ def expected(choice: Choice) -> tuple[str, set[str], list[str], list[str]]:
     )
 
 
+def rates(page: Page) -> list[list[str]]:
+    """Return speed and interval of each case that was taken, as its row says them."""
+    read = "all => all.map(row => [...row.querySelectorAll('td')].slice(0, 2).map(cell => cell.innerText))"
+    found: list[list[str]] = page.locator("#picker tbody tr:not(.left-out)").evaluate_all(read)
+    return found
+
+
+def _rates(one: Candidate) -> list[str]:
+    assert one.speed is not None
+    ends = (one.speed.text(end) for end in (one.speed.low, one.speed.high))
+    return [one.speed.text(), "–" if one.speed.half is None else " to ".join(ends)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:
     records = drawn(seed)
@@ -116,7 +129,9 @@ def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:
     for number in range(15):
         wish = wished(100 * seed + number, precisions)
         ask(seen.page, wish)
-        assert shown(seen.page) == expected(choose(every, wish)), wish
+        choice = choose(every, wish)
+        assert shown(seen.page) == expected(choice), wish
+        assert rates(seen.page) == [_rates(one) for one in choice.ranked], wish
     assert seen.trouble == []
 
 

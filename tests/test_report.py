@@ -41,7 +41,7 @@ def test_the_table_fits_eighty_columns() -> None:
 def test_the_table_shows_each_number_with_its_unit_and_the_spread() -> None:
     text = table(measured(DDP, 1000), measured(DDP, 1100, round_=1))
     row = next(line for line in text.splitlines() if line.startswith("ddp "))
-    assert row.split() == ["ddp", "measured", "1,049", "±83%", "1.00", "977", "KiB", "97.7", "KiB", "2.5000"]
+    assert row.split() == ["ddp", "measured", "1,050", "±83%", "1.00", "977", "KiB", "97.7", "KiB", "2.5000"]
 
 
 def test_what_all_names_share_is_told_once_above_the_rows() -> None:

@@ -43,6 +43,30 @@ def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing(
 
 
 @pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (3_028_481, 150_000, "3,030,000"),
+        (2_867_739, 150_000, "2,870,000"),
+        (19_674, 1_100, "19,700"),
+        (19_674, 335, "19,670"),
+        (19_674, 0.2, "19,674"),
+        (50.0, 1.3, "50.0"),
+        (48.31, 1.3, "48.3"),
+        (48.31, 13, "48"),
+        (0.012345, 0.001, "0.0123"),
+        (0.012345, 0.004, "0.0123"),
+        (0.012345, 0.04, "0.012"),
+        (7.0, 300, "10"),
+        (0.0, 2.0, "0"),
+    ],
+)
+def test_a_number_with_an_interval_has_two_digits_of_half_its_width(
+    value: float, half: float, text: str
+) -> None:
+    assert number_text(value, half) == text
+
+
+@pytest.mark.parametrize(
     ("ratio", "texts"),
     [
         ((1.41, 1.20, 1.65), ("1.41", "1.20", "1.65")),

@@ -14,7 +14,7 @@ from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
-from distbench.units import bytes_text, count_text, number_text, percent_text, ratio_texts
+from distbench.units import bytes_text, count_text, percent_text, ratio_texts
 
 _MOST_TURNS = 3
 # an alternative that saves less is not worth a sentence
@@ -109,10 +109,9 @@ def _ends(interval: Interval, below: float | None, above: float | None) -> tuple
 
 
 def _number(interval: Interval, ends: tuple[float, float] | None) -> str:
-    text = number_text(interval.value)
     if ends is None:
-        return f"{text} (spread unknown)"
-    return f"{text} ({number_text(ends[0])} to {number_text(ends[1])})"
+        return f"{interval.text()} (spread unknown)"
+    return f"{interval.text()} ({interval.text(ends[0])} to {interval.text(ends[1])})"
 
 
 def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
@@ -137,9 +136,7 @@ def _provisional(choice: Choice) -> list[str]:
     """The order of the cases that only noise keeps from being recommended, and the remedy."""
     if not choice.provisional:
         return []
-    order = [
-        f"{one.name} ({number_text(one.speed.value)} tokens/s)" for one in choice.provisional if one.speed
-    ]
+    order = [f"{one.name} ({one.speed.text()} tokens/s)" for one in choice.provisional if one.speed]
     return [
         f"Provisional order, from noisy trials, not a recommendation: {listed(order)}.",
         "Wait until the other processes have ended, and measure again with distbench run SUITE "
@@ -211,17 +208,17 @@ def _fewer(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[
     sizes = {one.devices for one in every if one.devices < pick.devices}
     picks = [other for size in sizes if (other := choose(every, replace(choice.wish, devices=size)).pick)]
     faster = [
-        (other.speed.value, other)
+        (other.speed, other)
         for other in picks
         if other.speed and pick.speed and other.speed.value > pick.speed.value
         if other.speed.is_apart_from(pick.speed)
     ]
     if not faster:
         return []
-    pace, other = max(faster, key=lambda pair: pair[0])
+    pace, other = max(faster, key=lambda pair: pair[0].value)
     verb = "is" if other.devices == 1 else "are"
     return [
-        f"{count_text(other.devices, 'device')} {verb} faster: {other.name}, {number_text(pace)} tokens/s "
+        f"{count_text(other.devices, 'device')} {verb} faster: {other.name}, {pace.text()} tokens/s "
         f"(distbench pick RUN --devices {other.devices})."
     ]
 

@@ -119,9 +119,9 @@ def _needed(row: CaseSummary) -> tuple[float | None, float]:
     """
     peak = row.values.get(RESERVED) or row.values.get(MEMORY)
     if peak is None or row.case.device == "cpu":
-        return peak.high if peak else None, 0.0
+        return peak.value if peak else None, 0.0
     whole = next((row.values[name] for name in WHOLE if name in row.values), None)
-    return (max(peak.high, whole.high), 0.0) if whole else (peak.high + OUTSIDE, OUTSIDE)
+    return (max(peak.value, whole.value), 0.0) if whole else (peak.value + OUTSIDE, OUTSIDE)
 
 
 def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate, Wish, choose, turns
-from distbench.units import bytes_text, count_text, number_text
+from distbench.units import bytes_text, count_text
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def branches(candidates: Sequence[Candidate]) -> list[Branch]:
 def sentence(found: Sequence[Branch], devices: int) -> str:
     """The branches in words."""
     said = [
-        f"{branch.range_text}: {branch.pick.name} ({number_text(branch.pick.speed.value)} tokens/s)"
+        f"{branch.range_text}: {branch.pick.name} ({branch.pick.speed.text()} tokens/s)"
         if branch.pick and branch.pick.speed
         else f"{branch.range_text}: no measured case fits"
         for branch in found

@@ -165,7 +165,7 @@ def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: M
         return ""
     best, second = by_pace[:2]
     assert best.speed and second.speed
-    lead = f"Fastest {where}: {names[best.id]}, {number_text(best.speed.value)} tokens/s"
+    lead = f"Fastest {where}: {names[best.id]}, {best.speed.text()} tokens/s"
     if best.barred.startswith(BY_DESIGN):
         lead += ", in another training by design"
     if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.quantiles import range_quantile, t_quantile
 from distbench.analysis.rounds import Trials, effects
+from distbench.units import number_text
 
 CONFIDENCE = 0.95
 _UNKNOWN = 100.0
@@ -43,6 +44,15 @@ class Interval:
     def high(self) -> float:
         """Upper end; the value itself if the spread is unknown."""
         return self.value * math.exp(self.half or 0.0)
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance of the ends; 0 if the spread is unknown."""
+        return (self.high - self.low) / 2
+
+    def text(self, value: float | None = None) -> str:
+        """The number, or another *value* next to it, with the digits that the interval allows."""
+        return number_text(self.value if value is None else value, self.half_width)
 
     def to_json(self) -> dict[str, float | None]:
         """The value and its ends, null if the spread is unknown."""

@@ -25,6 +25,7 @@ from distbench.strategies.base import DDP
 from distbench.strategies.description import ByDesign
 from distbench.suite.cost import Cost
 from distbench.trial import log_file
+from distbench.units import number_text
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class Estimate:
     """A number over the trials of a case. The trial is the sample, never the step."""
 
     value: float
-    """Median over trials; of a pace (``PACE``), what ``interval`` says."""
+    """Median over trials; of a pace (``PACE``), what ``interval`` says; of a peak, the largest."""
     low: float
     """Smallest trial."""
     high: float
@@ -69,6 +70,8 @@ class Estimate:
     """Round of each trial."""
     interval: Interval | None = None
     """Of a pace that can be in a ratio: its mean with the differences between rounds taken out."""
+    is_peak: bool = False
+    """Whether it says how much a device must hold: then ``value`` is that of the largest trial."""
 
     @property
     def over_trials(self) -> Estimate:
@@ -78,16 +81,24 @@ class Estimate:
         return dataclasses.replace(self, value=statistics.median(self.trials), interval=None)
 
     @property
+    def text(self) -> str:
+        """``value`` with the digits that its interval allows."""
+        return self.interval.text() if self.interval else number_text(self.value)
+
+    @property
     def ends(self) -> tuple[float, float]:
         """Ends of the interval, or else of the range over trials."""
         return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
 
     @property
     def spread(self) -> float | None:
-        """Half the width of the interval, or else of the range, over the value; None from one trial."""
+        """Half the width of the interval, or else of the range, over the value.
+
+        None: of one trial, and of a peak.
+        """
         if self.interval is not None:
             return None if self.interval.half is None else math.expm1(self.interval.half)
-        if self.n < 2 or not self.value:
+        if self.n < 2 or not self.value or self.is_peak:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
 
@@ -257,7 +268,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
     reason = f"{row.failed} of {row.trials + row.failed} trials failed: {row.reason}" if row.failed else ""
     sound = [record for record in good if not record.degraded]
     counted = sound or good
-    values = _estimates(counted, list(row.columns))
+    values = _estimates(counted, row.columns)
     return dataclasses.replace(
         row,
         status=Status.MEASURED,
@@ -281,13 +292,20 @@ def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:
     return columns
 
 
-def _estimates(records: list[Record], names: list[str]) -> dict[str, Estimate]:
+def _estimates(records: list[Record], columns: dict[str, dict[str, Any]]) -> dict[str, Estimate]:
     estimates = {}
-    for name in names:
+    for name, column in columns.items():
         if values := numbers(record.values.get(name) for record in records):
-            middle = statistics.median(values)
-            rounds = tuple(record.round for record in records if numbers([record.values.get(name)]))
-            estimates[name] = Estimate(middle, min(values), max(values), len(values), tuple(values), rounds)
+            is_peak = (column["unit"], column["over_ranks"]) == ("B", "max")
+            estimates[name] = Estimate(
+                max(values) if is_peak else statistics.median(values),
+                min(values),
+                max(values),
+                len(values),
+                tuple(values),
+                tuple(record.round for record in records if numbers([record.values.get(name)])),
+                is_peak=is_peak,
+            )
     return estimates
 
 

@@ -19,7 +19,7 @@ from distbench.case import Axis
 from distbench.grouping import grouped
 from distbench.report.overview import spread_text
 from distbench.report.sheet import PERCENT, Cell, Field
-from distbench.report.view import measured_cell
+from distbench.report.view import measured_cell, rate_cell
 from distbench.units import bytes_text, count_text, number_text
 
 _LONGEST_NAME = 44
@@ -158,10 +158,6 @@ def _shown(column: Column, row: CaseSummary, most: float) -> Shown:
     return Shown(column.field.text(cell), cell.value, share, look)
 
 
-def _read(name: str) -> Callable[[CaseSummary], Cell]:
-    return lambda row: measured_cell(row, name)
-
-
 def _speed(row: CaseSummary) -> Cell:
     cell = measured_cell(row, THROUGHPUT)
     return Cell(cell.value, spread_text(row, THROUGHPUT, number_text, digits=1), cell.reason)
@@ -185,7 +181,7 @@ def _trials(row: CaseSummary) -> Cell:
 def _price(run: AnalysedRun) -> list[Column]:
     cost = cost_of(run.info.suite)
     heading = f"{cost.currency} per 1e9 tokens" if cost else ""
-    return [_column(PER_BILLION, heading, up=False, format=number_text)] if cost else []
+    return [_rate(PER_BILLION, heading, up=False)] if cost else []
 
 
 def _headroom(run: AnalysedRun) -> Column:
@@ -227,9 +223,14 @@ def _verdicts(run: AnalysedRun) -> list[Column]:
 def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> Column:
     """A column of the records' own, under a heading that leaves room for others."""
     text = more.pop("format", None)
-    return Column(
-        Field(name, heading, "", unit, "higher" if up else "lower", format=text), _read(name), **more
-    )
+    field = Field(name, heading, "", unit, "higher" if up else "lower", format=text)
+    return Column(field, lambda row: measured_cell(row, name), **more)
+
+
+def _rate(name: str, heading: str, *, up: bool) -> Column:
+    """A column of a rate, or of a price, with the digits that its interval allows."""
+    field = Field(name, heading, "", better="higher" if up else "lower")
+    return Column(field, lambda row: rate_cell(row, name))
 
 
 _RELATIVE = Column(
@@ -238,7 +239,7 @@ _RELATIVE = Column(
 )
 _PACE = (
     Column(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
-    _column("tokens_per_s_per_device", "per device", up=True, format=number_text),
+    _rate("tokens_per_s_per_device", "per device", up=True),
     _column("mfu", "MFU", up=True, format=PERCENT),
     _RELATIVE,
 )
@@ -247,7 +248,7 @@ _STEP_COLUMNS = (
     _column("step_s", "step", "s", up=False, barred=True),
     Column(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
     _column(COMMUNICATION, "comm./step", "B", up=False, folded=True),
-    _column("energy_per_token", "J/token", up=False, format=number_text),
+    _rate("energy_per_token", "J/token", up=False),
     _column(LOSS, "final loss", up=False, format="{:.4f}".format, folded=True),
     Column(Field("trials", "trials", better="higher", format="{:,}".format), _trials),
 )

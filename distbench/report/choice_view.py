@@ -82,16 +82,16 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
 def _row(one: Candidate, choice: Choice) -> Row:
     assert one.speed is not None
     mark = "> " if one is choice.pick else "= " if one in choice.alike else "  "
-    speed, ends = one.speed.to_json(), f"{number_text(one.speed.low)}–{number_text(one.speed.high)}"
+    speed, ends = one.speed.to_json(), f"{one.speed.text(one.speed.low)}–{one.speed.text(one.speed.high)}"
     return Row(
         {
             "case": Cell(one.name, f"{mark}{one.name}"),
-            "tokens_per_s": one.speed.value,
+            "tokens_per_s": Cell(one.speed.value, one.speed.text()),
             "low": speed["low"],
             "high": speed["high"],
             "interval": Cell(None, ends if one.speed.half is not None else ""),
             "memory_bytes": one.memory,
-            "joules_per_token": one.joules.value if one.joules else None,
+            "joules_per_token": Cell(one.joules.value, one.joules.text()) if one.joules else None,
         },
         tone="best" if one is choice.pick else "",
     )

@@ -99,5 +99,7 @@ def _marks(placed: Sequence[tuple[int, Pair, Change]], look: dict[str, Any]) -> 
 
 
 def _facts(change: Change) -> list[str]:
-    before, after = (value_text(side.value, change.unit) for side in (change.before, change.after))
+    before, after = (
+        value_text(side.value, change.unit, side.half_width) for side in (change.before, change.after)
+    )
     return [f"{before} before", f"{after} after", f"{change.ratio.value:.3f}, {change.word}"]

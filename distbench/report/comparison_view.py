@@ -234,7 +234,9 @@ def _count(pairs: Sequence[Pair]) -> str:
         *([f"{words['unknown']} with unknown spread"] if words["unknown"] else []),
     ]
     name, furthest = max(changes, key=lambda pair: abs(pair[1].ratio.value - 1))
-    old, new = (value_text(side.value, furthest.unit) for side in (furthest.before, furthest.after))
+    old, new = (
+        value_text(side.value, furthest.unit, side.half_width) for side in (furthest.before, furthest.after)
+    )
     return (
         f"Throughput of {len(changes)} cases: {', '.join(counts)}; largest change {one_line(name)}, "
         f"{old} before and {new} now."

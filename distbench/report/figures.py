@@ -226,7 +226,7 @@ def facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
     lines = ["; ".join([row.status, *(verdict.word for verdict in row.verdicts.values())])]
     if (throughput := row.values.get(THROUGHPUT)) is not None:
         among = f" ({number_text(throughput.low)} to {number_text(throughput.high)})"
-        lines.append(f"{number_text(throughput.value)} tokens/s{among if throughput.n > 1 else ''}")
+        lines.append(f"{throughput.text} tokens/s{among if throughput.n > 1 else ''}")
     if row.relative is not None:
         lines.append(f"{row.relative:.2f} × ddp")
     for column, words in ((MEMORY, "at the peak of a rank"), (COMMUNICATION, "communicated per step")):

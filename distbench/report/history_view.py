@@ -190,9 +190,9 @@ def _change_json(series: CaseHistory, change: LevelChange) -> dict[str, Any]:
 
 def _caption(made: History) -> str:
     steps = (
-        "Each run is one point, the median over its trials; a break is where the environment changed, and "
-        f"steps are looked for between breaks only, with {LEAST_POINTS} runs or more on each side and of "
-        f"{100 * made.least:.3g}% or more."
+        "Each run is one point, the median over its trials (of memory, the largest); a break is where the "
+        f"environment changed, and steps are looked for between breaks only, with {LEAST_POINTS} runs or "
+        f"more on each side and of {100 * made.least:.3g}% or more."
     )
     added = (
         " since: what all changes add up to in the environment of the last run, the first level against the "

@@ -26,7 +26,8 @@ def page(run: AnalysedRun) -> str:
         *(folded(kind.capitalize(), bullets(judgements(run, kind))) for kind in run.kinds),
         folded("Failed or unsupported here", bullets(failures(run))),
         f"<sub>run {escaped(info.run_id)}, {escaped(info.created)}, distbench {escaped(info.version)}; "
-        "speeds: mean over trials ± half the 95% interval; else median ± half the range; "
+        "speeds: mean over trials ± half the 95% interval; peak memory: largest trial; "
+        "else median ± half the range; "
         "↑ higher, ↓ lower is better</sub>",
     )
 

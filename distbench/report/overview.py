@@ -14,12 +14,12 @@ from distbench.grouping import grouped
 from distbench.record import NOT_LAUNCHED, Status
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.tone import Tone
-from distbench.report.view import CASE, case_cells, measured_cell
+from distbench.report.view import CASE, case_cells, measured_cell, rate_cell
 from distbench.units import number_text
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
-    "ddp at the same world size; peak mem: most bytes of tensors on any rank, lower is better; "
+    "ddp at the same world size; peak mem: most bytes of tensors on any rank in any trial, lower is better; "
     "comm/step: payload of a rank's collectives per step, lower is better; loss: of the last timed step; "
     "1/3 ok: measured trials, of all; *: measured on a noisy machine, not compared; –: not known, "
     "see distbench show --json for the reason."
@@ -35,7 +35,7 @@ FIELDS = (
     Field("status", "status", "How the case ended.", type="varchar"),
     Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
     Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
-    Field(MEMORY, "peak mem", "Peak memory of the rank with the highest peak.", "B", "lower"),
+    Field(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
     Field(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
     Field(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
 )
@@ -59,12 +59,16 @@ def sheet(run: AnalysedRun) -> Sheet:
     return Sheet(one_line(title), _CAPTION, (*FIELDS, price) if cost else FIELDS, tuple(rows))
 
 
-def spread_text(row: CaseSummary, column: str, text: Callable[[float], str], digits: int = 0) -> str:
-    """*column* with half its interval, or else half the range of its trials; empty if it is absent."""
+def spread_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
+    """*column* with half its interval, or else half the range of its trials; empty if it is absent.
+
+    Args:
+        text: Of a value with half the width of its interval, 0 if it has none.
+    """
     estimate = row.values.get(column)
     if estimate is None:
         return ""
-    known = text(estimate.value)
+    known = text(estimate.value, estimate.interval.half_width if estimate.interval else 0.0)
     return known if estimate.spread is None else f"{known} ±{estimate.spread:.{digits}%}"
 
 
@@ -80,7 +84,8 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
             "status": Cell(row.status, _status(row)),
             THROUGHPUT: Cell(speed.value, spread_text(row, THROUGHPUT, _speed), speed.reason),
             "relative": Cell(row.relative, reason=row.relative_absent),
-            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS, PER_BILLION)},
+            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
+            PER_BILLION: rate_cell(row, PER_BILLION),
         },
         group,
     )
@@ -111,6 +116,6 @@ def _status(row: CaseSummary) -> str:
     return ("differs" if row.differs else word) + ("*" if row.degraded else "")
 
 
-def _speed(value: float) -> str:
+def _speed(value: float, half: float) -> str:
     # ten million and more does not fit next to its spread
-    return f"{value / 1e6:,.1f} M" if value >= 1e7 else number_text(value)
+    return f"{number_text(value / 1e6, half / 1e6)} M" if value >= 1e7 else number_text(value, half)

@@ -92,7 +92,7 @@ def render(run: AnalysedRun) -> str:
 def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
     # what stands over a column need not stand in each of its cells
     shown = plain(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
-    return spread_text(row, name, lambda value: value_text(value, shown), digits=1) or ABSENT
+    return spread_text(row, name, lambda value, half: value_text(value, shown, half), digits=1) or ABSENT
 
 
 def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distbench.analysis.choice import Candidate, Wish, choose
 from distbench.analysis.run import AnalysedRun
 from distbench.report.figures import Style
-from distbench.units import bytes_text, count_text, number_text, parse_bytes
+from distbench.units import bytes_text, count_text, parse_bytes
 
 WIDTH, HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46
@@ -138,7 +138,7 @@ def _around(values: Sequence[float], start: float, end: float) -> Axis:
 
 def _mark(one: Candidate, memory: Axis, speed: Axis, color: str, picked: bool) -> Mark:
     assert one.speed and one.memory
-    facts = f"{number_text(one.speed.value)} tokens/s, {bytes_text(one.memory)}"
+    facts = f"{one.speed.text()} tokens/s, {bytes_text(one.memory)}"
     y, low, high = (
         round(speed.place(value), 1) for value in (one.speed.value, one.speed.low, one.speed.high)
     )

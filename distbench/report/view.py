@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import registry
@@ -87,6 +87,12 @@ def measured_cell(row: CaseSummary, column: str) -> Cell:
     """Cell of *column* over the trials of a case, or of why there is none."""
     estimate = row.values.get(column)
     return Cell(None, reason=row.absent.get(column, "")) if estimate is None else Cell(estimate.value)
+
+
+def rate_cell(row: CaseSummary, column: str) -> Cell:
+    """As ``measured_cell``, with the digits that the interval of a rate, or of a price, allows."""
+    cell = measured_cell(row, column)
+    return cell if cell.value is None else replace(cell, text=row.values[column].text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, ranked
 from distbench.report.overview import spread_text
 from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.report.view import CASE, View, case_cells, rate_cell
 from distbench.units import number_text
 
 
@@ -50,5 +50,5 @@ class CostView(View):
 
 def _row(row: CaseSummary) -> Row:
     speed = Cell(row.values[THROUGHPUT].value, spread_text(row, THROUGHPUT, number_text))
-    amounts = {name: measured_cell(row, name) for name in (PER_BILLION, HOURS, WHOLE)}
+    amounts = {name: rate_cell(row, name) for name in (PER_BILLION, HOURS, WHOLE)}
     return Row({**case_cells(row.case), THROUGHPUT: speed, **amounts})

@@ -139,7 +139,7 @@ def _row(series: Scaling, point: ScalingPoint) -> Row:
             "case_id": point.row.case.id,
             "kind": series.kind,
             "devices": point.world_size,
-            "tokens_per_s": speed.value,
+            "tokens_per_s": Cell(speed.value, speed.text),
             "lowest": speed.low,
             "highest": speed.high,
             "trials": speed.n,

@@ -15,7 +15,7 @@ from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.cards import card_of
 from distbench.strategies.description import TAKE_IT, Card, Claim
-from distbench.units import bytes_text, count_text, number_text, percent_text
+from distbench.units import bytes_text, count_text, percent_text
 
 _MOVED, _KEPT = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"
@@ -158,7 +158,7 @@ def _told(branch: Branch, first: Branch) -> str:
         return "no measured case fits"
     slower = 1 - branch.pick.speed.value / first.pick.speed.value
     behind = f", {percent_text(slower)} slower" if slower >= 0.005 else ""
-    return f"{number_text(branch.pick.speed.value)} tokens/s{behind}"
+    return f"{branch.pick.speed.text()} tokens/s{behind}"
 
 
 def _shown(row: CaseSummary, card: Card, style: Style, is_picked: bool) -> ShownCard:
@@ -171,7 +171,7 @@ def _shown(row: CaseSummary, card: Card, style: Style, is_picked: bool) -> Shown
         is_picked,
         [claim for claim in card.claims if claim.aspect == TAKE_IT],
         [_fact(row, claim) for claim in claims],
-        f"{number_text(_speed(row))} tokens/s{relative}" if _speed(row) else "",
+        f"{row.values[THROUGHPUT].text} tokens/s{relative}" if _speed(row) else "",
     )
 
 

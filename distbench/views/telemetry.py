@@ -10,10 +10,11 @@ from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.grouping import gathered
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
-from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.report.view import CASE, View, case_cells, measured_cell, rate_cell
 from distbench.units import number_text
 
 _MOST_REASONS = 3
+_ENERGY = "energy_per_token"
 
 
 def _giga(value: float) -> str:
@@ -32,7 +33,7 @@ _COLUMNS = (
     Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_giga),
     Field("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
     Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=number_text),
-    Field("energy_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text),
+    Field(_ENERGY, "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text),
     Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_giga),
     Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=number_text),
     Field("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
@@ -79,6 +80,7 @@ def _row(row: CaseSummary) -> Row:
             "disturbed": Cell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}"),
             "trials": row.trials,
             **{name: measured_cell(row, name) for name in _NAMES},
+            _ENERGY: rate_cell(row, _ENERGY),
         }
     )
 

@@ -16,7 +16,7 @@ from distbench.grouping import grouped
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
 from distbench.report.labels import beside_marks
 from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.view import CASE, View, case_cells
+from distbench.report.view import CASE, View, case_cells, rate_cell
 from distbench.units import count_text, number_text
 
 _MOST_FRONTS = 6
@@ -36,15 +36,21 @@ class ThroughputView(View):
     is_behind = True
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
-        "median. front: no case on the same number of devices is both faster and smaller. A case that "
-        "differs by design and was not seen to converge as well is on no front."
+        "the largest trial. front: no case on the same number of devices is both faster and smaller. A case "
+        "that differs by design and was not seen to converge as well is on no front."
     )
     fields = (
         *CASE,
         Field("tokens_per_s", "tokens/s", "Mean over trials.", "tokens/s", "higher", format=number_text),
         Field("lowest", "lowest", "Slowest trial.", "tokens/s", "higher", format=number_text),
         Field("highest", "highest", "Fastest trial.", "tokens/s", "higher", format=number_text),
-        Field("memory_peak", "memory", "Peak memory of the rank with the highest peak.", "B", "lower"),
+        Field(
+            "memory_peak",
+            "memory",
+            "Peak memory of any rank in any trial.",
+            "B",
+            "lower",
+        ),
         Field("efficiency", "efficiency", "Scaling efficiency.", "", "higher", format="{:.2f}".format),
         Field("front", "front", "Whether it is on the Pareto front of its device count.", type="boolean"),
     )
@@ -58,7 +64,7 @@ class ThroughputView(View):
                 Row(
                     {
                         **case_cells(row.case, names[row.case.id]),
-                        "tokens_per_s": row.values[THROUGHPUT].value,
+                        "tokens_per_s": rate_cell(row, THROUGHPUT),
                         "lowest": row.values[THROUGHPUT].low,
                         "highest": row.values[THROUGHPUT].high,
                         "memory_peak": row.values[MEMORY].value,

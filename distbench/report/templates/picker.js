@@ -75,9 +75,30 @@
     return { pick, alike: same, ranked: order, leftOut };
   }
 
-  function numberText(value) {
+  // how many decimals show so many digits of a value
+  function places(value, digits) {
+    return value === 0 ? 0 : digits - 1 - Math.floor(Math.log10(Math.abs(value)));
+  }
+
+  // as number_text of units.py: two digits of half the width of the interval, if there is one
+  function numberText(value, half) {
+    if (half > 0) {
+      const shown = Math.min(places(half, 2), Math.abs(value) >= 100 ? 0 : places(value, 3));
+      const step = Math.pow(10, Math.max(0, -shown));
+      const rounded = Math.round(value / step) * step;
+      const decimals = Math.max(0, shown);
+      return (shown < 0 ? rounded : value).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+    }
     if (Math.abs(value) >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US");
     return String(Number(value.toPrecision(3)));
+  }
+
+  function halfWidth(interval) {
+    return interval[1] === null ? 0 : interval[0] * Math.sinh(interval[1]);
+  }
+
+  function rateText(interval) {
+    return interval === null ? "–" : numberText(interval[0], halfWidth(interval));
   }
 
   function bytesText(value) {
@@ -92,7 +113,7 @@
   function range(interval) {
     if (interval === null || interval[1] === null) return "–";
     const [value, half] = interval;
-    return numberText(value * Math.exp(-half)) + " to " + numberText(value * Math.exp(half));
+    return [-half, half].map((end) => numberText(value * Math.exp(end), halfWidth(interval))).join(" to ");
   }
 
   function value(name) {
@@ -128,7 +149,7 @@
     const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
     const others = choice.alike.length - 1;
     const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest of those within " + 100 * data.margin + "% of the best cautious estimate.";
-    return "Train with " + pick.name + ": " + numberText(pick.speed[0]) + " tokens/s, " + memory + "." + noise;
+    return "Train with " + pick.name + ": " + rateText(pick.speed) + " tokens/s, " + memory + "." + noise;
   }
 
   function standing(one, choice) {
@@ -149,11 +170,11 @@
     link.href = "#case-" + one.id;
     link.appendChild(document.createElement("bdi")).textContent = one.name;
     const cells = [
-      one.speed === null ? "–" : numberText(one.speed[0]),
+      rateText(one.speed),
       range(one.speed),
       one.memory === null ? "–" : bytesText(one.memory),
     ];
-    if (energy) cells.push(one.joules === null ? "–" : numberText(one.joules[0]));
+    if (energy) cells.push(rateText(one.joules));
     cells.forEach((text) => {
       const cell = line.appendChild(document.createElement("td"));
       cell.className = "n";
