@@ -198,6 +198,27 @@ def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite: Callable[.
     assert shown.count("MiB of its peak come and go within the phase backward, so no other column") == 1
 
 
+HOARDING = """
+workload: {user: {model: "small:Hoards", length: 32}}
+data: text
+batch: {global_batch_size: 16}
+strategies: [ddp]
+world_sizes: [2]
+measure: {warmup: 2, steps: 8, trials: 1, profile_steps: 0}
+metrics: [memory, steptime]
+"""
+
+
+def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callable[..., Finished]) -> None:
+    finished = run_suite(HOARDING)
+    shown = " ".join(call("show", str(finished.folder)).stdout.split())
+    # logits of 8 rows of 32 tokens and 256 classes in fp32, after each of ten steps
+    assert (
+        "ddp/ws2/mb8: memory grows by 256 KiB with every step, to 2.50 MiB after 10: something keeps" in shown
+    )
+    assert "ddp/ws2/mb8: rank 0 alone needs" in shown
+
+
 def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite: Callable[..., Finished]) -> None:
     text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
     finished = run_suite(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from distbench.analysis import border, environments, idle
+from distbench.analysis import border, environments, idle, step_drift
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
@@ -18,7 +18,6 @@ from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
 from distbench.gpu_facts import lowered
 from distbench.grouping import gathered, grouped
-from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import NOT_LAUNCHED, Status, round_text
 from distbench.record.contents import damage_text
@@ -211,7 +210,7 @@ def _diagnosis(run: AnalysedRun) -> list[str]:
     moved = [(row, found) for row in measured if row.detail and (found := volume(row.detail))]
     affected = {
         "steps were still speeding up during timing; increase measure.warmup": [
-            row for row in measured if _is_unsettled(row)
+            row for row in measured if step_drift.is_unsettled(row)
         ],
         "gradients are all-reduced instead of reduce-scattered: the same traffic as plain data parallelism, "
         "plus an all-gather": [row for row, found in moved if found.reduces_whole],
@@ -222,6 +221,7 @@ def _diagnosis(run: AnalysedRun) -> list[str]:
     sentences = [
         f"{listed([names[row.case.id] for row in rows])}: {text}." for text, rows in affected.items() if rows
     ]
+    sentences += step_drift.sentences(measured, names)
     sentences += _held_back(run, measured, names)
     sentences += [each.sentence for each in run.stragglers]
     # what is said of ranks over all trials needs not be said of one of them
@@ -239,13 +239,6 @@ def _held_back(run: AnalysedRun, measured: Sequence[CaseSummary], names: Mapping
         more = f"; so {'is' if len(others) == 1 else 'are'} {listed(others)}" if others else ""
         sentences.append(f"{names[worst]} is {most.sentence}{more}.")
     return sentences
-
-
-def _is_unsettled(row: CaseSummary) -> bool:
-    chances, changes = row.values.get("drift_p"), row.values.get("drift")
-    if not chances or not changes:
-        return False
-    return are_unsettled(changes.trials, chances.trials)
 
 
 def _imbalance(row: CaseSummary, name: str) -> str:

@@ -78,7 +78,7 @@ class ScalingView(View):
 
     def sheet(self, run: AnalysedRun) -> Sheet:
         rows = [_row(each, point) for each in run.scaling for point in each.points]
-        notes = [] if rows else ["No case was measured both on one device and on more."]
+        notes = [] if rows else ["No case was measured both on one device and on more; add 1 to world_sizes."]
         kinds = {each.kind for each in run.scaling}
         defined = [text for kind, text in DEFINITIONS.items() if kind in kinds]
         caption = " ".join([*defined, self.caption])

@@ -32,6 +32,11 @@ def unsettled(values: Sequence[float]) -> bool:
     return are_unsettled([change(values)], [falling(values)])
 
 
+def are_slowing(changes: Sequence[float], chances: Sequence[float]) -> bool:
+    """Whether the trials of a case became slower and slower, judged as ``are_unsettled`` judges it."""
+    return are_unsettled([-change for change in changes], [1 - chance for chance in chances])
+
+
 def are_unsettled(changes: Sequence[float], chances: Sequence[float]) -> bool:
     """Whether the trials of a case were still becoming faster, by the ``change`` and ``falling`` of each.
 

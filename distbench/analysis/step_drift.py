@@ -1,0 +1,136 @@
+"""Steps that change while they are timed, in memory or in time; a rank that needs far more than others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import listed
+from distbench.grouping import grouped
+from distbench.metrics.steptime.drift import are_slowing, are_unsettled
+from distbench.record import Record
+from distbench.units import bytes_text
+
+_GROWN = 0.05
+"""What steps left behind is worth a sentence from this fraction of the peak of the counted step on."""
+_SLACK = 1.25
+"""Steps may leave a little less than the counted one did, and that is growth all the same."""
+_APART = 2.0
+"""A rank stands out if its peak is so many times the highest of all others."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Tensors that every step leaves behind."""
+
+    per_step: float
+    """Bytes."""
+    total: float
+    """Bytes that the steps before the counted one had left."""
+    steps: int
+    """Those steps."""
+
+
+def growth(record: Record | None) -> Growth | None:
+    """What each step of *record* leaves behind, on the rank where that is most; None: nothing to speak of.
+
+    The counted step leaves something, and no kind explains at least as much for each step before it when it
+    begins. What is allocated once is only the latter, what is kept for one step only the former.
+    """
+    rows = record.tables.get("memory", []) if record else []
+    if record is None or not (steps := _steps_before(record)):
+        return None
+    found = []
+    for counted in grouped((row for row in rows if "rank" in row), lambda row: int(row["rank"])).values():
+        ends = [row for row in counted if row.get("phase") == "step"]
+        left = float(ends[-1].get("activations") or 0) if ends else 0.0
+        before = max((float(row.get("other") or 0) for row in counted), default=0.0)
+        peak = max((float(row.get("peak") or 0) for row in counted), default=0.0)
+        if _GROWN * peak < left * steps < _SLACK * before:
+            found.append(Growth(left, left * steps, steps))
+    return max(found, key=lambda each: each.total, default=None)
+
+
+def _steps_before(record: Record) -> int:
+    """Steps of a rank before the counted one: warm-up, and timed."""
+    each = (record.warmup_losses, record.samples.get("step_s", []))
+    return sum(len(ranks[0]) for ranks in each if ranks)
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """The one rank that needs far more memory than all others; in bytes."""
+
+    rank: int
+    peak: float
+    others: float
+    """Highest peak of the other ranks."""
+
+
+def outstanding(record: Record | None) -> Outstanding | None:
+    """The rank of *record* with at least twice the peak of any other; None: there is none."""
+    samples = record.samples.get("memory_peak", []) if record else []
+    peaks = sorted(((ranks[0] or 0.0, rank) for rank, ranks in enumerate(samples) if ranks), reverse=True)
+    if len(peaks) < 2 or not peaks[1][0] or peaks[0][0] < _APART * peaks[1][0]:
+        return None
+    return Outstanding(peaks[0][1], peaks[0][0], peaks[1][0])
+
+
+def is_unsettled(row: CaseSummary) -> bool:
+    """Whether steps were still speeding up during timing."""
+    return _drifts(row, are_unsettled)
+
+
+def is_slowing(row: CaseSummary) -> bool:
+    """Whether steps became slower and slower during timing."""
+    return _drifts(row, are_slowing)
+
+
+def _drifts(row: CaseSummary, test: Callable[[Sequence[float], Sequence[float]], bool]) -> bool:
+    chances, changes = row.values.get("drift_p"), row.values.get("drift")
+    return bool(chances and changes and test(changes.trials, chances.trials))
+
+
+def sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
+    """Each finding once: the case with most of it, and which others have it too."""
+    grown = {row.case.id: found for row in measured if (found := growth(row.detail))}
+    leaking = [row for row in measured if row.case.id in grown]
+    if leaking:
+        row = max(leaking, key=lambda each: grown[each.case.id].total)
+        slower = f" Steps become slower{_by(row)}." if is_slowing(row) else ""
+        yield f"{_grown(grown[row.case.id], names[row.case.id])}{_others(leaking, row, names)}.{slower}"
+    if slowing := [row for row in measured if is_slowing(row) and row not in leaking]:
+        row = max(slowing, key=lambda each: each.values["drift"].value)
+        yield (
+            f"{names[row.case.id]}: steps became slower during timing{_by(row)}: their work grows, or the "
+            f"machine slows down (distbench show --view telemetry){_others(slowing, row, names)}."
+        )
+    yield from _alone(measured, names)
+
+
+def _grown(found: Growth, name: str) -> str:
+    return (
+        f"{name}: memory grows by {bytes_text(found.per_step)} with every step, to {bytes_text(found.total)} "
+        f"after {found.steps}: something keeps tensors of each step, such as a list of losses or logits"
+    )
+
+
+def _alone(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
+    found = [(row, one) for row in measured if (one := outstanding(row.detail))]
+    if found:
+        row, one = max(found, key=lambda pair: pair[1].peak / pair[1].others)
+        others = _others([each for each, _ in found], row, names)
+        yield (
+            f"{names[row.case.id]}: rank {one.rank} alone needs {bytes_text(one.peak)}, any other rank "
+            f"{bytes_text(one.others)} at most{others}."
+        )
+
+
+def _by(row: CaseSummary) -> str:
+    return f", by {row.values['drift'].value:.0%} of the median step from the first to the last"
+
+
+def _others(rows: Sequence[CaseSummary], but: CaseSummary, names: Mapping[str, str]) -> str:
+    others = [names[row.case.id] for row in rows if row is not but]
+    return f"; likewise {listed(others, most=3)}" if others else ""
