@@ -84,6 +84,18 @@ def test_what_failed_or_was_disturbed_is_left_out_with_why():
     assert why["fsdp"] == "measured on a noisy machine: others computed"
 
 
+def test_a_reason_against_several_cases_is_told_once():
+    noisy = [
+        replace(each, degraded="others computed") for each in (*trials(FSDP, 5000), *trials(ZERO2, 6000))
+    ]
+    found = answer(run_of(*noisy, *trials(DDP, 1000, 1010)), Wish())
+    (told,) = [each for each in found.reasons if "others computed" in each]
+    assert told.startswith("zero2, fsdp were faster, but are not recommended: measured on a noisy machine")
+    without = answer(run_of(*noisy), Wish())
+    assert "2 of 2 cases: measured on a noisy machine: others computed." in without.headline
+    assert not any("not recommended" in each for each in without.reasons)
+
+
 def test_what_did_other_work_is_never_taken():
     told = {"optimizer": {"class": "torch.optim.adamw.AdamW", "lr": 0.001, "eps": 1e-8}}
     other = {"optimizer": {"class": "torch.optim.adamw.AdamW", "lr": 0.001, "eps": 1e-3}}

@@ -14,6 +14,7 @@ from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
+from distbench.grouping import grouped
 from distbench.units import bytes_text, count_text, percent_text, ratio_texts
 
 _MOST_TURNS = 3
@@ -151,10 +152,15 @@ def _why_none(choice: Choice) -> str:
     if not reasons:
         return f"no case of {choice.wish.work or 'this work'} in {choice.wish.precision}"
     # each case that differs does so by numbers of its own, so that whole sentences would not add up
-    ((kind, count),) = Counter(map(_kind, reasons)).most_common(1)
+    kind, count = _commonest(reasons)
     alike = [why for why in reasons if _kind(why) == kind]
     example = alike[0] if len(set(alike)) == 1 else f"{kind}; the first: {alike[0]}"
     return alike[0] if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {example}"
+
+
+def _commonest(reasons: Sequence[str]) -> tuple[str, int]:
+    """The most frequent kind of *reasons*, and how many are of it."""
+    return Counter(map(_kind, reasons)).most_common(1)[0]
 
 
 def _kind(reason: str) -> str:
@@ -276,13 +282,25 @@ def _price(run: AnalysedRun, pick: Candidate) -> list[str]:
 
 
 def _barred(choice: Choice) -> list[str]:
-    """Cases that were faster but are not recommended, with the reason."""
+    """Cases that were faster but are not recommended, with the reason; of no pick, but for what that said."""
     pick = choice.pick
     pace = pick.speed.value if pick and pick.speed else 0.0
-    barred = [(one.speed.value, one) for one, why in choice.left_out if one.speed and one.barred == why]
-    faster = sorted((pair for pair in barred if pair[0] > pace), key=lambda pair: -pair[0])
-    verb = "was faster, but is" if pick else "is"
-    return [f"{one.name} {verb} not recommended: {one.barred}." for _, one in faster[:_MOST_BARRED]]
+    told = "" if pick or not choice.left_out else _commonest([why for _, why in choice.left_out])[0]
+    barred = [
+        (one.speed.value, one)
+        for one, why in choice.left_out
+        if one.speed and one.speed.value > pace and one.barred == why and _kind(why) != told
+    ]
+    by_reason = grouped(sorted(barred, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
+    return [
+        f"{listed([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: {why}."
+        for why, same in [*by_reason.items()][:_MOST_BARRED]
+    ]
+
+
+def _verb(count: int, is_faster: bool) -> str:
+    was, is_ = ("was", "is") if count == 1 else ("were", "are")
+    return f"{was} faster, but {is_}" if is_faster else is_
 
 
 def _doubts(pick: Candidate, run: AnalysedRun) -> list[str]:

@@ -86,7 +86,8 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     if not row.measured:
         return f"{row.status}: {one_line(row.reason)}" if row.reason else row.status
     if voided := [verdict for verdict in row.verdicts.values() if verdict.voids]:
-        return f"{voided[0].kind}: {one_line(voided[0].sentence)}"
+        # with what it rests on where verdicts are told
+        return f"{voided[0].kind}: {one_line(voided[0].sentence.partition('; ')[0])}"
     # what can't be compared is a doubt, mentioned next to the answer, not a failure
     if unfair := [each for each in differences if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"

@@ -407,4 +407,4 @@ def _by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]
     for same in grouped(judged, lambda pair: (pair[1].sentence, pair[1].voids)).values():
         names = listed([one_line(row.case.name) for row, _ in same])
         verdict = same[0][1]
-        yield f"{names}: {one_line(verdict.sentence)}{'; not compared' if verdict.voids else ''}"
+        yield f"{names}: {one_line(verdict.sentence, _LONGEST)}{'; not compared' if verdict.voids else ''}"
