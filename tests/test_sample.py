@@ -20,10 +20,18 @@ from distbench.job import Job
 from distbench.plan import make
 from distbench.record.store import Run
 from distbench.report.page import render
+from distbench.report.view import views
 from distbench.suite import Suite
 from distbench.units import bytes_text
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
+EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts"}
+"""Views that such a run has nothing for."""
+AMBIGUOUS = {"other"}
+"""Columns whose names mean different things in two views: of memory, and of time."""
+WIDE = {"COLUMNS": "400"}
+NUMBER = re.compile(r"[-+]?\d[\d,.]*.{0,9}")
+"""A cell of a table that is a number with its unit."""
 DATA_BLOCK = re.compile(r'<script type="application/json" id="([^"]+)">(.*?)</script>', re.DOTALL)
 # prose of the data blocks: what a better word may change
 PROSE = {"doc", "facts", "hovertext", "hovertemplate", "title", "barred", "unknown"}
@@ -191,6 +199,53 @@ def rounded(value: float, interval: dict[str, float]) -> str:
     return f"{(Decimal(value) / places).to_integral_value() * places:,f}"
 
 
+@pytest.mark.parametrize("view", sorted(views()))
+def test_a_view_has_the_same_numbers_as_json_csv_sql_text_and_markdown(view: str) -> None:
+    told = json.loads(call_of("--view", view, "--json"))
+    names = [column["name"] for column in told["columns"]]
+    rows = [[row[name] for name in names] for row in told["rows"]]
+    assert rows or view in EMPTY
+    header, *lines = csv.reader(io.StringIO(call_of("--view", view, "--csv")))
+    assert header == names
+    assert [[*map(_of_csv, line, row)] for line, row in zip(lines, rows, strict=True)] == rows
+    done = call("query", f"select * from view_{view}", str(SAMPLE), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [[row[name] for name in names] for row in json.loads(done.stdout)] == rows
+    text = " ".join(call_of("--view", view, **WIDE).split())
+    cells = [cell for line in call_of("--view", view, "--md").splitlines() for cell in line.split(" | ")[1:]]
+    numbers = [cell for cell in (each.strip("| ") for each in cells) if NUMBER.fullmatch(cell)]
+    assert len(numbers) >= len(rows)
+    assert [cell for cell in numbers if cell not in text] == []
+
+
+def _of_csv(cell: str, like: Any) -> Any:
+    if isinstance(like, bool):
+        return cell == "true"
+    if isinstance(like, int | float):
+        return type(like)(cell)
+    return cell or None if like is None else cell
+
+
+def test_a_number_of_a_case_is_the_same_in_all_views() -> None:
+    cases = {each["case_id"]: each["values"] for each in json.loads(call_of("--json"))["cases"]}
+    shown: dict[tuple[str, str], set[float]] = {}
+    for view in views():
+        rows = json.loads(call_of("--view", view, "--json"))["rows"]
+        ids = [row.get("case_id") for row in rows]
+        # of one row a case: others are about ranks, steps or trials
+        if None not in ids and len(set(ids)) == len(ids):
+            for row in rows:
+                for name, value in row.items():
+                    if isinstance(value, float) and name not in AMBIGUOUS:
+                        shown.setdefault((row["case_id"], name), set()).add(value)
+    assert len(shown) > 100
+    assert {place: values for place, values in shown.items() if len(values) > 1} == {}
+    of_cases = [(place, cases[place[0]][place[1]]) for place in shown if place[1] in cases[place[0]]]
+    assert len(of_cases) > 40
+    for place, told in of_cases:
+        assert shown[place] == {told["interval"]["value"] if told["interval"] else told["value"]}, place
+
+
 def test_raw_trials_are_the_same_in_sql_json_and_records() -> None:
     sql = "select case_name, round, tokens_per_s, memory_peak from trials where status = 'measured'"
     done = call("query", sql, str(SAMPLE), "--format", "json")
@@ -209,7 +264,7 @@ def test_raw_trials_are_the_same_in_sql_json_and_records() -> None:
             assert row["tokens_per_s"] == record["values"]["tokens_per_s"]
 
 
-def call_of(*flags: str) -> str:
-    done = call("show", str(SAMPLE), *flags)
+def call_of(*flags: str, **variables: str) -> str:
+    done = call("show", str(SAMPLE), *flags, **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
