@@ -185,6 +185,16 @@ def test_a_baseline_that_is_a_run_and_a_commit_is_refused(command, tmp_path, mon
 
 
 @pytest.mark.train
+def test_plan_tells_a_long_reason_once(command, write):
+    text = SUITE.replace("[single, ddp]", "[fsdp: {sharding: [full, grad_op]}]").replace("[1]", "[2]")
+    code, output, errors = command("plan", write(f"{text}optimizer: {{name: sgd, lr: 0.1}}\n"))
+    assert (code, errors) == (0, "")
+    flat = " ".join(output.split())
+    assert flat.count("torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach") == 1
+    assert "unsupported: as fsdp/ws2/mb4/fp32" in flat
+
+
+@pytest.mark.train
 def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     file = write(SUITE.replace("ddp", "dp"))
     set_, out = ("--set", "measure.trials=2"), str(tmp_path / "out")

@@ -38,6 +38,8 @@ from distbench.units import ABSENT, count_text, duration_text
 _RUN = "RUN"
 # packages whose versions are told of another Python environment
 _TOLD = ("torch", "deepspeed")
+# a reason that is no longer stands at each case
+_SHORT = 60
 _OF_TRIALS = ("start", "build", "step", "trial")
 
 
@@ -219,10 +221,11 @@ def _print_foretold(planned: Plan) -> None:
 
 def _print_cases(suite: Suite, planned: Plan, expected: Expected) -> None:
     rows = [("CASE", "ID", "A TRIAL", "STATUS")]
-    rows += [
-        (item.case.name, item.case.id, _time_of(item, expected), _status(item, expected))
-        for item in planned.cases
-    ]
+    first: dict[str | None, str] = {}
+    for item in planned.cases:
+        name = first.setdefault(item.problem, item.case.name)
+        status = _status(item, expected) if name == item.case.name else _repeated(item, expected, name)
+        rows.append((item.case.name, item.case.id, _time_of(item, expected), status))
     is_timed = any(time not in ("", ABSENT) for _, _, time, _ in rows[1:])
     shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
     say("\n" + "\n".join(columns(shown)))
@@ -239,6 +242,12 @@ def _status(item: Planned, expected: Expected) -> str:
     if item.problem:
         return f"unsupported: {item.problem}"
     return expected.untimed.get(item.case.name, "planned")
+
+
+def _repeated(item: Planned, expected: Expected, first: str) -> str:
+    """The status of a case with the problem of the case *first*, whose reason stands there if it is long."""
+    text = _status(item, expected)
+    return f"unsupported: as {first}" if item.problem and len(item.problem) > _SHORT else text
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
