@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from evidence import check_record, differing, reference, rounding
 from records import case, measured
 
-from distbench.case import Case
-from distbench.case import Choice as Plugin
+from distbench.core.case import Case
+from distbench.core.case import Choice as Plugin
 from distbench.record import Record
 
 MIB = 2**20

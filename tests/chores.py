@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distbench.core.registry import PLUGIN_PATH
+from distbench.ipc.build_files import Item, write_items
 from distbench.launchers.base import Handle, Launch
-from distbench.preparation import Item, write_items
-from distbench.registry import PLUGIN_PATH
 
 
 def launch_of(folder: Path, command: str, processes: int = 1, **options: object) -> Launch:

@@ -25,9 +25,9 @@ from pages import browser, see
 from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
-from distbench.errors import INTERRUPTED
+from distbench.core.errors import INTERRUPTED
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record.contents import read_record
-from distbench.registry import PLUGIN_PATH
 
 pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_checks"]
 

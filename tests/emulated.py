@@ -11,14 +11,14 @@ from typing import Any
 
 from records import measured
 
-from distbench import registry
 from distbench.analysis.verdict import Verdict
-from distbench.case import Batch, Case, Choice, Dtype, Limits, Measure, Optimizer, Precision
-from distbench.env import Machine
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice, Dtype, Limits, Measure, Optimizer, Precision
+from distbench.ipc.trial_files import Phases, Progress, TrialFile
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.plan.tasks import Task
 from distbench.record import Record
-from distbench.trial import Phases, Progress, TrialFile
+from distbench.system.machine import Machine
 
 HERE = Path(__file__).parent
 

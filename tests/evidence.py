@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from records import case, job_of, measured, with_options
 
+from distbench.ipc.trial_files import SKETCH
 from distbench.record import Record
-from distbench.trial import SKETCH
 
 TENSORS = ("embedding", "layer", "head")
 BUFFER = "running_mean"

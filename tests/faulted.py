@@ -17,9 +17,9 @@ from bench import Bench
 from chores import soon
 from conftest import MODELS, PLUGINS, QUICK, Finished
 
-from distbench.env import RUN_ID
-from distbench.registry import PLUGIN_PATH
-from distbench.trial import progress_file, read_progress
+from distbench.core.registry import PLUGIN_PATH
+from distbench.ipc.trial_files import progress_file, read_progress
+from distbench.system.machine import RUN_ID_VARIABLE
 
 SUITE = (
     QUICK.replace("trials: 1", "trials: 3").replace("steps: 3", "steps: 12").replace("step: 30", "step: 8")
@@ -109,7 +109,7 @@ class Faulty:
             for pid in self.bench.processes(node):
                 try:
                     process = psutil.Process(pid)
-                    line, tag = " ".join(process.cmdline()), process.environ().get(RUN_ID, "")
+                    line, tag = " ".join(process.cmdline()), process.environ().get(RUN_ID_VARIABLE, "")
                 except psutil.NoSuchProcess:
                     continue
                 lines += [line] if "distbench.worker" in line and tag.startswith(run_id) else []

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import pytest
 from gpu_report import REHEARSAL, Check, Report
 
-from distbench import env
+from distbench.system.machine import install_hint, visible_gpu_count
 
 # a CPU takes its time for what suits a GPU
 _PATIENCE = 5 if REHEARSAL else 1
@@ -94,7 +94,7 @@ def _lacking(item: pytest.Item) -> str:
     if missing := ", ".join(name for name in needed if find_spec(name) is None):
         return f"needs {missing}, not installed here"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
-    gpus = _ANY if REHEARSAL else env.gpu_count()
+    gpus = _ANY if REHEARSAL else visible_gpu_count()
     for name, what, has in (("gpus", "GPUs", gpus), ("host_memory", "GiB of host memory", memory)):
         marker = item.get_closest_marker(name)
         if marker and has < marker.args[0]:
@@ -107,7 +107,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Refuse to begin without a GPU: that is neither a success nor a failure of distbench."""
     if REPORT not in session.config.stash or session.config.option.collectonly:
         return
-    if not (REHEARSAL or env.gpu_count()):
+    if not (REHEARSAL or visible_gpu_count()):
         raise pytest.UsageError(
             "the checks of tests/gpu need an NVIDIA GPU, and the driver shows none; "
             "DISTBENCH_REHEARSAL=1 tries the checks themselves with the CPU in its place"
@@ -116,7 +116,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if missing and not REHEARSAL:
         raise pytest.UsageError(
             f"the checks of tests/gpu train with distbench, and {missing} are not installed; "
-            f"install what it needs {env.install_hint('train')}"
+            f"install what it needs {install_hint('train')}"
         )
     session.config.stash[REPORT].write()
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from distbench import env
-from distbench.files import write_whole
+from distbench.system.files import write_whole
+from distbench.system.machine import machine_facts
 
 REHEARSAL = bool(os.environ.get("DISTBENCH_REHEARSAL"))
 """The CPU takes the place of the GPU, with models that suit it: the checks themselves are tried."""
@@ -44,7 +44,7 @@ class Report:
 
     def __init__(self, folder: Path, minutes: float) -> None:
         self.checks: dict[str, Check] = {}
-        self.facts: dict[str, Any] = {"rehearsal": REHEARSAL, **env.describe()}
+        self.facts: dict[str, Any] = {"rehearsal": REHEARSAL, **machine_facts()}
         """What the figures depend on: device, driver, versions."""
         self._folder, self._end = folder, time.monotonic() + 60 * minutes
 

@@ -14,8 +14,8 @@ from typing import Any
 from conftest import PLUGINS
 from pretended import held_by
 
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record.store import Run
-from distbench.registry import PLUGIN_PATH
 
 
 class Held:

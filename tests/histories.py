@@ -12,7 +12,7 @@ from records import case, info, measured
 
 from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.record import Record
 from distbench.record.store import Run, RunInfo
 

@@ -29,8 +29,8 @@ import hypothesis
 from hypothesis import strategies as st
 
 from distbench.cli import main
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record import parquet
-from distbench.registry import PLUGIN_PATH
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 MOST_SECONDS = 5.0

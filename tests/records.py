@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from distbench.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.job import Job
+from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.job import Job
 from distbench.plan import Planned
 from distbench.record import Failure, Record, Status
 from distbench.record.store import RunInfo

@@ -24,8 +24,8 @@ from ruamel.yaml import YAML
 from distbench.adopt import FORMATS, Adopted, Measured, adopt, formats_for
 from distbench.adopt._titan_mesh import scaled
 from distbench.analysis.losses import losses_of
-from distbench.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.errors import UsageError
+from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.errors import UsageError
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.strategies.zero import Zero

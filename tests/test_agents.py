@@ -21,21 +21,21 @@ from conftest import QUICK, Finished
 from drills import Drill
 from records import case
 
-from distbench import clock, env
-from distbench.case import Choice, Limits, Measure
-from distbench.env import RUN_ID
+from distbench.core.case import Choice, Limits, Measure
+from distbench.core.registry import PLUGIN_PATH
+from distbench.ipc.build_files import Journal
+from distbench.ipc.file_transfer import pieces
+from distbench.ipc.messages import AGENT, CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
+from distbench.ipc.trial_files import Sign, TrialFile, log_file, progress_file, read_progress
 from distbench.launchers.agents import Agent
 from distbench.launchers.base import Launch, LaunchError, NodesMissingError, UnsupportedError
 from distbench.launchers.nodes import COMMAND, Difference, Node, Started, differences, shares
 from distbench.launchers.ssh import Ssh
 from distbench.metrics.telemetry.host import kin
-from distbench.preparation import Journal
-from distbench.processes import tagged
 from distbench.record.store import new_run_id
-from distbench.registry import PLUGIN_PATH
-from distbench.transfer import pieces
-from distbench.trial import Sign, TrialFile, log_file, progress_file, read_progress
-from distbench.wire import AGENT, CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
+from distbench.system import clock
+from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
+from distbench.system.processes import tagged
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
 """A remote shell that stays on this host."""
@@ -127,7 +127,7 @@ def test_nodes_that_differ_are_told_apart_by_what(
 
 
 def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> None:
-    if env.gpu_count() > 1:
+    if visible_gpu_count() > 1:
         pytest.skip("far has two GPUs")
     with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and \d GPUs are visible"):
         cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
@@ -184,7 +184,7 @@ def test_each_node_samples_for_itself_in_the_time_of_the_command(
         handle = site.launch(sampled(cluster.folder, Choice("telemetry", {})))
         agents = [cluster.agent(node) for node in ("near", "far")]
         assert not [m for agent in agents for m in agent.memory_maps() if "libtorch" in m.path]
-        monkeypatch.setenv(RUN_ID, cluster.run_id)
+        monkeypatch.setenv(RUN_ID_VARIABLE, cluster.run_id)
         assert {agent.pid for agent in agents} <= set(kin()), "they share this host"
         handle.stop()
         handle.stop()
@@ -244,7 +244,7 @@ def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
     cluster.site.launch(launch_of(cluster.folder, "true", 2)).stop()
     assert cluster.site.machine
     assert cluster.site.machine["variables"]["NCCL_DEBUG"] == "WARN"
-    assert cluster.site.machine.keys() == env.describe().keys()
+    assert cluster.site.machine.keys() == machine_facts().keys()
     cluster.site.close()
 
 
@@ -349,7 +349,7 @@ def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_unti
     token, held = new_token(), socket.create_server(("127.0.0.1", 0))
     port = held.getsockname()[1]
     held.close()
-    told = {TOKEN: token, CONTROLLERS: f"127.0.0.1:{port}", RUN_ID: "patient", PATIENCE: "30"}
+    told = {TOKEN: token, CONTROLLERS: f"127.0.0.1:{port}", RUN_ID_VARIABLE: "patient", PATIENCE: "30"}
     agent = psutil.Popen([sys.executable, *COMMAND], env={**os.environ, **told})
     for request in ({}, {"over": True}):
         with socket.create_server(("127.0.0.1", port)) as listener:

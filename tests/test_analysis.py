@@ -16,7 +16,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import summarise
 from distbench.analysis.text import listed, one_line, plain, shorten
-from distbench.case import Batch, Choice, Precision
+from distbench.core.case import Batch, Choice, Precision
 from distbench.record import Record, Status
 from distbench.report.run_json import run_json
 from distbench.views.scaling import ScalingView

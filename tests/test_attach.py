@@ -18,8 +18,8 @@ from conftest import MODELS, PLUGINS, QUICK, Done
 from held import Held
 
 from distbench.cli import display
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record.progress import PROGRESS_FILE, Event, Journal, Reader, last_session
-from distbench.registry import PLUGIN_PATH
 
 ALONE = "cat > script; echo PENDING > state; echo 17"
 """An sbatch whose job does not begin."""

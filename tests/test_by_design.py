@@ -15,7 +15,7 @@ from distbench.analysis.candidates import candidates, fronts
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.verdict import Verdict
-from distbench.case import Case, Choice, Precision
+from distbench.core.case import Case, Choice, Precision
 from distbench.gate.conclusion import demanded
 from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING

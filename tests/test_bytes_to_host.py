@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from emulated import emulated, laboratory
 
-from distbench import registry
+from distbench.core import registry
 
 pytestmark = pytest.mark.train
 

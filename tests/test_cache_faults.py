@@ -18,12 +18,13 @@ import pytest
 from conftest import PLUGINS, QUICK, Done, Finished
 from drills import Drill
 
-from distbench import libraries, plan
-from distbench.clipping import telling_line
-from distbench.env import Machine, cache_folder
-from distbench.preparation import Event, Item, Journal, write_items
-from distbench.registry import PLUGIN_PATH
+from distbench import plan
+from distbench.core.registry import PLUGIN_PATH
+from distbench.core.text import telling_line
+from distbench.ipc.build_files import Event, Item, Journal, write_items
 from distbench.suite import load
+from distbench.system import build_cache
+from distbench.system.machine import Machine, cache_folder
 
 Run = Callable[..., Finished]
 Command = Callable[..., Done]
@@ -132,7 +133,7 @@ def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(
         # listed, and gone when it is opened: the lock of a process that has just loaded the library
         (parts / "lock").symlink_to("gone")
 
-    assert libraries.provide(parts / "op.so", build, parts) == []
+    assert build_cache.provide(parts / "op.so", build, parts) == []
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")

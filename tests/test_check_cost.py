@@ -12,12 +12,12 @@ from conftest import call
 from evidence import DDP, none, reference, rounding, trained
 from records import with_options
 
-from distbench.case import Batch, Case, Choice, Device, Precision
-from distbench.env import Machine
+from distbench.core.case import Batch, Case, Choice, Device, Precision
 from distbench.jobs.equivalence import Check, CheckOptions, Equivalence
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.plan.tasks import Task
 from distbench.record import Record
+from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
 LARGE = dataclasses.replace(

@@ -16,9 +16,9 @@ from distbench.analysis.candidates import OUTSIDE
 from distbench.analysis.choice import Choice, Wish, choose, turns
 from distbench.analysis.headlines import sentences
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Precision
-from distbench.case import Choice as Plugin
 from distbench.cli import main
+from distbench.core.case import Batch, Case, Precision
+from distbench.core.case import Choice as Plugin
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.report.choice_view import sheet

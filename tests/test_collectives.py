@@ -18,11 +18,11 @@ from distbench.analysis.collectives import results
 from distbench.analysis.communication import traffic
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Case
 from distbench.cli import main
+from distbench.core.case import Case
+from distbench.core.job import kind_of
 from distbench.gate.columns import compared
 from distbench.gate.conclusion import demanded
-from distbench.job import kind_of
 from distbench.jobs.links import _carrier
 from distbench.jobs.links.compared import changes, sheet
 from distbench.jobs.links.groups import formed

@@ -20,8 +20,8 @@ from distbench.analysis.comparison import Pair, compare
 from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
-from distbench.case import Batch, Case, Choice
 from distbench.cli import main
+from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.report import comparison_view

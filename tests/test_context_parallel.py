@@ -16,8 +16,8 @@ from theory import against_theory
 
 from distbench.adopt import adopt
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Choice, Precision
-from distbench.errors import UsageError
+from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.core.errors import UsageError
 from distbench.jobs.convergence.verdict import Convergence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run

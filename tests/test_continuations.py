@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import records
 
-from distbench.case import Case, Precision
+from distbench.core.case import Case, Precision
+from distbench.ipc.trial_files import SKETCH
 from distbench.jobs.checkpoint.verdict import LIMITS, Continuation, continuations, resumptions
 from distbench.record import Record
-from distbench.trial import SKETCH
 
 SINGLE, DDP = records.case("single", 1), records.case("ddp", 2)
 EPS = 2.0**-23

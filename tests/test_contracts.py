@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from records import case
 
-from distbench import registry
-from distbench.case import Choice, Precision
-from distbench.env import Machine
+from distbench.core import registry
+from distbench.core.case import Choice, Precision
 from distbench.launchers.base import Launch
 from distbench.metrics.base import OVER_RANKS
+from distbench.system.machine import Machine
 
 LAPTOP = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
@@ -50,7 +50,7 @@ def test_listing_plugins_imports_nothing_heavy(kind: str) -> None:
     heavy = {"torch", "deepspeed", "transformers", "sklearn", "pydantic", *statistics}
     code = f"""
 import json, sys
-from distbench import registry
+from distbench.core import registry
 imported = {{}}
 for name in registry.names({kind!r}):
     registry.load({kind!r}, name)

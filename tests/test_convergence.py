@@ -15,9 +15,8 @@ from records import case, info, job_of, measured
 
 from distbench.analysis.chances import holm
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Optimizer
-from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.core.case import Batch, Case, Optimizer
+from distbench.core.errors import SuiteError
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.compared import CONFIDENCE, P_VALUE
 from distbench.jobs.convergence.large_batch import effects
@@ -29,6 +28,7 @@ from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite
 from distbench.suite.reading import Places
+from distbench.system.machine import Machine
 from distbench.worker.spikes import Spikes
 
 PLUGINS = Path(__file__).parent / "plugins"

@@ -14,7 +14,7 @@ from drills import Drill
 from hostile import describe
 from pretended import SUITE
 
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.record import FORMAT, parquet
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run

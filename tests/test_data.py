@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from records import case
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.data.base import IGNORED, Batches, Shape, Source
 from distbench.suite.checking import check
 

@@ -8,13 +8,13 @@ import json
 import pytest
 from records import case, info, measured
 
-from distbench import registry
 from distbench.analysis.candidates import candidates
 from distbench.analysis.communication import Volume, volume
 from distbench.analysis.settings import description_of, meaning
 from distbench.analysis.summary import summarise
-from distbench.case import Case, Choice
-from distbench.decode import decoded
+from distbench.core import registry
+from distbench.core.case import Case, Choice
+from distbench.core.serialization import decoded
 from distbench.record import Record
 from distbench.strategies.description import Description, Deviation, Meaning
 

@@ -13,14 +13,14 @@ import pytest
 from conftest import QUICK, Done
 
 from distbench.cli.forewarning import spoiling
-from distbench.condition import Condition
-from distbench.condition.gpus import gpus
 from distbench.doctor import Finding, Visit, findings, links_of, of_host
-from distbench.env import detect
-from distbench.examination import Exchange, Meeting, Placement, Report, Total
+from distbench.ipc.diagnosis_files import Exchange, Meeting, Placement, Report, Total
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
+from distbench.system.gpu_state import inspect_gpus
+from distbench.system.host_state import HostState
+from distbench.system.machine import detect_machine
 
-HEALTHY = Condition(
+HEALTHY = HostState(
     name="near",
     resolves_to=["10.0.0.1"],
     shm_free_bytes=8 << 30,
@@ -57,7 +57,7 @@ def cluster(names: list[str], speeds: dict[tuple[int, int], float] | None = None
         for rank, name in enumerate(names)
     ]
     reports[0] = replace(reports[0], **first)
-    return Visit(detect("cpu"), size, reports)
+    return Visit(detect_machine("cpu"), size, reports)
 
 
 def bad(visit: Visit) -> list[Finding]:
@@ -113,7 +113,7 @@ def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
     ],
 )
 def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -> None:
-    known, unknown = gpus(FakeNvml(FakeGpu(memory_used=0, links=[True]), gpu))
+    known, unknown = inspect_gpus(FakeNvml(FakeGpu(memory_used=0, links=[True]), gpu))
     assert not unknown
     (found,) = of_host(replace(HEALTHY, gpus=known), 2)
     assert found.grade == grade
@@ -122,7 +122,7 @@ def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -
 
 
 def test_gpus_that_do_not_answer_are_a_finding() -> None:
-    assert gpus(FakeNvml(init_error="Unknown Error")) == ([], "NVML: Unknown Error")
+    assert inspect_gpus(FakeNvml(init_error="Unknown Error")) == ([], "NVML: Unknown Error")
 
 
 def test_a_slow_node_is_told_from_a_slow_link() -> None:

@@ -12,7 +12,7 @@ import pytest
 from conftest import Finished, run_in
 from records import case
 
-from distbench.case import Choice
+from distbench.core.case import Choice
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.workloads.user import User
 

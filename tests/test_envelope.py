@@ -13,12 +13,12 @@ from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
 
 from distbench.analysis.verdict import Verdict
-from distbench.case import Optimizer, Precision
-from distbench.env import Machine
+from distbench.core.case import Optimizer, Precision
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.record import NO_REFERENCE, Record, Status
+from distbench.system.machine import Machine
 
 SGD = Optimizer(name="sgd")
 

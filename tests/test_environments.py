@@ -23,10 +23,8 @@ from distbench.analysis.environments import sentences
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
-from distbench.case import CURRENT, Choice
-from distbench.env import Machine, ops_folder
-from distbench.errors import SuiteError
-from distbench.interpreter import NEEDED
+from distbench.core.case import CURRENT, Choice
+from distbench.core.errors import SuiteError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.launchers.base import LaunchError, Place
 from distbench.launchers.server import Server
@@ -37,6 +35,8 @@ from distbench.record.store import Run
 from distbench.report.identity import facts
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
+from distbench.system.interpreters import NEEDED
+from distbench.system.machine import Machine, ops_folder
 
 NO_DEEPSPEED = Machine("cpu", 2, {"torch": "2.13.0"}, has_libaio=False, has_compiler=True)
 TOLD = {

@@ -19,7 +19,7 @@ from records import info
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.verdict import Verdict
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.record import Record, Status

@@ -19,9 +19,9 @@ from records import case, failed, info, measured, with_options
 from test_convergence import DDP, REFERENCE, trained
 
 from distbench.analysis.curves import curves_of
-from distbench.case import Case, Choice
 from distbench.cli import main
-from distbench.errors import InfrastructureError
+from distbench.core.case import Case, Choice
+from distbench.core.errors import InfrastructureError
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.run.export import send

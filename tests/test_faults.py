@@ -16,7 +16,7 @@ import pytest
 from conftest import MODELS, PLUGINS, QUICK, Done, Finished, record_of, run_in
 from drills import Drill
 
-from distbench.env import RUN_ID
+from distbench.system.machine import RUN_ID_VARIABLE
 
 pytestmark = pytest.mark.train
 
@@ -70,7 +70,7 @@ def row_of(finished: Finished, model: str) -> dict[str, Any]:
 
 
 def alive(run_id: str) -> list[int]:
-    tag = f"{RUN_ID}={run_id}".encode()
+    tag = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

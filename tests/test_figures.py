@@ -19,7 +19,7 @@ from distbench.analysis.ranks import grids
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
 from distbench.analysis.summary import CaseSummary, summarise, trials_of
-from distbench.case import Case, Limits, Precision
+from distbench.core.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
 from distbench.report.axes import Rows, byte_ticks, log_ticks
 from distbench.report.figures import MOST_CASES, Chart, Style

@@ -8,7 +8,7 @@ from typing import Any
 from records import COLUMNS, case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Choice
+from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
 from distbench.report import identity
 from distbench.report.case_table import CaseTable, Line, case_table

@@ -12,14 +12,14 @@ from conftest import Finished
 from emulated import CLASSIFIER, DECODER, emulated, laboratory
 from records import case
 
-from distbench import registry
-from distbench.case import Batch, Case, Choice, Precision
-from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.core.errors import SuiteError
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.utilisation import Utilisation
 from distbench.plan import Planned, make
 from distbench.suite import Overrides, load
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.base import Setting
@@ -145,7 +145,7 @@ def trained(folder: Path, case: Case) -> tuple[list[float], Setting, dict[str, A
 
 @pytest.mark.train
 def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path: Path) -> None:
-    from distbench.errors import Mismatch, Refused
+    from distbench.core.errors import Mismatch, Refused
     from distbench.worker.checks import check_effective
 
     rowwise = dataclasses.replace(FLOAT8, float8="rowwise")

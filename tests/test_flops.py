@@ -13,8 +13,8 @@ import pytest
 from conftest import MODELS
 from records import case
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train
@@ -172,8 +172,8 @@ import os
 from pathlib import Path
 import edited, torch
 import torch.distributed as dist
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.strategies.base import Setting
 from distbench.worker.flops import flops_of
 from records import case

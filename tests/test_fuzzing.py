@@ -13,11 +13,11 @@ from hypothesis import strategies as drawn
 from test_growth import Part
 
 from distbench import plan
-from distbench.decode import decoded, parsed
-from distbench.env import Machine
-from distbench.errors import DistbenchError, RecordError
+from distbench.core.errors import DistbenchError, RecordError
+from distbench.core.serialization import decoded, parsed
+from distbench.ipc.messages import AGENT, CONTROLLER, Wire, WireError, new_token
 from distbench.suite.suite import of_text
-from distbench.wire import AGENT, CONTROLLER, Wire, WireError, new_token
+from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 4, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 SUITE = """\

@@ -16,12 +16,12 @@ import pytest
 from conftest import PLUGINS
 from drills import Drill
 
-from distbench.env import packages
+from distbench.core.registry import PLUGIN_PATH
 from distbench.gate.arms import Arm, moved
-from distbench.registry import PLUGIN_PATH
 from distbench.strategies.zero import Zero
 from distbench.suite import load
-from distbench.temporary import temporary_folder
+from distbench.system.machine import package_versions
+from distbench.system.temporary import temporary_folder
 
 SUITE = """
 workload: {mlp: {}}
@@ -151,7 +151,7 @@ def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> 
     for name in ("old", "new"):
         python = tmp_path / name / "bin" / "python"
         python.parent.mkdir(parents=True)
-        python.write_text(f"#!/bin/sh\necho '{json.dumps({'packages': packages()})}'\n")
+        python.write_text(f"#!/bin/sh\necho '{json.dumps({'packages': package_versions()})}'\n")
         python.chmod(0o755)
         there = moved(str(tmp_path / name), arm, tmp_path / name, load)
         folders.add(there.place.environment["TORCH_EXTENSIONS_DIR"])

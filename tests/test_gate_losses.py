@@ -11,15 +11,15 @@ import pytest
 import records
 
 from distbench.analysis.tolerance import BETWEEN_ARMS
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.gate.conclusion import case_verdict
 from distbench.gate.losses import is_doubted
 from distbench.gate.parting import parting
 from distbench.gate.series import Slot, Track
 from distbench.gate.verdicts import CaseVerdict
+from distbench.ipc.trial_files import LOSS_DTYPE
 from distbench.record import Record
 from distbench.suite.gate import GateRules
-from distbench.trial import LOSS_DTYPE
 
 CASE = records.case("ddp")
 WARMUP, STEPS, TRIALS = 2, 30, 5

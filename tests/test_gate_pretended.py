@@ -87,7 +87,7 @@ def test_a_model_that_learns_something_else_is_another_training_however_fast(gat
 MOVING = """
 from dataclasses import dataclass
 import numpy as np
-from distbench.job import Job
+from distbench.core.job import Job
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column
 from distbench.plan.tasks import Task

@@ -12,9 +12,9 @@ import pytest
 import records
 
 from distbench.analysis.paired import Rule, resolvable, stopped
-from distbench.case import Batch, Choice, Measure, Optimizer
 from distbench.cli import main
-from distbench.errors import SuiteError, UsageError
+from distbench.core.case import Batch, Choice, Measure, Optimizer
+from distbench.core.errors import SuiteError, UsageError
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import records
 
-from distbench.case import Batch, Case
+from distbench.core.case import Batch, Case
 from distbench.gate.conclusion import case_verdict, without_efficiency
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.plan import Task

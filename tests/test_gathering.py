@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from distbench.ipc.messages import AGENT, Wire, WireError, new_token
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import Launch, LaunchError
 from distbench.launchers.nodes import Node, Started
-from distbench.wire import AGENT, Wire, WireError, new_token
 
 Stray = Callable[["Port"], None]
 NODES = [Node("near", 1), Node("far", 1)]

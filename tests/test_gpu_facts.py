@@ -9,8 +9,8 @@ from records import case, info, measured
 
 from distbench.analysis.headlines import sentences
 from distbench.analysis.run import AnalysedRun
-from distbench.gpu_facts import gpu_facts
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
+from distbench.system.gpu_limits import gpu_facts
 
 CUDA = case("ddp", device="cuda")
 

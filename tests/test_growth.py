@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from records import case, measured
 
-from distbench.bounds import Bound
-from distbench.case import Axis, Batch, Case, Choice, Optimizer
 from distbench.cli import main
-from distbench.decode import decoded
-from distbench.errors import RecordError
+from distbench.core.bounds import Bound
+from distbench.core.case import Axis, Batch, Case, Choice, Optimizer
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decoded
 from distbench.record import Record
 
 SUITE = """

@@ -14,14 +14,14 @@ import pytest
 from conftest import QUICK, Finished, record_of, run_in
 from drills import Drill
 
-from distbench.case import Limits
-from distbench.job import kind_of
+from distbench.core.case import Limits
+from distbench.core.job import kind_of
+from distbench.ipc.trial_files import Progress, error_file, interim_file, log_file, progress_file, result_file
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Status
 from distbench.run.blame import Blame, halted, outside, waits
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
-from distbench.trial import Progress, error_file, interim_file, log_file, progress_file, result_file
 
 LIMITS = Limits(start=1, step=1, trial=30)
 

@@ -19,8 +19,8 @@ from records import case, failed, measured
 from distbench.analysis.history import CaseHistory, Occasion, history, metrics
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.since import Since, since
-from distbench.case import Batch
 from distbench.cli import main
+from distbench.core.case import Batch
 from distbench.record import FORMAT
 from distbench.report.history_view import History, sheet, to_json
 

@@ -25,15 +25,15 @@ from pretended import SUITE
 from records import case, failed, info, job_of, measured
 
 import distbench
-from distbench import files
-from distbench.case import Case, Choice, Measure
 from distbench.cli import commands
-from distbench.decode import MOST_VALUES
-from distbench.errors import InfrastructureError, RecordError
+from distbench.core.case import Case, Choice, Measure
+from distbench.core.errors import InfrastructureError, RecordError
+from distbench.core.serialization import MOST_VALUES
 from distbench.gate import calibration
 from distbench.gate.failures import FailureLog
 from distbench.record import parquet
 from distbench.record.store import Run, write_json
+from distbench.system import files
 
 CODE = '1); __import__("os").system("touch PWNED"); print(1'
 

@@ -11,9 +11,9 @@ import pytest
 from conftest import Finished, call_outside
 from records import case
 
-from distbench import registry
-from distbench.case import Choice
-from distbench.env import detect
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.system.machine import detect_machine
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train
@@ -128,7 +128,7 @@ def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients
     def problem(name: str, **chosen: Any) -> str | None:
         strategy = Choice(name, chosen)
         of = case(name, strategy=strategy, workload=Choice("huggingface", options))
-        found: str | None = registry.make("strategies", strategy).problem(of, detect("cpu"))
+        found: str | None = registry.make("strategies", strategy).problem(of, detect_machine("cpu"))
         return found
 
     refused = problem("zero", stage=1, mesh={"tp": 2})

@@ -11,10 +11,10 @@ import pytest
 from conftest import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
 from records import case, info, job_of, measured
 
-from distbench import job, registry
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Choice
+from distbench.core import job, registry
+from distbench.core.case import Choice
 from distbench.gate.conclusion import demanded
 from distbench.record.store import Run
 from distbench.report import terminal
@@ -97,7 +97,7 @@ def test_a_kind_keeps_its_options_through_json() -> None:
 def test_two_plugins_of_one_word_are_refused(
     distbench: Command, suite: Callable[[str], str], tmp_path: Path
 ) -> None:
-    source = Path(registry.__file__).parents[1] / "tests" / "plugins" / "jobs" / "probe" / "__init__.py"
+    source = Path(registry.__file__).parents[2] / "tests" / "plugins" / "jobs" / "probe" / "__init__.py"
     twin = tmp_path / "jobs" / "twin" / "__init__.py"
     twin.parent.mkdir(parents=True)
     twin.write_text(source.read_text())

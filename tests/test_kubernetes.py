@@ -20,8 +20,8 @@ from chores import launch_of
 from conftest import QUICK, Done
 from ruamel.yaml import YAML
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.suite import load
 
 OPTIONS = {"image": "registry.example/distbench:1", "nnodes": 2, "resources": {"requests": {"cpu": "2500m"}}}

@@ -12,17 +12,25 @@ import pytest
 from conftest import QUICK, Finished
 
 from distbench.analysis.communication import moving
-from distbench.case import Limits
-from distbench.job import kind_of
+from distbench.core.case import Limits
+from distbench.core.job import kind_of
+from distbench.ipc.trial_files import (
+    Phases,
+    Progress,
+    Sign,
+    log_file,
+    progress_file,
+    read_progress,
+    result_file,
+)
 from distbench.launchers.base import Exit, Handle
 from distbench.launchers.visible import by_number
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
-from distbench.processes import Share
 from distbench.record import NODE_LOST, RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
-from distbench.trial import Phases, Progress, Sign, log_file, progress_file, read_progress, result_file
+from distbench.system.processes import Share
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

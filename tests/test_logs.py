@@ -11,8 +11,8 @@ import pytest
 from conftest import QUICK, run_in
 from drills import Drill
 
-from distbench.logs import HEAD, MOST, TAIL, Logs, tail
-from distbench.trial import log_file
+from distbench.ipc.trial_files import log_file
+from distbench.system.log_files import HEAD, MOST, TAIL, Logs, tail
 
 
 class Printing:

@@ -11,7 +11,7 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 

@@ -13,21 +13,22 @@ from conftest import PLUGINS, Finished
 from evidence import DDP
 from records import case, measured
 
-from distbench import plan, registry
+from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, traffic, volume
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Case, Choice, Measure, Optimizer, Precision
-from distbench.env import Machine
-from distbench.errors import SuiteError, UsageError
+from distbench.core import registry
+from distbench.core.case import Case, Choice, Measure, Optimizer, Precision
+from distbench.core.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.measure import Measuring, shortened
 from distbench.record.store import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
 from distbench.suite import load
+from distbench.system.machine import Machine
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 

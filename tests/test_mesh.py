@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from plans import planned
 
-from distbench import meshes
-from distbench.meshes import Mesh
+from distbench.core import meshes
+from distbench.core.meshes import Mesh
 
 MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
 MODEL = (

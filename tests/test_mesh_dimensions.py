@@ -13,7 +13,7 @@ from records import case, info, measured
 from distbench.analysis.communication import EXPLAINED, explanation, volume
 from distbench.analysis.mesh_dimensions import OverDimension, miscounted, misplaced, over_dimensions
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Choice
+from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.report.figures import Chart

@@ -9,18 +9,19 @@ import pytest
 from conftest import Finished
 from records import info, measured
 
-from distbench import plan, registry
+from distbench import plan
 from distbench.analysis.choice import Wish, choose
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Case
-from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.errors import SuiteError
+from distbench.core.meshes import OF_DATA
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.meshes import OF_DATA
 from distbench.metrics.base import Trial
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.suite import load
+from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.metrics.base import Column, Metric, Sampler, Trial
 
 

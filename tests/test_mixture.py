@@ -11,12 +11,12 @@ from conftest import Finished
 from plans import planned
 from records import case
 
-from distbench import registry
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
-from distbench.case import Batch, Case, Choice
-from distbench.errors import UsageError
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice
+from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.experts import Experts

@@ -12,12 +12,12 @@ import pytest
 from conftest import Finished, run_in
 from families import FAMILIES, GROUPED, SMALL
 
-from distbench import registry
-from distbench.case import Choice
 from distbench.cli import main
-from distbench.env import Machine
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.plan import make
 from distbench.suite import load
+from distbench.system.machine import Machine
 from distbench.workloads._hf_source import keys_of
 from distbench.workloads.base import Workload
 

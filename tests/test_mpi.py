@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import QUICK, Done
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.launchers.mpi import Mpi
 
 

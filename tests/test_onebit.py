@@ -16,21 +16,22 @@ from conftest import PLUGINS, Finished
 from elsewhere import older_deepspeed
 from records import case, measured
 
-from distbench import plan, registry
+from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import traffic, volume
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
-from distbench.case import Case, Choice, Optimizer, Precision
-from distbench.env import Machine
-from distbench.errors import SuiteError, UsageError
+from distbench.core import registry
+from distbench.core.case import Case, Choice, Optimizer, Precision
+from distbench.core.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS
 from distbench.record.store import Run
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded
 from distbench.strategies.zero import Zero
 from distbench.suite import load
+from distbench.system.machine import Machine
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
 RANKS = 3

@@ -15,15 +15,15 @@ import pytest
 from conftest import MODELS, Finished
 from drills import Drill
 
-from distbench import oom
-from distbench.case import Limits
-from distbench.job import kind_of
+from distbench.core.case import Limits
+from distbench.core.job import kind_of
+from distbench.ipc.trial_files import error_file, result_file
 from distbench.launchers.base import Exit, Handle, LaunchError
-from distbench.oom import Account
 from distbench.record import Status
 from distbench.run.control import StopRequest
 from distbench.run.watch import Ending, Watch
-from distbench.trial import error_file, result_file
+from distbench.system import cgroup_memory
+from distbench.system.cgroup_memory import CgroupMemory
 
 GIB = 1 << 30
 
@@ -73,12 +73,12 @@ def version_1(kernel: Kernel, limit: int) -> None:
 
 def test_cgroup_v1_is_read(kernel: Kernel) -> None:
     version_1(kernel, 2 * GIB)
-    assert oom.account(kernel.proc) == Account("cgroup", 2, 2 * GIB, GIB)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, 2 * GIB, GIB)
 
 
 def test_the_largest_number_of_pages_is_no_limit(kernel: Kernel) -> None:
     version_1(kernel, 9223372036854771712)
-    assert oom.account(kernel.proc) == Account("cgroup", 2, None, GIB)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, None, GIB)
 
 
 def version_2(kernel: Kernel) -> None:
@@ -91,19 +91,19 @@ def version_2(kernel: Kernel) -> None:
 
 def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(kernel: Kernel) -> None:
     version_2(kernel)
-    assert oom.account(kernel.proc) == Account("cgroup", 1, 3 * GIB, GIB)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, GIB)
 
 
 def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> None:
     version_2(kernel)
     kernel.write("uni/job/step/memory.current", f"{GIB}\n")
     kernel.write("uni/job/memory.current", f"{2 * GIB}\n")
-    found = oom.account(kernel.proc)
+    found = cgroup_memory.read_cgroup_memory(kernel.proc)
     assert found is not None
     assert found.free == GIB
     version_1(kernel, 2 * GIB)
     kernel.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
-    found = oom.account(kernel.proc)
+    found = cgroup_memory.read_cgroup_memory(kernel.proc)
     assert found is not None
     assert found.free == 3 * GIB // 2
 
@@ -111,40 +111,40 @@ def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> 
 def test_a_kernel_before_5_19_counts_no_peak(kernel: Kernel) -> None:
     version_2(kernel)
     (kernel.mounts / "uni/job/step/memory.peak").unlink()
-    assert oom.account(kernel.proc) == Account("cgroup", 1, 3 * GIB, None)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, None)
 
 
 def test_in_a_container_the_mount_begins_at_its_cgroup(kernel: Kernel) -> None:
     kernel.cgroups("4:memory:/docker/ab\n", "/docker/ab mem cgroup cgroup rw,memory")
     kernel.write("mem/memory.oom_control", "oom_kill 4\n")
     kernel.write("mem/memory.stat", f"hierarchical_memory_limit {GIB}\n")
-    assert oom.account(kernel.proc) == Account("cgroup", 4, GIB, None)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 4, GIB, None)
 
 
 def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(kernel: Kernel) -> None:
     kernel.cgroups("0::/../elsewhere\n", "/ uni cgroup2 cgroup2 rw")
     (kernel.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
     (kernel.proc / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 5 kB\n")
-    assert oom.account(kernel.proc) == Account("machine", 5, GIB, None)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("machine", 5, GIB, None)
 
 
 def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(kernel: Kernel) -> None:
-    assert oom.account(kernel.proc) is None
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
     (kernel.proc / "vmstat").write_text("nr_free_pages 7\n")
-    assert oom.account(kernel.proc) is None
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
 
 
 def test_kills_before_a_trial_are_not_of_it() -> None:
-    before, after = Account("cgroup", 3, GIB, 7), Account("cgroup", 4, GIB, 9)
-    assert after.since(before) == Account("cgroup", 1, GIB, 9)
+    before, after = CgroupMemory("cgroup", 3, GIB, 7), CgroupMemory("cgroup", 4, GIB, 9)
+    assert after.since(before) == CgroupMemory("cgroup", 1, GIB, 9)
     assert after.since(None) is None
-    assert after.since(Account("machine", 3)) is None, "other processes are counted there"
+    assert after.since(CgroupMemory("machine", 3)) is None, "other processes are counted there"
 
 
 class Killed(Handle):
     """A rank that is killed at once, or whose parent is."""
 
-    def __init__(self, memory: Account | None, *, parent: bool = False) -> None:
+    def __init__(self, memory: CgroupMemory | None, *, parent: bool = False) -> None:
         self._memory, self._parent = memory, parent
 
     def wait(self, seconds: float) -> list[Exit]:
@@ -167,19 +167,19 @@ def ending_of(handle: Handle, folder: Path) -> Ending:
 @pytest.mark.parametrize(
     ("memory", "status", "told"),
     [
-        (Account("cgroup", 1, GIB, GIB), "oom_host", ("limit of the cgroup 1.00 GiB", "peak 1.00 GiB")),
-        (Account("cgroup", 1, None, None), "oom_host", ("limit of the cgroup none", "peak not counted")),
+        (CgroupMemory("cgroup", 1, GIB, GIB), "oom_host", ("limit of the cgroup 1.00 GiB", "peak 1.00 GiB")),
+        (CgroupMemory("cgroup", 1, None, None), "oom_host", ("limit of the cgroup none", "peak not counted")),
         (
-            Account("machine", 2, 4 * GIB),
+            CgroupMemory("machine", 2, 4 * GIB),
             "oom_host",
             ("the kernel killed 2 processes of this machine for memory", "whole machine", "4.00 GiB"),
         ),
-        (Account("cgroup", 0, GIB, GIB), "crashed", ("SIGKILL",)),
+        (CgroupMemory("cgroup", 0, GIB, GIB), "crashed", ("SIGKILL",)),
         (None, "crashed", ("SIGKILL",)),
     ],
 )
 def test_a_kill_is_called_what_the_kernel_counted(
-    tmp_path: Path, memory: Account | None, status: str, told: tuple[str, ...], parent: bool
+    tmp_path: Path, memory: CgroupMemory | None, status: str, told: tuple[str, ...], parent: bool
 ) -> None:
     ending = ending_of(Killed(memory, parent=parent), tmp_path)
     assert ending.status == status
@@ -195,7 +195,7 @@ def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_w
 
 def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
     assert "out of memory" in ending_of(Killed(None), tmp_path).reason
-    assert "run out of memory" in ending_of(Killed(Account("cgroup", 0)), tmp_path).reason
+    assert "run out of memory" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
 
 
 class Raised(Handle):

@@ -22,7 +22,7 @@ from drills import Drill
 from held import Held, hear_hangups, until
 from records import case, info, measured
 
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.record import owner
 from distbench.record.store import Run
 

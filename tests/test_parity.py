@@ -13,7 +13,7 @@ from conftest import Done, Finished, run_in
 from records import case, info, measured
 
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Optimizer, Precision
+from distbench.core.case import Batch, Case, Optimizer, Precision
 from distbench.record import Record
 from distbench.report import page, terminal
 from distbench.report.sheet import Sheet

@@ -13,7 +13,7 @@ from records import case, failed, info, measured
 
 from distbench.analysis.choice import Candidate, Choice, Wish, choose
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.record import Record
 
 LABELS = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3", "mine")

@@ -14,9 +14,9 @@ from records import case
 from theory import against_theory
 
 from distbench.adopt import adopt
-from distbench.case import Batch, Case, Choice
 from distbench.cli.unforeseen import later_texts
-from distbench.errors import UsageError
+from distbench.core.case import Batch, Case, Choice
+from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.plan import make
 from distbench.plan.planning import Planned

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from distbench import registry
-from distbench.case import Batch, Choice, Deadlines, Limits
-from distbench.env import Machine, detect, no_gpu, ops_folder
-from distbench.errors import SuiteError
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.case import Batch, Choice, Deadlines, Limits
+from distbench.core.errors import SuiteError
+from distbench.core.job import kind_of
 from distbench.plan import Plan, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.tasks import Task
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
+from distbench.system.machine import Machine, detect_machine, no_gpu, ops_folder
 from distbench.workloads.transformer import PRESETS
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
@@ -450,7 +450,7 @@ def test_zero_on_a_cpu_without_ninja_is_unsupported(suite, cache, drill):
 @pytest.mark.parametrize(("cxx", "has_one"), [("no-such-compiler", False), ("env g++", True)])
 def test_the_compiler_is_the_one_that_cxx_names(monkeypatch: pytest.MonkeyPatch, cxx: str, has_one: bool):
     monkeypatch.setenv("CXX", cxx)
-    assert detect("cpu").has_compiler is has_one
+    assert detect_machine("cpu").has_compiler is has_one
 
 
 def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
@@ -458,10 +458,10 @@ def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    assert not detect("cpu").has_ninja
+    assert not detect_machine("cpu").has_ninja
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "ninja").touch(mode=0o755)
-    assert detect("cpu").has_ninja
+    assert detect_machine("cpu").has_ninja
 
 
 def test_tf32_is_other_work_with_a_name_of_its_own_and_nobody_elses_id_changes(suite):

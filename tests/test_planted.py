@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
 
-from distbench import registry
 from distbench.analysis.verdict import Verdict
-from distbench.case import Batch, Case, Choice, Dtype, Optimizer
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice, Dtype, Optimizer
 from distbench.jobs.equivalence import ADVICE, Check
 from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
 

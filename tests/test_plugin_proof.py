@@ -18,12 +18,12 @@ from conftest import PLUGINS, QUICK, call, run_in
 from histories import stored
 from records import COLUMNS, case, measured
 
-from distbench import registry
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record import Record
 from distbench.record.store import Run
-from distbench.registry import PLUGIN_PATH
 
 PRETENDED = """
 workload: {mlp: {}}

@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from conftest import PLUGINS, QUICK, Done, Finished
 
-from distbench import plan, registry
-from distbench.case import Choice, Device
-from distbench.env import Machine, ops_folder, packages
-from distbench.preparation import Event, Item, read_items
+from distbench import plan
+from distbench.core import registry
+from distbench.core.case import Choice, Device
+from distbench.core.registry import PLUGIN_PATH
+from distbench.ipc.build_files import Event, Item, read_items
 from distbench.record.store import new_run_id
-from distbench.registry import PLUGIN_PATH
 from distbench.run import Observer
 from distbench.run.prepare import Progress, prepare
 from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load
+from distbench.system.machine import Machine, ops_folder, package_versions
 
 Command = Callable[..., Done]
 WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
@@ -153,7 +154,7 @@ def test_ranks_take_an_op_that_was_built_as_it_is(
     uses = [line.split() for line in asked.read_text().splitlines()]
     assert ["ninja", "1"] in uses, "the process that prepares"
     assert not [use for use in uses if use[1:] == ["2"]], "no rank"
-    built = ops_folder(sys.prefix, packages(), "cpu") / "cpu_adam" / "build.ninja"
+    built = ops_folder(sys.prefix, package_versions(), "cpu") / "cpu_adam" / "build.ninja"
     assert " -g " not in built.read_text()
 
 

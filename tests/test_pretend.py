@@ -12,8 +12,8 @@ import pytest
 
 from distbench import plan
 from distbench.cli import main
-from distbench.env import Machine
 from distbench.suite import load
+from distbench.system.machine import Machine
 
 SUITE = """
 workload: {mlp: {}}
@@ -102,7 +102,7 @@ def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(tried: Tried
 
 FARM = """
 from dataclasses import dataclass
-from distbench.env import Machine
+from distbench.system.machine import Machine
 from distbench.launchers.base import Launcher
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from records import case, info, measured
 from test_spec import MINIMAL
 
 from distbench.analysis.price import HOURS, PER_BILLION, WHOLE
-from distbench.errors import SuiteError
+from distbench.core.errors import SuiteError
 from distbench.record.store import Run
 from distbench.suite import Overrides, load
 

@@ -25,12 +25,12 @@ from pretended import held_by
 from records import COLUMNS, case, failed, info, measured
 from test_faults import alive
 
-from distbench.case import Case
 from distbench.cli import main
-from distbench.env import cache_folder
-from distbench.errors import OUT_OF_TIME
+from distbench.core.case import Case
+from distbench.core.errors import OUT_OF_TIME
 from distbench.record import Record
 from distbench.record.store import Run
+from distbench.system.machine import cache_folder
 
 HERE = Path(__file__).parent
 PLUGIN = "distbench.pytest_plugin"
@@ -535,7 +535,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
         """
         import pytest
         from distbench.analysis.summary import summarise
-        from distbench.errors import SuiteError, UsageError
+        from distbench.core.errors import SuiteError, UsageError
 
         def asked(distbench_run, **changes):
             return distbench_run("tiny.yaml", set=["measure.steps=2"], only=["pretended"], **changes)

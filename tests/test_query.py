@@ -19,7 +19,7 @@ from records import case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.query import Database
 from distbench.query.tables import TABLES, VIEW

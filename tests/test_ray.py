@@ -11,8 +11,8 @@ import pytest
 from bench import Bench
 from conftest import MODELS, QUICK, Done, Finished, run_in
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.launchers.nodes import Node
 from distbench.suite import load
 

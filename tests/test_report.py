@@ -11,7 +11,7 @@ import pytest
 from records import case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.record.store import Run
 from distbench.report import page, terminal

@@ -14,7 +14,7 @@ from records import COLUMNS, case, failed, info, measured, unsupported
 
 from distbench.adopt import FORMATS
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch
+from distbench.core.case import Batch
 from distbench.record import Record, Status
 from distbench.report import lite
 

@@ -13,7 +13,7 @@ from pages import SOME, See, Seen
 from playwright.sync_api import Download
 from records import case, failed, measured
 
-from distbench.case import Choice
+from distbench.core.case import Choice
 from distbench.record import Status
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")

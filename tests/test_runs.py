@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distbench import files
+from distbench.system import files
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 

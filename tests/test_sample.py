@@ -15,14 +15,14 @@ import pytest
 from conftest import call
 
 from distbench.analysis.run import AnalysedRun
-from distbench.env import Machine
-from distbench.job import Job
+from distbench.core.job import Job
+from distbench.core.units import bytes_text
 from distbench.plan import make
 from distbench.record.store import Run
 from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite
-from distbench.units import bytes_text
+from distbench.system.machine import Machine
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts"}

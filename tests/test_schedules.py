@@ -11,13 +11,13 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench import schedule
 from distbench.adopt import _optimizer
-from distbench.case import Case, Optimizer
-from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.core import lr_schedule
+from distbench.core.case import Case, Optimizer
+from distbench.core.errors import SuiteError
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.suite import load
+from distbench.system.machine import Machine
 
 SCHEDULES = {
     "constant": Optimizer(),
@@ -41,12 +41,12 @@ SCHEDULES = {
     ],
 )
 def test_the_rate_of_each_update(name: str, expected: dict[int, float]) -> None:
-    found = {update: schedule.factor(SCHEDULES[name], update) for update in expected}
+    found = {update: lr_schedule.factor(SCHEDULES[name], update) for update in expected}
     assert found == pytest.approx(expected, abs=1e-15)
 
 
 def test_the_corners_are_where_another_law_begins() -> None:
-    assert {name: schedule.corners(spec) for name, spec in SCHEDULES.items()} == {
+    assert {name: lr_schedule.corners(spec) for name, spec in SCHEDULES.items()} == {
         "constant": [],
         "warm-up": [4],
         "linear": [2, 10],
@@ -61,10 +61,10 @@ def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
     spec = SCHEDULES[name]
     written: dict[str, Any] = {"math": math}
     exec(_optimizer.rate(spec), written)
-    assert ("rate" in written) == schedule.is_scheduled(spec)
+    assert ("rate" in written) == lr_schedule.is_scheduled(spec)
     rate = written.get("rate", lambda update: 1.0)
     assert [rate(update) for update in range(15)] == pytest.approx(
-        [schedule.factor(spec, update) for update in range(15)]
+        [lr_schedule.factor(spec, update) for update in range(15)]
     )
 
 

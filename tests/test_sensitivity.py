@@ -17,7 +17,7 @@ from test_timed_losses import DDP, FSDP, SINGLE, TRUTH, judged, rounded, run_of,
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.loss_deviation import BLURRED, DIFFERS, DISAGREE, SAME
 from distbench.analysis.unchecked import unchecked
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.jobs.sensitivity import Sensitive, Sensitivity
 from distbench.record import Record
 
@@ -109,7 +109,7 @@ def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_again
 
 FOLLOWING = """
 from dataclasses import dataclass
-from distbench.job import Job
+from distbench.core.job import Job
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column
 from distbench.plan.tasks import Task

@@ -10,11 +10,11 @@ from conftest import Finished
 from records import case
 
 from distbench.adopt import adopt
-from distbench.case import Choice, Optimizer
-from distbench.env import Machine
-from distbench.errors import UsageError
+from distbench.core.case import Choice, Optimizer
+from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.strategies.ddp import DistributedDataParallel
+from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 SHARDED = DistributedDataParallel(sharded_optimizer=True)

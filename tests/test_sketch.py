@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distbench.trial import SKETCH, law_of
+from distbench.ipc.trial_files import SKETCH, law_of
 
 pytestmark = pytest.mark.train
 

@@ -18,7 +18,7 @@ import pytest
 from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
 from distbench.launchers.base import Job
 from distbench.launchers.nodes import COMMAND, Node
 from distbench.launchers.slurm import Slurm

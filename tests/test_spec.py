@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from distbench.case import Measure, Optimizer
-from distbench.errors import SuiteError
+from distbench.core.case import Measure, Optimizer
+from distbench.core.errors import SuiteError
 from distbench.plan import make
 from distbench.suite import Overrides, Suite, load
 from distbench.suite.checking import check

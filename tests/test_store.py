@@ -14,10 +14,10 @@ import duckdb
 import pytest
 from records import case, failed, info, measured
 
-from distbench.errors import InfrastructureError, RecordError, UsageError
-from distbench.files import slug
+from distbench.core.errors import InfrastructureError, RecordError, UsageError
 from distbench.record import FORMAT, Record, Status
 from distbench.record.store import Run, write_json
+from distbench.system.files import slug
 
 
 @pytest.fixture

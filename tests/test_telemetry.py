@@ -24,7 +24,7 @@ from distbench.analysis.headlines import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import summarise
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.telemetry import Telemetry
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml

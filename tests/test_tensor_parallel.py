@@ -18,8 +18,8 @@ from theory import against_theory
 from distbench.adopt import adopt, formats_for
 from distbench.adopt.base import Measured
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Choice, Precision
-from distbench.errors import UsageError
+from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel

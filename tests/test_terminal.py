@@ -18,7 +18,7 @@ from records import case, failed, measured
 
 from distbench.cli import main
 from distbench.cli.display import Live
-from distbench.errors import did_you_mean
+from distbench.core.errors import did_you_mean
 from distbench.gate.calibration import Calibrated
 from distbench.gate.view import calibration_sheet
 from distbench.record.progress import Event

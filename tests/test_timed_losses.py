@@ -20,11 +20,11 @@ from distbench.analysis.timed_losses import timed_losses
 from distbench.analysis.tolerance import BETWEEN_STRATEGIES
 from distbench.analysis.unchecked import unchecked
 from distbench.analysis.verdict import Verdict
-from distbench.case import Batch, Case, Choice, Precision
+from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, NO_DROPOUT
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
 from distbench.report.terminal import table
-from distbench.trial import DRAWS, LOSS_DTYPE, NO_DROPOUT
 
 FSDP, ZERO = case("fsdp"), case("zero")
 WARMUP, STEPS = 3, 10

@@ -12,7 +12,7 @@ from elsewhere import torchtitan
 from test_adopt import ALL
 
 from distbench.adopt import Measured, adopt, formats_for
-from distbench.case import Case
+from distbench.core.case import Case
 
 READ = """
 import dataclasses, json, sys

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distbench.transfer import Arrivals, TransferError, digest, pieces
+from distbench.ipc.file_transfer import Arrivals, TransferError, digest, pieces
 
 
 def sent(file: Path, name: str) -> list[dict[str, Any]]:

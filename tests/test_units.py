@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as drawn
 
-from distbench.errors import did_you_mean
-from distbench.units import (
+from distbench.core.errors import did_you_mean
+from distbench.core.units import (
     bits_text,
     bytes_text,
     count_text,

@@ -10,11 +10,11 @@ from conftest import Finished
 from records import case
 
 from distbench.adopt import adopt
-from distbench.case import Choice
-from distbench.env import Machine
+from distbench.core.case import Choice
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.ddp import DistributedDataParallel
+from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FINDING = DistributedDataParallel(find_unused_parameters=True)

@@ -13,7 +13,7 @@ import pytest
 from conftest import MODELS, QUICK, Finished, call, call_outside
 from records import case, failed, job_of, measured
 
-from distbench.case import Batch, Case, Choice, Precision
+from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.plan import Task
 from distbench.record import NOT_LAUNCHED, Record, Status
 from distbench.record.store import Run

@@ -13,8 +13,8 @@ import pytest
 from conftest import MODELS, Finished, call_outside
 from theory import against_theory
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.workloads.user import User
 
 pytestmark = pytest.mark.train

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from records import case
 
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.utilisation import Utilisation, published
 from distbench.workloads.transformer import Transformer

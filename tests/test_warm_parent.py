@@ -16,10 +16,10 @@ from chores import codes, launch_of, sleepers, soon
 from conftest import MODELS, QUICK
 from drills import Drill
 
-from distbench.env import RUN_ID
 from distbench.launchers.base import Handle, Launch, LaunchError, Place, Site
 from distbench.launchers.local import Local
 from distbench.record.store import new_run_id
+from distbench.system.machine import RUN_ID_VARIABLE
 
 pytestmark = pytest.mark.usefixtures("chore")
 
@@ -39,7 +39,7 @@ class Ground:
         (found,) = [
             each
             for each in psutil.Process().children()
-            if "serve" in each.cmdline() and each.environ().get(RUN_ID) == self.run_id
+            if "serve" in each.cmdline() and each.environ().get(RUN_ID_VARIABLE) == self.run_id
         ]
         return found
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from distbench.wire import AGENT, CONTROLLER, Wire, WireError, new_token
+from distbench.ipc.messages import AGENT, CONTROLLER, Wire, WireError, new_token
 
 Pair = tuple[socket.socket, socket.socket]
 

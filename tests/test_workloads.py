@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import MODELS
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.suite.checking import check
 from distbench.workloads.base import Workload
 

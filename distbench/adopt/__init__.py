@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from distbench import registry
 from distbench.adopt import (
     _pipeline_stages,
     accelerate_yaml,
@@ -25,8 +24,9 @@ from distbench.adopt import (
     trainer_json,
 )
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import CURRENT, Case, Choice
-from distbench.errors import UsageError
+from distbench.core import registry
+from distbench.core.case import CURRENT, Case, Choice
+from distbench.core.errors import UsageError
 
 __all__ = ["FORMATS", "Adopted", "Measured", "adopt", "formats_for"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from distbench.adopt._python import block, device_mesh, dtype, lines
 from distbench.adopt.base import Measured
-from distbench.case import Case
-from distbench.meshes import OF_DATA
+from distbench.core.case import Case
+from distbench.core.meshes import OF_DATA
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
 SHARDING_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt._python import function, lines
-from distbench.case import Case, Optimizer
+from distbench.core import lr_schedule
+from distbench.core.case import Case, Optimizer
 
 _JOINED = '''
 class Joined(torch.optim.Optimizer):
@@ -100,9 +100,9 @@ def _made_of_two(spec: Optimizer) -> str:
 
 def rate(spec: Optimizer) -> str:
     """The function that gives the learning rate of each update as a fraction; empty if it is constant."""
-    if not schedule.is_scheduled(spec):
+    if not lr_schedule.is_scheduled(spec):
         return ""
-    warm, begin, end = spec.warmup_steps, schedule.begin_of_decay(spec), spec.total_steps or 0
+    warm, begin, end = spec.warmup_steps, lr_schedule.begin_of_decay(spec), spec.total_steps or 0
     progress = f"progress = min(max((update - {begin!r}) / {max(end - begin, 1)!r}, 0.0), 1.0)"
     fallen = f"return {spec.final_lr_fraction!r} + {1 - spec.final_lr_fraction!r} * "
     after = {
@@ -113,13 +113,13 @@ def rate(spec: Optimizer) -> str:
         "cosine": lines(progress, f"{fallen}(0.5 * (1 + math.cos(math.pi * progress)))"),
     }
     warming = f"if update < {warm!r}:\n    return (update + 1) / {warm!r}" if warm else ""
-    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {schedule.text(spec)}."
+    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {lr_schedule.text(spec)}."
     return function("rate(update)", doc, lines(warming, after[spec.schedule]))
 
 
 def follow_schedule(spec: Optimizer) -> str:
     """Statements by which ``optimizer`` follows ``rate``; empty if its learning rate is constant."""
-    if not schedule.is_scheduled(spec):
+    if not lr_schedule.is_scheduled(spec):
         return ""
     return lines(
         "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distbench import registry
 from distbench.adopt._python import dtype, lines
 from distbench.adopt.base import Measured
+from distbench.core import registry
 from distbench.data.base import Shape
 from distbench.strategies._pipeline import stages_of
 from distbench.strategies.pp import PipelineParallel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import dedent, indent
 
 from distbench.adopt.base import Measured
-from distbench.case import FLOAT8_MULTIPLE, KEPT_OPERATIONS, TORCH_NAMES, Case
+from distbench.core.case import FLOAT8_MULTIPLE, KEPT_OPERATIONS, TORCH_NAMES, Case
 
 FLOAT8_IMPORT = "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distbench import registry
 from distbench.adopt._python import lines
 from distbench.adopt.base import Measured
+from distbench.core import registry
 from distbench.workloads.splits import Splits
 
 _PLAN = "The plan in split() names the modules of the measured model: replace them with yours."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench import optimizers, schedule
+from distbench import optimizers
 from distbench.adopt.base import Measured
-from distbench.case import TORCH_NAMES, Optimizer
+from distbench.core import lr_schedule
+from distbench.core.case import TORCH_NAMES, Optimizer
 
 EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
 WHOLE_BLOCKS = "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
@@ -82,12 +83,12 @@ def optimizer_name(spec: Optimizer) -> str:
 
 def scheduler(spec: Optimizer) -> dict[str, Any]:
     """By torchtitan's formula: update k has (k + 1) / warmup_steps, and the decay ends at training.steps."""
-    if spec.schedule not in schedule.ENDING or not spec.total_steps:
+    if spec.schedule not in lr_schedule.ENDING or not spec.total_steps:
         # a decay that ends where it starts
         return {"warmup_steps": spec.warmup_steps, "min_lr_factor": 1.0}
     return {
         "warmup_steps": spec.warmup_steps,
-        "decay_ratio": 1 - schedule.begin_of_decay(spec) / spec.total_steps,
+        "decay_ratio": 1 - lr_schedule.begin_of_decay(spec) / spec.total_steps,
         "decay_type": "cosine" if spec.schedule == "cosine" else "linear",
         "min_lr_factor": spec.final_lr_fraction,
     }

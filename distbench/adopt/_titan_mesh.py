@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench import registry
 from distbench.adopt import _pipeline_stages
 from distbench.adopt.base import Measured
+from distbench.core import registry
 from distbench.strategies._pipeline import by_count
 from distbench.strategies.pp import PipelineParallel
 

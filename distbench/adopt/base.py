@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench import optimizers, registry, schedule
+from distbench import optimizers
 from distbench.analysis.text import one_line
-from distbench.case import CURRENT, Batch, Case, Optimizer
-from distbench.decode import decoded
-from distbench.errors import Mistake, UsageError
+from distbench.core import lr_schedule, registry
+from distbench.core.case import CURRENT, Batch, Case, Optimizer
+from distbench.core.errors import Mistake, UsageError
+from distbench.core.serialization import decoded
+from distbench.core.units import count_text
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
@@ -26,7 +28,6 @@ from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.suite.checking import check
 from distbench.suite.reading import key_text
-from distbench.units import count_text
 
 # each format says which of these it can't express
 _STRATEGIES = (
@@ -345,7 +346,7 @@ def _optimizer_text(spec: Optimizer) -> str:
     values = [f"{key} {list(each) if isinstance(each, tuple) else each!r}" for key, each in own.items()]
     decay = f"weight decay {spec.weight_decay!r} on all parameters"
     whose = "torch's" if kind.package == "torch" else f"{kind.package}'s"
-    words = [kind.name, *values, decay, f"schedule {schedule.text(spec)}", f"{whose} {spec.kernel} kernel"]
+    words = [kind.name, *values, decay, f"schedule {lr_schedule.text(spec)}", f"{whose} {spec.kernel} kernel"]
     of_rest = (
         [f"for all but the matrices of the layers: {_optimizer_text(rest_of(spec))}"] if kind.rest else []
     )

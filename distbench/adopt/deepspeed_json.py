@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
+from distbench.core import lr_schedule
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import ON_DISK, configuration, open_sizes
 
@@ -75,10 +75,10 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
     factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
-        f"the case's learning rate follows {schedule.text(case.optimizer)}, which none of DeepSpeed's own "
+        f"the case's learning rate follows {lr_schedule.text(case.optimizer)}, which none of DeepSpeed's own "
         "schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda optimizer: "
         "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
-            schedule.is_scheduled(case.optimizer) and not with_schedule
+            lr_schedule.is_scheduled(case.optimizer) and not with_schedule
         ),
         "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
         "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from distbench.adopt.base import Measured
+from distbench.core.units import number_text
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import DEEPSPEED, ON_DISK, open_sizes
-from distbench.units import number_text
 
 _SOURCE = "https://www.deepspeed.ai/docs/config-json"
 _ONCE_ZERO = ("param_persistence_threshold", "max_reuse_distance")

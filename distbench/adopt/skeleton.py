@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distbench.adopt.torch_script import FILE as FUNCTIONS
-from distbench.case import Case
+from distbench.core.case import Case
 
 FILE = "train.py"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from distbench import schedule
 from distbench.adopt import (
     _fsdp,
     _lossy,
@@ -15,6 +14,7 @@ from distbench.adopt import (
 )
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
+from distbench.core import lr_schedule
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.single import Single
 
@@ -142,7 +142,7 @@ def _prepare(measured: Measured) -> str:
     if measured.ddp:
         make = lines(make, _lossy.average(measured.ddp))
     if measured.zero:
-        scheduled = schedule.is_scheduled(case.optimizer)
+        scheduled = lr_schedule.is_scheduled(case.optimizer)
         rate = "lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"
         initialize = lines(
             "model, optimizer, *_ = deepspeed.initialize(",

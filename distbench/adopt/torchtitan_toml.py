@@ -9,7 +9,7 @@ from typing import Any
 from distbench.adopt import _titan, base
 from distbench.adopt import _titan_mesh as titan_mesh
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import Precision
+from distbench.core.case import Precision
 
 FILE = "torchtitan.toml"
 

@@ -14,8 +14,8 @@ from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
-from distbench.grouping import grouped
-from distbench.units import bytes_text, count_text, percent_text, ratio_texts
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text, count_text, percent_text, ratio_texts
 
 _MOST_TURNS = 3
 # an alternative that saves less is not worth a sentence

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from distbench.analysis.collectives import Result
 from distbench.analysis.communication import Traffic, moving, nodes_of
-from distbench.case import TORCH_NAMES
-from distbench.grouping import grouped
+from distbench.core.case import TORCH_NAMES
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import Record
-from distbench.units import bytes_text
 
 
 class Kind(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.scaling import Scaling, ScalingPoint
-from distbench.units import count_text
+from distbench.core.units import count_text
 
 DEFINITION = (
     "On several nodes: in a node is the efficiency of one whole node of M devices, E_M, and over nodes is "

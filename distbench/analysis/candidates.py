@@ -12,9 +12,9 @@ from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import one_line, parts, short_names
-from distbench.case import CHOICES, CURRENT, Axis, Precision
-from distbench.grouping import grouped
-from distbench.units import number_text
+from distbench.core.case import CHOICES, CURRENT, Axis, Precision
+from distbench.core.grouping import grouped
+from distbench.core.units import number_text
 
 RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"
 WHOLE = ("gpu_memory_own", "memory_device_peak")

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from distbench.analysis.noise import Interval
-from distbench.units import bytes_text
+from distbench.core.units import bytes_text
 
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

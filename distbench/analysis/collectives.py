@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from distbench.analysis.noise import CONFIDENCE, Interval
 from distbench.analysis.quantiles import t_quantile
-from distbench.case import Case
-from distbench.grouping import gathered
+from distbench.core.case import Case
+from distbench.core.grouping import gathered
+from distbench.core.units import bytes_text, count_text
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Row, Status
-from distbench.units import bytes_text, count_text
 
 TABLE = "collective_times"
 KIND = "collectives"

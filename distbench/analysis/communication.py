@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.settings import description_of
-from distbench.case import BYTES
-from distbench.grouping import gathered, grouped
+from distbench.core.case import BYTES
+from distbench.core.grouping import gathered, grouped
+from distbench.core.units import bytes_text
 from distbench.metrics.communication.traffic import SCALAR, bus_factor
 from distbench.record import Record
 from distbench.strategies.description import Deviation
-from distbench.units import bytes_text
 
 EXPLAINED = 0.01
 """Share of the expected volume that may stay without a known cause."""

@@ -18,7 +18,7 @@ from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import facts, meaning, settings, text
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, PACE, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line
-from distbench.case import Case
+from distbench.core.case import Case
 
 EFFICIENCY = "efficiency"
 STEP = "step_s"

@@ -10,10 +10,10 @@ from typing import Any
 from distbench.analysis.losses import numbers
 from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, plain, shorten
-from distbench.files import slug
-from distbench.foreign import from_anybody
-from distbench.job import kinds
+from distbench.core.job import kinds
 from distbench.record import Record
+from distbench.record.untrusted import untrusted_records
+from distbench.system.files import slug
 
 # the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value
 _LONGEST_NAME, _LONGEST_VALUE = 100, 250
@@ -55,7 +55,7 @@ def curves_of(records: Iterable[Record]) -> list[Curves]:
     """
     known = {kind.name: kind for kind in kinds()}
     shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
-    with from_anybody("the curves"):
+    with untrusted_records("the curves"):
         made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
     return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate, Wish, choose, turns
-from distbench.units import bytes_text, count_text
+from distbench.core.units import bytes_text, count_text
 
 
 @dataclass(frozen=True)

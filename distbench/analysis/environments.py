@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from distbench.analysis.settings import software
 from distbench.analysis.text import listed, one_line
-from distbench.case import CURRENT
-from distbench.grouping import gathered
+from distbench.core.case import CURRENT
+from distbench.core.grouping import gathered
 from distbench.record import Record
 
 Versions = Mapping[str, tuple[str, ...]]

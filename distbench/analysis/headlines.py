@@ -16,12 +16,12 @@ from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
-from distbench.gpu_facts import lowered
-from distbench.grouping import gathered, grouped
+from distbench.core.grouping import gathered, grouped
+from distbench.core.units import count_text, number_text, ratio_texts
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import NOT_LAUNCHED, Status, round_text
 from distbench.record.contents import damage_text
-from distbench.units import count_text, number_text, ratio_texts
+from distbench.system.gpu_limits import lowered
 
 _MOST_FAILURES = 20
 _LONGEST = 600

@@ -23,8 +23,8 @@ from distbench.analysis.scaling import Scaling, ScalingPoint
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.summary import CaseSummary, Estimate
 from distbench.analysis.text import one_line
-from distbench.case import Case
-from distbench.grouping import gathered
+from distbench.core.case import Case
+from distbench.core.grouping import gathered
 from distbench.record.contents import Damaged
 from distbench.record.store import RunInfo
 

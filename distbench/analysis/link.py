@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.communication import bandwidths
 from distbench.analysis.summary import CaseSummary
-from distbench.units import bits_text, bytes_text
+from distbench.core.units import bits_text, bytes_text
 
 LINK = 0.2
 """Share of a profiled step in exposed transfer between nodes from which on the link holds a training back:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distbench.analysis.tolerance import BLUNT
-from distbench.units import count_text
+from distbench.core.units import count_text
 
 SAME = "same losses"
 DIFFERS = "another training"

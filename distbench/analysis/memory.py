@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.settings import description_of
-from distbench.case import MODEL_STATES
-from distbench.grouping import grouped
+from distbench.core.case import MODEL_STATES
+from distbench.core.grouping import grouped
 from distbench.record import Record
 from distbench.strategies.description import Deviation
 

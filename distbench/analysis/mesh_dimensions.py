@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.communication import EXPLAINED, moving, steps_of
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import Record
-from distbench.units import bytes_text
 
 _NEARLY = 1e-6
 """Of a mean over ranks, what rounding may leave."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.quantiles import range_quantile, t_quantile
 from distbench.analysis.rounds import Trials, effects
-from distbench.units import number_text
+from distbench.core.units import number_text
 
 CONFIDENCE = 0.95
 _UNKNOWN = 100.0

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from distbench.analysis.settings import Kind, meaning, settings, software, text
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
-from distbench.case import CURRENT, MEANS
-from distbench.grouping import grouped
+from distbench.core.case import CURRENT, MEANS
+from distbench.core.grouping import grouped
 from distbench.strategies.base import DDP, SINGLE
 
 _FIRST_BATCH = "data.first_batch"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.ranks import work
-from distbench.grouping import gathered, grouped
+from distbench.core.grouping import gathered, grouped
 from distbench.record import Record
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"

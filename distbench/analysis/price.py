@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from distbench.decode import decoded
+from distbench.core.serialization import decoded
+from distbench.core.units import number_text
 from distbench.suite.cost import Cost
-from distbench.units import number_text
 
 if TYPE_CHECKING:
     from distbench.analysis.summary import Estimate

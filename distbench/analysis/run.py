@@ -16,7 +16,7 @@ from distbench.analysis.scaling import Scaling, scaling
 from distbench.analysis.stragglers import Straggler, stragglers
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import short_names
-from distbench.job import MEASURE
+from distbench.core.job import MEASURE
 from distbench.record import Record, of_kind
 from distbench.record.contents import Damaged
 from distbench.record.rebuilding import described

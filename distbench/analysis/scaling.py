@@ -10,8 +10,8 @@ from typing import Literal
 from distbench.analysis.ranks import work
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, Estimate
 from distbench.analysis.text import short_names
-from distbench.case import Case
-from distbench.grouping import grouped
+from distbench.core.case import Case
+from distbench.core.grouping import grouped
 
 Kind = Literal["strong", "weak"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from distbench.analysis.choice import Candidate, Wish, choose
 from distbench.analysis.noise import CONFIDENCE, Interval
 from distbench.analysis.quantiles import t_quantile
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 
 
 def contenders(candidates: Sequence[Candidate], look: int) -> list[Candidate]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled
 from distbench.record import Record
-from distbench.units import bytes_text
 
 _GROWN = 0.05
 """What steps left behind is worth a sentence from this fraction of the peak of the counted step on."""

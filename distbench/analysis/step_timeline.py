@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.metrics.profile.intervals import Interval, difference, union
 from distbench.record import Record
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from distbench.analysis.chances import at_least, holm
 from distbench.analysis.ranks import work
 from distbench.analysis.text import one_line
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.core.units import count_text
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import Record, Status
-from distbench.units import count_text
 
 CHANCE = 0.01
 """Chance, over all that could be named in a run, below which one is named."""

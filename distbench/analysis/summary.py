@@ -15,17 +15,17 @@ from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.price import cost_of, described, prices
 from distbench.analysis.settings import design_of, unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts, vouched
-from distbench.case import CHOICES, CURRENT, Axis, Case
-from distbench.grouping import grouped
-from distbench.job import MEASURE, kind_of
+from distbench.core.case import CHOICES, CURRENT, Axis, Case
+from distbench.core.grouping import grouped
+from distbench.core.job import MEASURE, kind_of
+from distbench.core.units import number_text
+from distbench.ipc.trial_files import log_file
 from distbench.record import Failure, Record, Status, of_kind
 from distbench.record.contents import Damaged
 from distbench.record.store import Run, RunInfo
 from distbench.strategies.base import DDP
 from distbench.strategies.description import ByDesign
 from distbench.suite.cost import Cost
-from distbench.trial import log_file
-from distbench.units import number_text
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from distbench.case import Case
+from distbench.core.case import Case
 
 # whole escape sequences; then remaining control characters, marks that change the writing
 # direction, noncharacters, and lone surrogates, which no encoding can write

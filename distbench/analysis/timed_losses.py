@@ -32,8 +32,8 @@ from distbench.analysis.loss_deviation import (
     TimedLosses,
 )
 from distbench.analysis.timed_trials import Timed
-from distbench.case import CHOICES
-from distbench.grouping import grouped
+from distbench.core.case import CHOICES
+from distbench.core.grouping import grouped
 from distbench.record import Record, Status
 from distbench.strategies.base import SINGLE
 

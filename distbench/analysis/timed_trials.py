@@ -21,10 +21,10 @@ from distbench.analysis.loss_deviation import (
 from distbench.analysis.losses import losses_of
 from distbench.analysis.settings import description_of, design_of
 from distbench.analysis.tolerance import BLUNT, SEEN, allowed, resolved
-from distbench.case import Case
+from distbench.core.case import Case
+from distbench.ipc.trial_files import DRAWS
 from distbench.record import Record
 from distbench.strategies.description import ByDesign
-from distbench.trial import DRAWS
 
 _NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distbench import optimizers
+from distbench.ipc.trial_files import LOSS_DTYPE
 from distbench.record import Record
-from distbench.trial import LOSS_DTYPE
 
 _COARSER = ("fp64", "fp32", "tf32", "fp16", "bf16", "float8")
 # a loss that is itself a number of so many bits is rounded by half of this, and so is the one beside it

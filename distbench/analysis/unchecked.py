@@ -7,7 +7,7 @@ from collections import Counter
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.analysis.verdict import INCONCLUSIVE, LOSSES
-from distbench.units import count_text
+from distbench.core.units import count_text
 
 
 def unchecked(run: AnalysedRun) -> list[str]:

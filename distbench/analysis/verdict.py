@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from distbench import registry
 from distbench.analysis.loss_deviation import BY_DESIGN, SAME, Expected, TimedLosses
 from distbench.analysis.timed_losses import timed_losses
-from distbench.decode import finite
-from distbench.foreign import from_anybody
-from distbench.job import MEASURE
+from distbench.core import registry
+from distbench.core.job import MEASURE
+from distbench.core.serialization import finite
 from distbench.record import Record, of_kind
+from distbench.record.untrusted import untrusted_records
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, d
     by_case: dict[str, dict[str, Verdict]] = {}
     for kind, judge in judges().items():
         if own := of_kind(records, judge.name):
-            with from_anybody(f"the records in {judge.folder}"):
+            with untrusted_records(f"the records in {judge.folder}"):
                 judged = judge.judge(suite.get(judge.name) or {}, own)
             for case_id, verdict in judged.items():
                 by_case.setdefault(case_id, {})[kind] = verdict
@@ -119,7 +119,7 @@ def judged_losses(records: Sequence[Record]) -> dict[str, TimedLosses]:
     expected: dict[str, Expected] = {}
     for judge in judges().values():
         if own := of_kind(records, judge.name):
-            with from_anybody(f"the records in {judge.folder}"):
+            with untrusted_records(f"the records in {judge.folder}"):
                 expected |= judge.expected_losses(own)
     return timed_losses(of_kind(records, MEASURE), expected, moved_losses(records))
 
@@ -133,7 +133,7 @@ def moved_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
     moved: dict[str, Sequence[np.ndarray]] = {}
     for judge in judges().values():
         if own := of_kind(records, judge.name):
-            with from_anybody(f"the records in {judge.folder}"):
+            with untrusted_records(f"the records in {judge.folder}"):
                 moved |= judge.moved_losses(own)
     return moved
 

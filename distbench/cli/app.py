@@ -18,7 +18,7 @@ import typer
 from distbench import __version__
 from distbench.cli import commands
 from distbench.cli.output import complain, drop_output, say
-from distbench.errors import INTERRUPTED, DistbenchError
+from distbench.core.errors import INTERRUPTED, DistbenchError
 
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from distbench.errors import UsageError
-from distbench.grouping import gathered
+from distbench.core.errors import UsageError
+from distbench.core.grouping import gathered
+from distbench.core.units import count_text
 from distbench.record.store import Run
-from distbench.units import count_text
 
 Trial = tuple[Hashable, str]
 

@@ -11,8 +11,8 @@ import typer
 
 from distbench.analysis.text import plain
 from distbench.cli.colour import is_coloured
+from distbench.core.units import duration_text
 from distbench.record.progress import Event
-from distbench.units import duration_text
 
 _WORTH_A_LINE_S = 1.0
 """Seconds from which on something that was built gets a line: most of it is there already."""

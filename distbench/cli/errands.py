@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 
 from distbench.cli.handing import accepted, queue_of, submission_of
 from distbench.cli.output import note, say
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
 from distbench.launchers.base import Job, Queue
 from distbench.record.store import storing
 from distbench.run.control import interruptible

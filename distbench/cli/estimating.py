@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distbench.case import Case, Measure
 from distbench.cli.progress import observer
 from distbench.cli.stopping import resumable
-from distbench.errors import InfrastructureError, UsageError
-from distbench.job import MEASURE
+from distbench.core.case import Case, Measure
+from distbench.core.errors import InfrastructureError, UsageError
+from distbench.core.job import MEASURE
 from distbench.jobs.measure import shortened
 from distbench.plan import make
 from distbench.record import Record

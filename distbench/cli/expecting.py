@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distbench.analysis.text import listed, one_line
-from distbench.case import Case, Measure
 from distbench.cli.estimating import ShortTrials
-from distbench.job import MEASURE
+from distbench.core.case import Case, Measure
+from distbench.core.job import MEASURE
+from distbench.core.units import count_text, duration_text
 from distbench.plan import Plan, Task
 from distbench.record import Record, Status
 from distbench.record.runs import usual_times
 from distbench.suite import Suite
-from distbench.units import count_text, duration_text
 
 _EARLIER, _SHORT = "earlier runs", "a short trial"
 

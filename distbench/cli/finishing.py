@@ -11,7 +11,7 @@ from distbench.analysis.unchecked import unchecked
 from distbench.cli.colour import paint
 from distbench.cli.output import UNCHECKED, complain, say, say_json, width
 from distbench.cli.stopping import report_command
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
 from distbench.record.contents import damage_text
 from distbench.record.store import Run
 from distbench.report import page, terminal

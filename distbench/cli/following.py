@@ -6,16 +6,16 @@ import shlex
 import time
 from pathlib import Path
 
-from distbench import files
 from distbench.cli.display import Display, displayed
 from distbench.cli.handing import queue_of
 from distbench.cli.output import note, say
-from distbench.errors import INTERRUPTED, OUT_OF_TIME, UsageError
+from distbench.core.errors import INTERRUPTED, OUT_OF_TIME, UsageError
 from distbench.launchers.base import Job, Queue
 from distbench.record import owner, submitted
 from distbench.record.progress import Event, Reader
 from distbench.record.store import SUBMITTED, Run, resume_command
 from distbench.record.submitted import Handed
+from distbench.system import files
 
 _LOOK_S = 0.5
 _LATE_S = 3.0

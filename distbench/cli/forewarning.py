@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from distbench import registry
-from distbench.condition import condition_of
+from distbench.core import registry
+from distbench.core.units import count_text
 from distbench.doctor import of_host
-from distbench.env import cache_folder, core_count, no_gpu
 from distbench.metrics.base import Absent
 from distbench.metrics.telemetry import Telemetry
 from distbench.metrics.telemetry.host import Host, foreign
@@ -18,7 +17,8 @@ from distbench.plan import Plan
 from distbench.run import Execution
 from distbench.run.control import Observer
 from distbench.suite import Suite
-from distbench.units import count_text
+from distbench.system.host_state import inspect_host
+from distbench.system.machine import cache_folder, core_count, no_gpu
 
 _SPOILING = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",
@@ -32,7 +32,7 @@ def forewarn(execution: Execution, observer: Observer) -> None:
     """Note what may spoil *execution* on this host; of others, on which ranks may be, it says nothing."""
     folders: list[Path] = [execution.run.folder, cache_folder()]
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
-    for finding in of_host(condition_of(folders, cache_folder() / "ops", look_up=False), ranks):
+    for finding in of_host(inspect_host(folders, cache_folder() / "ops", look_up=False), ranks):
         observer.note(f"{finding.grade}: {finding.check}: {finding.what}; {finding.remedy}")
     on_gpus = any(planned.case.device == "cuda" for planned in execution.plan.cases)
     for warning in spoiling(os.environ) if on_gpus else []:

@@ -13,13 +13,13 @@ from distbench.cli.occasions import readable
 from distbench.cli.progress import observer
 from distbench.cli.reading import analysed, damage
 from distbench.cli.stopping import resumable
-from distbench.foreign import from_anybody
+from distbench.core.job import MEASURE
 from distbench.gate.advisory import judged
 from distbench.gate.verdicts import Result
-from distbench.job import MEASURE
 from distbench.record import runs
 from distbench.record.contents import rereading
 from distbench.record.store import Run
+from distbench.record.untrusted import untrusted_records
 from distbench.run import Execution
 from distbench.suite import Suite
 from distbench.suite.gate import GateRules
@@ -32,7 +32,7 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
         RecordError: the baseline can't be read, or its records don't fit together; nothing was launched.
         InfrastructureError: the disk is full.
     """
-    with from_anybody(f"the records of the baseline {baseline.folder}"):
+    with untrusted_records(f"the records of the baseline {baseline.folder}"):
         rereading(partial(_check, baseline, suite.gate))
     trials = max(suite.measure.trials, suite.gate.min_pairs)
     suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import Choice
 from distbench.cli.output import note
-from distbench.errors import DistbenchError, InfrastructureError, UsageError
-from distbench.files import slug
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.errors import DistbenchError, InfrastructureError, UsageError
 from distbench.launchers.base import Controller, Launcher, Queue, Submission
 from distbench.record import progress, submitted
 from distbench.record.store import SUBMITTED, Run, new_run_id, stamp_of, utc_now, write_text
 from distbench.record.submitted import Handed, Request
 from distbench.suite import Overrides, Suite, of_text
 from distbench.suite.reading import read_text
+from distbench.system.files import slug
 
 
 def override_arguments(

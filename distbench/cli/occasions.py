@@ -10,17 +10,17 @@ from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.cli.output import note
-from distbench.errors import DistbenchError
-from distbench.foreign import from_anybody
+from distbench.core.errors import DistbenchError
 from distbench.record.contents import rereading
 from distbench.record.store import Run
+from distbench.record.untrusted import untrusted_records
 
 
 def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
     """Each of *runs* as an occasion, or why it can't be read."""
     for run in runs:
         try:
-            with from_anybody(str(run.folder)):
+            with untrusted_records(str(run.folder)):
                 occasion = rereading(partial(_occasion, run))
         except DistbenchError as error:
             yield str(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from distbench.suite import Overrides

@@ -16,7 +16,7 @@ import typer
 
 from distbench.analysis.text import plain
 from distbench.cli.colour import alarming, shown
-from distbench.errors import ContentError, DistbenchError, SuiteError
+from distbench.core.errors import ContentError, DistbenchError, SuiteError
 from distbench.report.folding import folded
 
 _held: ContextVar[list[str] | None] = ContextVar("_held", default=None)

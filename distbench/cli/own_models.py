@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from distbench.case import Choice
 from distbench.cli.progress import observer
+from distbench.core.case import Choice
 from distbench.run.user_models import Constructed, UntriedError, constructed
 
 

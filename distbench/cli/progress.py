@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distbench.cli.display import displayed
-from distbench.job import MEASURE, kind_of
+from distbench.core.job import MEASURE, kind_of
 from distbench.plan import Task
 from distbench.record import Record, Status, round_text
 from distbench.record.progress import Event, Journal

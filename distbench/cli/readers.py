@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from distbench.cli.output import remarks_before_output
-from distbench.foreign import from_anybody
 from distbench.record.contents import rereading
+from distbench.record.untrusted import untrusted_records
 
 P = ParamSpec("P")
 
@@ -25,7 +25,7 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
             with remarks_before_output():
                 return command(*given, **named)
 
-        with from_anybody("the records"):
+        with untrusted_records("the records"):
             return rereading(attempt)
 
     return reading

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed
-from distbench.case import Case
+from distbench.core.case import Case
+from distbench.core.units import count_text
 from distbench.record import Status
 from distbench.record.store import Run
 from distbench.run import Observer
-from distbench.units import count_text
 
 
 class Repeating:

@@ -8,11 +8,11 @@ from distbench.analysis.choice import SETTLED
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settling import contenders
 from distbench.analysis.text import listed
-from distbench.job import MEASURE
+from distbench.core.job import MEASURE
+from distbench.core.units import count_text
 from distbench.record import Status, of_kind
 from distbench.record.store import Run
 from distbench.run import Observer
-from distbench.units import count_text
 
 
 class Settling:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distbench.cli.output import note
-from distbench.errors import INTERRUPTED, OUT_OF_TIME, DistbenchError
+from distbench.core.errors import INTERRUPTED, OUT_OF_TIME, DistbenchError
 from distbench.run import Stopped, interruptible
 
 

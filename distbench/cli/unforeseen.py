@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distbench import registry
-from distbench.grouping import gathered
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.grouping import gathered
+from distbench.core.job import kind_of
 from distbench.plan import Plan, Planned
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from distbench.data._rows import OF_PICTURES, generator, kind_problem
 from distbench.data.base import Batches, Merit, Shape, Source, Split
-from distbench.env import install_hint
+from distbench.system.machine import install_hint
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from distbench.bounds import Bound
+from distbench.core.bounds import Bound
 from distbench.data import _clusters
 from distbench.data._rows import HELD_OUT_SEED, OF_TOKENS, formed, generator, tokens_problem, window
 from distbench.data.base import Batches, Merit, Shape, Source, Split

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from distbench.core.errors import InfrastructureError, RecordError
+from distbench.core.serialization import decoded
 from distbench.data._rows import OF_TOKENS, TokenRow, file_problem, kind_problem, tokens_problem
 from distbench.data.base import Merit, Shape
-from distbench.decode import decoded
-from distbench.env import cache_folder
-from distbench.errors import InfrastructureError, RecordError
-from distbench.files import content, write_whole
+from distbench.system.files import content, write_whole
+from distbench.system.machine import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np

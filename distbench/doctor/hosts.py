@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distbench.condition import Condition, GpuCondition
+from distbench.core.units import bytes_text, count_text, duration_text
 from distbench.doctor.findings import Finding, Grade
-from distbench.units import bytes_text, count_text, duration_text
+from distbench.system.gpu_state import GpuState
+from distbench.system.host_state import HostState
 
 # NCCL keeps buffers of the ranks of a node there; containers have 64 MB unless told otherwise
 _LITTLE_SHM = 1 << 30
@@ -20,7 +21,7 @@ _STALE_S = 15 * 60.0
 _LITTLE_GPU = 1 << 30
 
 
-def of_host(host: Condition, ranks: int, *, where: str = "") -> list[Finding]:
+def of_host(host: HostState, ranks: int, *, where: str = "") -> list[Finding]:
     """What is wrong with *host*, on which ranks of a launch of *ranks* run; *where* it is called so."""
     checks = (_shm(host), _files(host, ranks), _locked(host), _space(host), _locks(host), _gpus(host))
     return [
@@ -30,7 +31,7 @@ def of_host(host: Condition, ranks: int, *, where: str = "") -> list[Finding]:
     ]
 
 
-def _shm(host: Condition) -> Iterator[Finding]:
+def _shm(host: HostState) -> Iterator[Finding]:
     free = host.shm_free_bytes
     if free is None:
         yield Finding("shared memory", "warning", "there is no /dev/shm", remedy="mount one of several GB")
@@ -40,14 +41,14 @@ def _shm(host: Condition) -> Iterator[Finding]:
         yield Finding("shared memory", "warning", text, remedy=remedy)
 
 
-def _files(host: Condition, ranks: int) -> Iterator[Finding]:
+def _files(host: HostState, ranks: int) -> Iterator[Finding]:
     needed = _FILES + _FILES_A_RANK * ranks
     if 0 <= host.open_files < needed:
         text = f"a process may open {host.open_files} files, {count_text(ranks, 'rank')} may need {needed}"
         yield Finding("open files", "warning", text, remedy="ulimit -n 65536 in what starts the ranks")
 
 
-def _locked(host: Condition) -> Iterator[Finding]:
+def _locked(host: HostState) -> Iterator[Finding]:
     if host.infiniband and host.locked_bytes >= 0:
         text = (
             f"a process may lock {bytes_text(host.locked_bytes)}; {', '.join(host.infiniband)} lock buffers"
@@ -56,7 +57,7 @@ def _locked(host: Condition) -> Iterator[Finding]:
         yield Finding("locked memory", grade, text, remedy="ulimit -l unlimited in what starts the ranks")
 
 
-def _space(host: Condition) -> Iterator[Finding]:
+def _space(host: HostState) -> Iterator[Finding]:
     for folder in host.unwritable:
         yield Finding("disk", "problem", f"{folder} is not writable", remedy="use another --out")
     for folder, free in host.free_bytes.items():
@@ -70,14 +71,14 @@ def _space(host: Condition) -> Iterator[Finding]:
             )
 
 
-def _locks(host: Condition) -> Iterator[Finding]:
+def _locks(host: HostState) -> Iterator[Finding]:
     for lock, age in host.locks.items():
         if age > _STALE_S:
             text = f"{lock} has been there for {duration_text(age)}: a build that was killed left it"
             yield Finding("op locks", "warning", text, remedy=f"if nothing is being built: rm {lock}")
 
 
-def _gpus(host: Condition) -> Iterator[Finding]:
+def _gpus(host: HostState) -> Iterator[Finding]:
     if host.gpus_unknown:
         yield Finding("GPUs", "problem", host.gpus_unknown, remedy="see what nvidia-smi says")
     for index, gpu in enumerate(host.gpus):
@@ -85,7 +86,7 @@ def _gpus(host: Condition) -> Iterator[Finding]:
             yield Finding("GPUs", grade, f"GPU {index} ({gpu.name}) {what}", remedy=remedy)
 
 
-def _gpu(gpu: GpuCondition) -> Iterator[tuple[Grade, str, str]]:
+def _gpu(gpu: GpuState) -> Iterator[tuple[Grade, str, str]]:
     if gpu.uncorrected_errors:
         errors = count_text(gpu.uncorrected_errors, "uncorrected ECC error")
         yield (

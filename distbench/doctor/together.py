@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from distbench.core.grouping import gathered
+from distbench.core.units import bits_text, count_text, duration_text
 from distbench.doctor.findings import Finding
 from distbench.doctor.visit import Visit
-from distbench.examination import Exchange, Report
-from distbench.grouping import gathered
+from distbench.ipc.diagnosis_files import Exchange, Report
 from distbench.launchers.nodes import Difference, differences
 from distbench.metrics.communication.traffic import bus_factor
-from distbench.units import bits_text, count_text, duration_text
 
 # beyond it the times of logs on two nodes can't be set side by side
 _OFFSET_S = 1.0

@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench import registry
-from distbench.env import Machine, cache_folder
-from distbench.errors import UsageError
-from distbench.examination import Order, Report
+from distbench.core import registry
+from distbench.core.errors import UsageError
+from distbench.ipc.diagnosis_files import Order, Report
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError
 from distbench.plan import machine_of
-from distbench.processes import ending
 from distbench.record.store import new_run_id, storing
 from distbench.run.control import StopRequest
 from distbench.suite import Suite
+from distbench.system.machine import Machine, cache_folder
+from distbench.system.processes import ending
 
 _PATIENCE_S = 20.0
 """For the group to form, and for each message."""

@@ -22,6 +22,8 @@ from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.verdict import moved_losses
+from distbench.core.grouping import gathered, grouped
+from distbench.core.job import MEASURE
 from distbench.gate import losses
 from distbench.gate.calibration import fingerprint
 from distbench.gate.conclusion import demanded
@@ -30,8 +32,6 @@ from distbench.gate.matching import verdict
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word, is_flagged
 from distbench.gate.wording import WORDS, change, percent
-from distbench.grouping import gathered, grouped
-from distbench.job import MEASURE
 from distbench.record.store import new_run_id
 from distbench.suite.gate import GateRules, Tolerances
 

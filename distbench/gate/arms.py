@@ -14,16 +14,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from distbench import env, registry
-from distbench.errors import UsageError
+from distbench.core import registry
+from distbench.core.errors import UsageError
+from distbench.core.job import MEASURE
 from distbench.gate.checkout import check_out
-from distbench.interpreter import make_python_path, python_of
-from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Launcher, Place
 from distbench.plan import machine_of
 from distbench.suite import Suite
+from distbench.system.interpreters import make_python_path, python_of
+from distbench.system.machine import install_hint, machine_facts, ops_folder
 
-_DESCRIBE = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
+_DESCRIBE = (
+    "import distbench.worker.warm, json; from distbench.system.machine import machine_facts; "
+    "print(json.dumps(machine_facts()))"
+)
 _DESCRIBE_LIMIT_S = 300.0
 
 
@@ -35,7 +39,7 @@ class Arm:
     """What it is, for people."""
     suite: Suite
     place: Place = HERE
-    machine: Mapping[str, Any] = field(default_factory=env.describe)
+    machine: Mapping[str, Any] = field(default_factory=machine_facts)
     """Machine and packages, as its interpreter sees them."""
 
 
@@ -89,7 +93,7 @@ def _in_environment(python: Path, name: str, arm: Arm) -> Arm:
     machine = _described(python, place, name)
     # strategies name the folder of this interpreter, in which the arms would rebuild each other's ops
     prefix, device = str(python.parent.parent), machine_of(arm.suite).device
-    ops = str(env.ops_folder(prefix, machine.get("packages", {}), device))
+    ops = str(ops_folder(prefix, machine.get("packages", {}), device))
     place = replace(place, environment={**place.environment, "TORCH_EXTENSIONS_DIR": ops})
     return Arm(name, arm.suite, _with(arm.place, place), machine)
 
@@ -111,7 +115,7 @@ def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
         raise UsageError(
             f"--baseline {name}: its Python can't run trials: {last}; install what they need "
-            f"{env.install_hint('train', f'{python} -m pip')}"
+            f"{install_hint('train', f'{python} -m pip')}"
         ) from error
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--baseline {name}: its Python could not be started: {error}") from error

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench import env
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.analysis.quantiles import chi2_quantile
-from distbench.case import Case, Measure
-from distbench.decode import decoded, parsed
-from distbench.errors import RecordError, UsageError
-from distbench.files import alone, content, write_whole, writing
+from distbench.core.case import Case, Measure
+from distbench.core.errors import RecordError, UsageError
+from distbench.core.serialization import decoded, parsed
+from distbench.core.units import duration_text
 from distbench.gate.judging import estimator_of
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.verdicts import Result
 from distbench.record import MOST_BYTES
 from distbench.record.store import utc_now
 from distbench.suite.gate import MOST_PAIRS, GateRules
-from distbench.units import duration_text
+from distbench.system.files import alone, content, write_whole, writing
+from distbench.system.machine import cache_folder, machine_facts
 
 FORMAT = 1
 _FINGERPRINT = ("cpu", "cpu_cores", "memory_bytes", "gpus", "gpu_driver")
@@ -71,7 +71,7 @@ def fingerprint(machine: Mapping[str, Any]) -> str:
 
 def file_here() -> Path:
     """File with the calibration of this machine."""
-    return env.cache_folder() / "calibration" / f"{fingerprint(env.describe())}.json"
+    return cache_folder() / "calibration" / f"{fingerprint(machine_facts())}.json"
 
 
 def load(measure: Measure) -> dict[str, Calibrated]:

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 
 
 @dataclass(frozen=True)

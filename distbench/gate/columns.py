@@ -17,12 +17,12 @@ import numpy as np
 from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.shrinkage import shrunk
 from distbench.analysis.text import one_line
+from distbench.core.grouping import grouped
+from distbench.core.units import count_text
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import CaseVerdict, Finding, Word
 from distbench.gate.wording import percent
-from distbench.grouping import grouped
 from distbench.record import Record, Status
-from distbench.units import count_text
 
 _CHANCE = 0.05
 """Of an interval of a case that leaves out the truth, whatever the number of its columns."""

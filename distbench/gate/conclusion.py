@@ -11,6 +11,7 @@ from distbench.analysis.comparison import settings_apart
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import INCONCLUSIVE, judges
+from distbench.core.units import bytes_text, duration_text, number_text
 from distbench.gate import losses
 from distbench.gate.judging import findings
 from distbench.gate.pairs import Pairs, median
@@ -19,7 +20,6 @@ from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Word, confirm
 from distbench.gate.wording import percent
 from distbench.record import Record, Status
 from distbench.suite.gate import GateRules
-from distbench.units import bytes_text, duration_text, number_text
 
 if TYPE_CHECKING:
     import numpy as np

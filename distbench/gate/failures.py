@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distbench.analysis.chances import fisher, holm
 from distbench.analysis.text import one_line
-from distbench.decode import decoded
+from distbench.core.serialization import decoded
 from distbench.gate.verdicts import Finding
 from distbench.record import Record, read_json
 from distbench.record.store import write_json

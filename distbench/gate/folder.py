@@ -15,7 +15,7 @@ from typing import Any
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.gate.arms import Arm
 from distbench.gate.failures import FailureLog
 from distbench.gate.verdicts import Result

@@ -12,15 +12,15 @@ from typing import Any
 from distbench import plan
 from distbench.analysis.paired import pairs_for
 from distbench.analysis.text import listed, one_line
-from distbench.case import Case
+from distbench.core.case import Case
+from distbench.core.job import MEASURE
+from distbench.core.units import count_text
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.matching import Match, match
-from distbench.job import MEASURE
 from distbench.record.runs import usual_times
 from distbench.suite.gate import GateRules
-from distbench.units import count_text
 
 
 @dataclass(frozen=True)

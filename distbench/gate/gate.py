@@ -10,7 +10,9 @@ from pathlib import Path
 from distbench import plan
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.verdict import judges, moved_losses
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
+from distbench.core.job import kind_of
+from distbench.core.units import count_text
 from distbench.gate import columns, failures, losses
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
@@ -19,12 +21,10 @@ from distbench.gate.folder import GateFolder
 from distbench.gate.matching import match
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
-from distbench.job import kind_of
 from distbench.plan import Task
 from distbench.record import SECOND_SERIES, of_kind
 from distbench.record.contents import rereading
 from distbench.run import Bench, Deadline, Observer, Stopped, StopRequest, make_all, to_build
-from distbench.units import count_text
 
 _NONE: failures.Arms = failures.Launches(), failures.Launches()
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from distbench.analysis import paired
 from distbench.analysis.paired import BYTES, TIMES, Estimator, Look, Rule, look
 from distbench.analysis.text import one_line
+from distbench.core.units import count_text
 from distbench.gate.counts import counted
 from distbench.gate.pairs import Pairs, log_ratios, median
 from distbench.gate.verdicts import Finding, Word
 from distbench.gate.wording import before_and_after, percent, sentence
 from distbench.suite.gate import PAIRED, GateRules, Tolerances
-from distbench.units import count_text
 
 _COLUMNS = {"tokens_per_s": "step_s", "efficiency": "step_s", "peak_memory": "memory_peak"}
 """Gated number -> column of its cost."""

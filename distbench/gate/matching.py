@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from distbench.case import MEANS, Case
+from distbench.core.case import MEANS, Case
+from distbench.core.grouping import grouped
 from distbench.gate.series import Slot
 from distbench.gate.verdicts import CaseVerdict, Finding, Word
-from distbench.grouping import grouped
 from distbench.plan import Plan, Planned
 
 

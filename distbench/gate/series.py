@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from distbench.analysis.paired import Rule
 from distbench.analysis.scaling import families, series_of
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.gate.failures import FailureLog, Launches
 from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
 from distbench.plan import Task

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.analysis.text import listed, one_line
+from distbench.core.units import duration_text
 from distbench.gate.calibration import Calibrated
 from distbench.gate.judging import estimator_of
 from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Result
@@ -16,7 +17,6 @@ from distbench.gate.wording import WORDS, change
 from distbench.report.folding import folded
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.tone import Paint, Tone, unpainted
-from distbench.units import duration_text
 
 if TYPE_CHECKING:
     from distbench.gate.forecast import Forecast

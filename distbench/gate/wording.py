@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distbench.analysis.paired import MOST, Look, Rule
 from distbench.analysis.text import one_line
-from distbench.units import count_text, number_text, value_text
+from distbench.core.units import count_text, number_text, value_text
 
 WORDS = {
     # not slower: 50% more time per step means 33% fewer tokens/s, which pick and compare call 33% slower

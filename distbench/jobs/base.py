@@ -1,7 +1,7 @@
 """The seam of kinds of job: what a trial is for, from the section of a suite to the tasks of a run.
 
-``distbench.job.kinds`` lists the kinds with their folders and words. Only what serves one kind alone, as the
-gate does measuring, names it.
+``distbench.core.job.kinds`` lists the kinds with their folders and words. Only what serves one kind alone,
+as the gate does measuring, names it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distbench.case import Case, Measure
-from distbench.env import Machine
-from distbench.job import Options
+from distbench.core.case import Case, Measure
+from distbench.core.job import Options
+from distbench.ipc.trial_files import SKETCH
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
 from distbench.suite.checking import Finding
-from distbench.trial import SKETCH
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from distbench.analysis.curves import CurvePoint
     from distbench.analysis.loss_deviation import Expected
     from distbench.analysis.verdict import Verdict
+    from distbench.ipc.trial_files import Phases, TrialFile
     from distbench.record import Record
     from distbench.report.sheet import Sheet
     from distbench.strategies.base import Setting
-    from distbench.trial import Phases, TrialFile
     from distbench.worker.trainer import Delivery
 
     Ranks = Callable[[TrialFile, Setting, Phases], Delivery | Iterator[Delivery]]

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from distbench import clock
+from distbench.ipc.file_transfer import Arrivals, TransferError
+from distbench.ipc.messages import CONTROLLER, SILENCE_S, Wire, WireError, ready
 from distbench.launchers.base import Launch, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, Started, called
-from distbench.transfer import Arrivals, TransferError
-from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError, ready
+from distbench.system import clock
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _PATIENCE_S = 30.0
@@ -49,7 +49,7 @@ class Agent:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Its machine, as ``env.describe`` tells it there: nothing that names the node."""
+        """Its machine, as ``machine_facts`` tells it there: nothing that names the node."""
         return {key: fact for key, fact in self.facts.items() if key not in _OF_THE_NODE}
 
     def copies_into(self, root: Path) -> None:

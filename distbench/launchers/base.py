@@ -1,6 +1,6 @@
 """The seam of launchers: start the ranks of a trial, report which have ended, stop all of them.
 
-Results come back as files in the trial's folder (``distbench.trial``), never through
+Results come back as files in the trial's folder (``distbench.ipc.trial_files``), never through
 the launcher.
 """
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from distbench.case import Device, Limits
-from distbench.env import Machine, detect
-from distbench.oom import Account
-from distbench.processes import Share
+from distbench.core.case import Device, Limits
+from distbench.system.cgroup_memory import CgroupMemory
+from distbench.system.machine import Machine, detect_machine
+from distbench.system.processes import Share
 
 
 class LaunchError(Exception):
     """The processes of a trial can't be started or kept; a result of the case, not the end of the run."""
 
-    def __init__(self, message: str, memory: Account | None = None) -> None:
+    def __init__(self, message: str, memory: CgroupMemory | None = None) -> None:
         super().__init__(message)
         self.memory = memory
         """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
@@ -173,7 +173,7 @@ class Exit:
     """Exit code; negative: the signal that ended it."""
     at: float
     """``clock.now()`` when the end was seen."""
-    memory: Account | None = None
+    memory: CgroupMemory | None = None
     """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch; None if unknown."""
 
 
@@ -238,7 +238,7 @@ class Site(ABC):
 
     @property
     def machine(self) -> Mapping[str, Any] | None:
-        """Facts of the machine that ranks run on, as ``env.describe`` tells them; None: this one, or unknown.
+        """Facts of the machine that ranks run on, by ``machine_facts``; None: this one, or unknown.
 
         Another machine is known once something was launched there.
         """
@@ -273,7 +273,7 @@ class Launcher(ABC):
 
         A launcher that starts ranks elsewhere describes that machine; this one may have no GPU.
         """
-        return detect(device)
+        return detect_machine(device)
 
     def nodes(self, processes: int, device: Device) -> int:
         """Number of nodes that *processes* ranks which compute on *device* are spread over."""

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from distbench.case import Device
-from distbench.env import RUN_ID, Machine, cache_folder, detect
+from distbench.core.case import Device
+from distbench.ipc.messages import CONTROLLERS, TOKEN, new_token
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import (
     Handle,
@@ -26,8 +26,8 @@ from distbench.launchers.nodes import Difference, Node, Started, called, differe
 from distbench.launchers.preparing import Preparing
 from distbench.launchers.sharing import blind, bring, root_of
 from distbench.launchers.trials import AgentHandle
-from distbench.processes import Share
-from distbench.wire import CONTROLLERS, TOKEN, new_token
+from distbench.system.machine import RUN_ID_VARIABLE, Machine, cache_folder, detect_machine
+from distbench.system.processes import Share
 
 
 class Cluster(Launcher):
@@ -63,7 +63,7 @@ class Cluster(Launcher):
 
     def machine(self, device: str) -> Machine:
         nodes = self.members()
-        here, gpus = detect(device), self.gpus_of_a_node()
+        here, gpus = detect_machine(device), self.gpus_of_a_node()
         if gpus is not None:
             wanted: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
             here = replace(here, device=wanted)
@@ -195,7 +195,7 @@ class AgentSite(Site):
         environment = {
             TOKEN: token,
             CONTROLLERS: gathering.addresses,
-            RUN_ID: self._run_id,
+            RUN_ID_VARIABLE: self._run_id,
         }
         log = launch.file.parent / "agents.log"
         try:

@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench import clock
-from distbench.bounds import Positive
-from distbench.case import Limits
-from distbench.env import RUN_ID, Machine
+from distbench.core.bounds import Positive
+from distbench.core.case import Limits
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, exit_of, server_command
 from distbench.launchers.visible import by_number
-from distbench.processes import Share, kill_tagged
+from distbench.system import clock
+from distbench.system.machine import RUN_ID_VARIABLE, Machine
+from distbench.system.processes import Share, kill_tagged
 
 # for a launch, and for the end of all ranks: both take a warm parent milliseconds
 _PATIENCE_S = 10.0
@@ -119,7 +119,7 @@ class _LocalSite(Site):
         log = launch.file.parent / "warm_parent.log"
         with log.open("a") as stream:
             stream.write(instead)
-        environment = {**os.environ, **environment, **clock.shared(), RUN_ID: self._run_id}
+        environment = {**os.environ, **environment, **clock.shared(), RUN_ID_VARIABLE: self._run_id}
 
         def started(imports: Sequence[str]) -> Server:
             patience_s = self._options.patience_s(launch)

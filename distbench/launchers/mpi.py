@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from distbench.bounds import Bound, Positive
-from distbench.env import RUN_ID, core_count, detect
+from distbench.core.bounds import Bound, Positive
+from distbench.ipc.messages import CONTROLLERS, TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started, forwarded
-from distbench.wire import CONTROLLERS, TOKEN
+from distbench.system.machine import RUN_ID_VARIABLE, core_count, detect_machine
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Mpi(Cluster):
 
     def members(self) -> Sequence[Node]:
         count = self.nnodes or len(self.hosts) or self._listed()
-        return [Node("", self.slots or detect().devices, self.slots or core_count())] * count
+        return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * count
 
     def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
         step = Processes("launcher.mpi.mpirun", log)
@@ -82,7 +82,7 @@ class Mpi(Cluster):
         # bound to a core, an agent would have all ranks of its host on that one
         placed = [*where, "-n", count, "--map-by", "ppr:1:node", "--bind-to", "none"]
         # names alone: a value would stand on the command line
-        names = dict.fromkeys([TOKEN, CONTROLLERS, RUN_ID, *forwarded(*self.forward)])
+        names = dict.fromkeys([TOKEN, CONTROLLERS, RUN_ID_VARIABLE, *forwarded(*self.forward)])
         exported = [word for name in names for word in ("-x", name)]
         return [[*self.mpirun, *placed, *exported, *agent]]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from distbench.case import Device
-from distbench.env import RUN_ID
+from distbench.core.case import Device
+from distbench.ipc.messages import CONTROLLERS, TOKEN
 from distbench.launchers.base import LaunchError
-from distbench.processes import Share
-from distbench.wire import CONTROLLERS, TOKEN
+from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.processes import Share
 
 COMMAND = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""
@@ -22,7 +22,7 @@ STARTER = "0"
 """One more: the agent ends with the process that started it, whatever ends that."""
 
 # what distbench and Python read on the way to the suite
-_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH", CONTROLLERS, RUN_ID)
+_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH", CONTROLLERS, RUN_ID_VARIABLE)
 _STOP_S = 5.0
 
 

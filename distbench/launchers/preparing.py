@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from distbench.ipc.build_files import Event, note_event, read_items
 from distbench.launchers.agents import Agent
 from distbench.launchers.base import Exit, LaunchError
 from distbench.launchers.trials import AgentHandle, Placed
-from distbench.preparation import Event, note_event, read_items
-from distbench.processes import ending
+from distbench.system.processes import ending
 
 
 class Preparing(AgentHandle):

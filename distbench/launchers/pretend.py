@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench import clock
-from distbench.errors import Refused
-from distbench.job import MEASURE, kind_of
+from distbench.core.errors import Refused
+from distbench.core.job import MEASURE, kind_of
+from distbench.ipc.build_files import Event, note_event, read_items
+from distbench.ipc.trial_files import TrialFile, error_file, log_file, result_file
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
-from distbench.preparation import Event, note_event, read_items
-from distbench.trial import TrialFile, error_file, log_file, result_file
+from distbench.system import clock
 
 STRATEGY = "pretended"
 """Name of a plug-in strategy for cases that are openly pretended, so that their trials need no mark; it may

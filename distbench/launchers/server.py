@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distbench import oom
+from distbench.ipc.messages import ready
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place
-from distbench.processes import Share, ending, kill_tree, state
-from distbench.wire import ready
+from distbench.system import cgroup_memory
+from distbench.system.processes import Share, ending, kill_tree, state
 
 _PATIENCE_S = 10.0
 # between an answer and the next question; a question costs a timed rank next to nothing, but not nothing
@@ -31,7 +31,9 @@ def server_command(descriptor: str, imports: Sequence[str], place: Place = HERE)
 def exit_of(event: dict[str, Any]) -> Exit:
     """The end of a rank that *event* tells of."""
     memory = event.get("memory")
-    return Exit(event["exit"], event["code"], event["at"], oom.Account(**memory) if memory else None)
+    return Exit(
+        event["exit"], event["code"], event["at"], cgroup_memory.CgroupMemory(**memory) if memory else None
+    )
 
 
 class Server:
@@ -75,7 +77,7 @@ class Server:
         self._patience_s, self._silent_s = patience_s, 0.0
         self._asked, self._heard_at = False, time.monotonic()
         self._answers = False
-        self._memory = oom.account()
+        self._memory = cgroup_memory.read_cgroup_memory()
         self._lost: LaunchError | None = None
         self.cuda_touched = False
         """Whether an import has initialised CUDA, so that its children can't use it."""
@@ -107,7 +109,7 @@ class Server:
             "environment": {**launch.environment, **launch.place.environment},
             "leftovers": list(launch.leftovers),
         }
-        self._memory = oom.account()
+        self._memory = cgroup_memory.read_cgroup_memory()
         self.send({"launch": request})
 
     def events(self, seconds: float) -> list[dict[str, Any]]:
@@ -171,7 +173,7 @@ class Server:
         return f"the warm parent of the ranks (process {self.pid})"
 
     def _ended(self) -> LaunchError:
-        now = oom.account()
+        now = cgroup_memory.read_cgroup_memory()
         try:
             code = self._process.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from distbench.ipc.file_transfer import digest, pieces
 from distbench.launchers.agents import Agent
 from distbench.launchers.base import Launch, LaunchError
-from distbench.transfer import digest, pieces
 
 # for the digests of all files that a node has, which may be large
 _DIGESTS_S = 600.0

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench.bounds import Positive
+from distbench.core.bounds import Positive
+from distbench.ipc.messages import NODE, TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import (
     COMMAND,
@@ -20,7 +21,6 @@ from distbench.launchers.nodes import (
     forwarded,
     without_token,
 )
-from distbench.wire import NODE, TOKEN
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from distbench.ipc.messages import ready
+from distbench.ipc.trial_files import Sign, progress_file, write_progress
 from distbench.launchers.agents import Agent
 from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.launchers.server import exit_of
-from distbench.processes import Share
-from distbench.trial import Sign, progress_file, write_progress
-from distbench.wire import ready
+from distbench.system.processes import Share
 
 _STATES_S = 2.0
 _SILENT_S = 5.0

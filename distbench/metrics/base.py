@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from distbench.case import Case, Device
+from distbench.core.case import Case, Device
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Trial, Values, alike
 
 if TYPE_CHECKING:

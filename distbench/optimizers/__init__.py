@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distbench.case import Optimizer
+from distbench.core.case import Optimizer
 from distbench.optimizers.kind import VARIANTS, Cut, Kind, Weight
 from distbench.optimizers.table import KINDS, PER_ELEMENT
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distbench.case import Optimizer, OptimizerName
+from distbench.core.case import Optimizer, OptimizerName
 
 Cut = Literal["whole", "rows", "flat"]
 """What a strategy hands to an optimizer: whole tensors; rows of each, as distributed tensors (DTensor), whose

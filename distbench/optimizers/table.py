@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.case import Optimizer
+from distbench.core.case import Optimizer
 from distbench.optimizers.kind import Kind, Weight
 
 

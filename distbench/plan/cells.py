@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench import registry
-from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.core import registry
+from distbench.core.errors import SuiteError
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
@@ -16,6 +15,7 @@ from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, 
 from distbench.suite.checking import defaults
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
+from distbench.system.machine import Machine
 
 MAX_CASES = 100_000
 

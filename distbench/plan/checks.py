@@ -3,10 +3,9 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from distbench import registry
-from distbench.case import Batch, Case
-from distbench.env import Machine
-from distbench.errors import as_yaml
+from distbench.core import registry
+from distbench.core.case import Batch, Case
+from distbench.core.errors import as_yaml
 from distbench.plan.cells import Cell
 from distbench.plan.environments import unlike
 from distbench.plan.nearest import Misfit
@@ -17,6 +16,7 @@ from distbench.suite.batch import Indivisible
 from distbench.suite.checking import Finding
 from distbench.suite.plugins import Plugin
 from distbench.suite.work import Work
+from distbench.system.machine import Machine
 
 
 class Checks:

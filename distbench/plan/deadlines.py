@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from distbench import optimizers, registry
-from distbench.case import BYTES, Case, Deadlines, Limits, Measure
-from distbench.job import kind_of
+from distbench import optimizers
+from distbench.core import registry
+from distbench.core.case import BYTES, Case, Deadlines, Limits, Measure
+from distbench.core.job import kind_of
 from distbench.plan.pace import computed_s, updated_s
 from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy

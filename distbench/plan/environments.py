@@ -7,15 +7,15 @@ import os
 import shutil
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import CURRENT, Case
+from distbench.core import registry
+from distbench.core.case import CURRENT, Case
+from distbench.core.errors import Mistake, SuiteError
 from distbench.data.base import Source
-from distbench.env import Machine
-from distbench.errors import Mistake, SuiteError
-from distbench.interpreter import Interpreter, UnfitError, interpreter
 from distbench.launchers.base import Launcher, Place
 from distbench.suite import Suite
 from distbench.suite.environments import KEY
+from distbench.system.interpreters import Interpreter, UnfitError, interpreter
+from distbench.system.machine import Machine
 
 
 def with_environments(suite: Suite, machine: Machine) -> Machine:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from distbench.case import Case, Dtype, Float8, Precision
-from distbench.errors import SuiteError
+from distbench.core.case import Case, Dtype, Float8, Precision
+from distbench.core.errors import SuiteError
 from distbench.suite import Suite
 from distbench.suite.gate import matches
 

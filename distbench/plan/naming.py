@@ -7,8 +7,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from distbench.case import CURRENT, Batch, Case, Precision
-from distbench.grouping import grouped
+from distbench.core.case import CURRENT, Batch, Case, Precision
+from distbench.core.grouping import grouped
 from distbench.plan.cells import Cell
 
 # these are in every name

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from distbench import meshes
-from distbench.case import Case, Choice
+from distbench.core import meshes
+from distbench.core.case import Case, Choice
 from distbench.strategies.base import Strategy
 from distbench.suite.batch import BatchSpec, Indivisible
 from distbench.suite.checking import to_plain

@@ -5,8 +5,8 @@ The rates are those of docs/equivalence.md. What is decided by them must be the 
 
 from __future__ import annotations
 
-from distbench import registry
-from distbench.case import Case
+from distbench.core import registry
+from distbench.core.case import Case
 from distbench.workloads.base import Workload
 
 # operations a second of a CPU's core, and of a GPU, in fp32

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from distbench import registry
-from distbench.case import Case, Choice, Compile
-from distbench.env import Machine, no_gpu
-from distbench.errors import SuiteError
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.case import Case, Choice, Compile
+from distbench.core.errors import SuiteError
+from distbench.core.job import kind_of
 from distbench.launchers.base import Launcher
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks, is_divisible
@@ -26,6 +25,7 @@ from distbench.suite.plugins import Plugin, Plugins
 from distbench.suite.reading import KeyPath, key_text
 from distbench.suite.suite import mistakes
 from distbench.suite.work import Work, WorkChecker
+from distbench.system.machine import Machine, no_gpu
 
 MAX_TRIALS = 1_000_000
 

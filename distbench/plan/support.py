@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from distbench import optimizers
-from distbench.case import FLOAT8_MULTIPLE, Case
-from distbench.env import Machine, install_hint
+from distbench.core.case import FLOAT8_MULTIPLE, Case
+from distbench.core.units import bytes_text
 from distbench.strategies.base import Strategy
-from distbench.units import bytes_text
+from distbench.system.machine import Machine, install_hint
 from distbench.workloads.base import Workload
 
 _AMPERE, _ADA = 8.0, 8.9

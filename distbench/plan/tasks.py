@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distbench import registry
-from distbench.case import CURRENT, Batch, Case, Choice
-from distbench.job import MEASURING, Job
+from distbench.core import registry
+from distbench.core.case import CURRENT, Batch, Case, Choice
+from distbench.core.job import MEASURING, Job
 from distbench.strategies.base import SINGLE
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
 from distbench.pytest_plugin.options import command, xdist_problem
 from distbench.pytest_plugin.session import Logged, end_in_time
 from distbench.record import Record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distbench.analysis.text import plain
-from distbench.errors import DistbenchError
+from distbench.core.errors import DistbenchError
 from distbench.suite import Overrides
 
 REPORTS = "reports"

@@ -9,12 +9,12 @@ import pytest
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, plain
-from distbench.job import MEASURE
+from distbench.core.job import MEASURE
+from distbench.ipc.trial_files import log_file
 from distbench.pytest_plugin.session import Outcome
 from distbench.record import Record, Status, round_text
 from distbench.record.store import Run, resume_command
 from distbench.report import terminal
-from distbench.trial import log_file
 
 _MOST_LINES = 20
 _PROPERTIES = ("step_s", "tokens_per_s", "memory_peak", "comm_bytes")

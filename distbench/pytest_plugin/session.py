@@ -17,9 +17,9 @@ import pytest
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.case import Case
-from distbench.errors import OUT_OF_TIME
-from distbench.job import MEASURE
+from distbench.core.case import Case
+from distbench.core.errors import OUT_OF_TIME
+from distbench.core.job import MEASURE
 from distbench.plan import Task
 from distbench.record import Record, Status, of_kind, round_text, store
 from distbench.record.store import Run, resume_command

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.run import AnalysedRun
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
 from distbench.query.facts import view_rows
 from distbench.query.loading import Loading, make
 from distbench.query.tables import TABLES, VIEW, Column, Table, of_views

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.query.tables import TRIAL_FACTS
 from distbench.record import Record, Row, Status
 from distbench.record.contents import Damaged

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distbench.errors import ContentError
-from distbench.job import MEASURE
+from distbench.core.errors import ContentError
+from distbench.core.job import MEASURE
 from distbench.query import facts, tables
 from distbench.query.tables import TABLES, TRIAL, Column, Table
 from distbench.record import Record, Row

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distbench import registry
-from distbench.job import kinds
+from distbench.core import registry
+from distbench.core.job import kinds
 from distbench.metrics.base import TableSpec
 from distbench.report.view import views
 

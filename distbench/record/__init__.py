@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from distbench.bounds import Bound, Name
-from distbench.case import MOST_RANKS, Case
-from distbench.decode import decoded, parsed
-from distbench.errors import FormatError, RecordError
-from distbench.files import content
-from distbench.job import MEASURING, Job
+from distbench.core.bounds import Bound, Name
+from distbench.core.case import MOST_RANKS, Case
+from distbench.core.errors import FormatError, RecordError
+from distbench.core.job import MEASURING, Job
+from distbench.core.serialization import decoded, parsed
 from distbench.metrics.base import Better, OverRanks, TableSpec
 from distbench.strategies.description import Description
+from distbench.system.files import content
 
 FORMAT = 3
 _OLDEST_READABLE = 1

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from distbench.decode import decoded
-from distbench.errors import ContentError, FormatError, RecordError
+from distbench.core.errors import ContentError, FormatError, RecordError
+from distbench.core.serialization import decoded
 from distbench.record import Record, check_format, files, read_json
 from distbench.record.together import Shelf
 

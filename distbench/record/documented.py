@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Literal
 
-from distbench import registry
+from distbench.core import registry
 from distbench.metrics.base import TableColumn, TableSpec
 
 Kind = Literal["text", "number"]

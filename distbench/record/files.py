@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from distbench.bounds import Bound, Name
-from distbench.case import MOST_RANKS, Case
-from distbench.errors import ContentError, RecordError
-from distbench.files import digest, slug, whole
+from distbench.core.bounds import Bound, Name
+from distbench.core.case import MOST_RANKS, Case
+from distbench.core.errors import ContentError, RecordError
 from distbench.record import FORMAT, Record, Row, Samples, parquet
 from distbench.record.documented import Kind, kinds_of
 from distbench.record.together import Shelf
+from distbench.system.files import digest, slug, whole
 
 T = TypeVar("T")
 

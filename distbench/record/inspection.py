@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench.decode import decoded
-from distbench.errors import FormatError, RecordError
-from distbench.job import kinds
+from distbench.core.errors import FormatError, RecordError
+from distbench.core.job import kinds
+from distbench.core.serialization import decoded
 from distbench.record import Record, check_format, files, read_json
 from distbench.record.contents import RECORD_FILE, Damaged
 from distbench.record.owner import OWNER_FILE

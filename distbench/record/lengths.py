@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.case import Measure
+from distbench.core.case import Measure
 
 _STEPS = ("warmup", "steps", "profile_steps", "check_steps", "unsynced_steps")
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from distbench.decode import decoded
-from distbench.errors import RecordError, UsageError
+from distbench.core.errors import RecordError, UsageError
+from distbench.core.serialization import decoded
 
 OWNER_FILE = ".owner"
 # a folder may come from anybody: no link is followed, and no pipe waited for

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.decode import finite
-from distbench.errors import RecordError
-from distbench.grouping import gathered
+from distbench.core.errors import RecordError
+from distbench.core.grouping import gathered
+from distbench.core.serialization import finite
 
 if TYPE_CHECKING:
     import duckdb

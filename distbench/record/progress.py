@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from distbench import files
-from distbench.clipping import clipped
-from distbench.decode import decoded, parsed
-from distbench.errors import INTERRUPTED, DistbenchError, RecordError
+from distbench.core.errors import INTERRUPTED, DistbenchError, RecordError
+from distbench.core.serialization import decoded, parsed
+from distbench.core.text import clipped
+from distbench.system import files
 
 PROGRESS_FILE = "progress.jsonl"
 _MOST_BYTES = 64 << 20

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distbench import plan
-from distbench.errors import FormatError, RecordError, UsageError
-from distbench.job import MEASURE
+from distbench.core.errors import FormatError, RecordError, UsageError
+from distbench.core.job import MEASURE
 from distbench.plan import Planned
 from distbench.record import Record, of_kind
 from distbench.record.contents import Contents, Damaged

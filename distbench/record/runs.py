@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
-from distbench.case import Measure
-from distbench.errors import UsageError
-from distbench.files import folders
-from distbench.grouping import gathered
+from distbench.core.case import Measure
+from distbench.core.errors import UsageError
+from distbench.core.grouping import gathered
+from distbench.core.units import count_text
 from distbench.record.store import RUN_FILE, SUBMITTED, Run
-from distbench.units import count_text
+from distbench.system.files import folders
 
 ESTIMATE = ".estimate-"
 """How the folder begins that holds the run of an estimate, inside of one that holds runs."""

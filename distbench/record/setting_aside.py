@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from distbench.errors import UsageError
-from distbench.files import writing
+from distbench.core.errors import UsageError
+from distbench.system.files import writing
 
 SET_ASIDE = "damaged"
 """Folder of trials that were set aside, in that of the run."""

@@ -37,19 +37,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench import __version__, env
-from distbench.case import Case, Measure
-from distbench.clipping import clipped
-from distbench.decode import decoded
-from distbench.errors import InfrastructureError, RecordError, UsageError
-from distbench.files import folders, slug, write_whole, writing
-from distbench.job import MEASURE, kind_of, kinds
+from distbench import __version__
+from distbench.core.case import Case, Measure
+from distbench.core.errors import InfrastructureError, RecordError, UsageError
+from distbench.core.job import MEASURE, kind_of, kinds
+from distbench.core.serialization import decoded
+from distbench.core.text import clipped
+from distbench.core.units import bytes_text
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, Status, check_format, files, owner, parquet, read_json
 from distbench.record.contents import RECORD_FILE, Contents, read_contents, read_record
 from distbench.record.lengths import wall_seconds
 from distbench.suite import Suite
-from distbench.units import bytes_text
+from distbench.system.files import folders, slug, write_whole, writing
+from distbench.system.machine import machine_facts
 
 RUN_FILE = "run.json"
 SUBMITTED = "submitted"
@@ -97,7 +98,7 @@ class RunInfo:
             state="running",
             command=command,
             suite=suite.resolved(),
-            machine=dict(env.describe() if machine is None else machine),
+            machine=dict(machine_facts() if machine is None else machine),
             cases=cases,
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from distbench.decode import decoded
+from distbench.core.serialization import decoded
 from distbench.record import read_json
 from distbench.record.store import SUBMITTED, write_json
 from distbench.suite import Overrides

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from distbench.errors import RecordError
+from distbench.core.errors import RecordError
 from distbench.record import parquet
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.summary import CaseSummary
-from distbench.units import bytes_text, count_text
+from distbench.core.units import bytes_text, count_text
 
 _MOST_TICKS, _MOST_DECADES = 8, 3
 

@@ -19,9 +19,9 @@ from pytest_benchmark.utils import get_machine_id
 
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.errors import UsageError
-from distbench.files import slug, writing
+from distbench.core.errors import UsageError
 from distbench.record.store import RunInfo
+from distbench.system.files import slug, writing
 
 TIME = "step_s"
 _TOLD = ("tokens_per_s", "memory_peak", "comm_bytes")

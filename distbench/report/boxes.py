@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.pipeline import BACKWARD, FORWARD, INPUT, WEIGHT, Pass
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.report import palette
 from distbench.report.pairs import Choice, paired
 

@@ -15,12 +15,12 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shared_parts, shorten
 from distbench.analysis.verdict import LOSSES, Gravity
-from distbench.case import Axis
-from distbench.grouping import grouped
+from distbench.core.case import Axis
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text, count_text, number_text
 from distbench.report.overview import spread_text
 from distbench.report.sheet import PERCENT, Cell, Field
 from distbench.report.view import measured_cell, rate_cell
-from distbench.units import bytes_text, count_text, number_text
 
 _LONGEST_NAME = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")

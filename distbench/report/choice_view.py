@@ -9,9 +9,9 @@ from distbench.analysis.answer import Answer, selection_intervals
 from distbench.analysis.choice import Candidate, Choice
 from distbench.analysis.noise import CONFIDENCE
 from distbench.analysis.text import listed
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.core.units import bytes_text, number_text
 from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.units import bytes_text, number_text
 
 _CAPTION = (
     "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: what the rank "

@@ -8,13 +8,13 @@ from typing import Any
 
 from distbench.analysis.comparison import Change, Pair
 from distbench.analysis.text import one_line, short_names
-from distbench.files import write_whole, writing
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import value_text
 from distbench.report import html
 from distbench.report.comparison_view import Comparison, sheet
 from distbench.report.figures import Chart, Style, drawn, errors, hover, level, scatter
 from distbench.report.view import Chapter
-from distbench.units import value_text
+from distbench.system.files import write_whole, writing
 
 _CHARTS = {
     "tokens_per_s": ("Throughput", "right of 1 is better"),

@@ -14,17 +14,17 @@ from distbench.analysis.days import NO_PAST, Past
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.text import listed, one_line, short_names
-from distbench.foreign import from_anybody
-from distbench.grouping import gathered
-from distbench.job import kinds
+from distbench.core.grouping import gathered
+from distbench.core.job import kinds
+from distbench.core.units import value_text
 from distbench.record import of_kind
+from distbench.record.untrusted import untrusted_records
 from distbench.report import markup
 from distbench.report.folding import folded
 from distbench.report.markup import bullets, document, escaped
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
-from distbench.units import value_text
 
 _HEADINGS = {
     "tokens_per_s": "tokens/s",
@@ -80,7 +80,7 @@ def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, She
     for kind in kinds():
         sides = [of_kind(run.records, kind.name) for run in (before, after)]
         if all(sides):
-            with from_anybody(f"the records in {kind.folder}"):
+            with untrusted_records(f"the records in {kind.folder}"):
                 own = kind.comparison(*sides)
             if own:
                 yield kind.name, own

@@ -12,13 +12,13 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import settings, text
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line, plain
-from distbench.errors import DistbenchError
-from distbench.foreign import from_anybody
-from distbench.grouping import grouped
+from distbench.core.errors import DistbenchError
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text
 from distbench.record.contents import damage_text
+from distbench.record.untrusted import untrusted_records
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import Chapter
-from distbench.units import bytes_text
 
 _MOST_ROWS = 64
 _LONGEST_LOG = 8000
@@ -117,7 +117,7 @@ def _adopted(format_: str, row: CaseSummary) -> dict[str, Any]:
     if row.differs:
         return {"format": format_, "problem": "not equivalent to its reference (distbench adopt --force)"}
     try:
-        with from_anybody(f"the settings of {one_line(row.case.name, 100)}"):
+        with untrusted_records(f"the settings of {one_line(row.case.name, 100)}"):
             found = adopt(format_, row.case, row.detail.effective, nodes=len(row.detail.nodes) or 1)
     except DistbenchError as error:
         return {"format": format_, "problem": one_line(str(error)).removeprefix(f"--as {format_}: ")}

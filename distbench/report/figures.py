@@ -10,11 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
-from distbench.case import Case
+from distbench.core.case import Case
+from distbench.core.units import bytes_text, number_text
 from distbench.report import palette
 from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
-from distbench.units import bytes_text, number_text
 
 T = TypeVar("T")
 

@@ -15,13 +15,13 @@ from distbench.analysis.change_points import CHANCE, LEAST_POINTS
 from distbench.analysis.history import CaseHistory, LevelChange, Occasion, history
 from distbench.analysis.since import Since, since
 from distbench.analysis.text import listed, one_line, short_names
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.core.units import count_text, value_text
 from distbench.report.folding import folded
 from distbench.report.history_words import break_text, effect_text, since_sentences, step_sentences, when
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
-from distbench.units import count_text, value_text
 
 _MOST_TOLD = 10
 

@@ -9,7 +9,7 @@ from distbench.analysis.change_points import LEAST_POINTS
 from distbench.analysis.history import Break, CaseHistory, HistoryPoint, LevelChange
 from distbench.analysis.since import Since
 from distbench.analysis.text import listed, one_line
-from distbench.units import count_text, value_text
+from distbench.core.units import count_text, value_text
 
 _LARGEST_TOLD = 1000.0
 

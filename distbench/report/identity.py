@@ -9,9 +9,9 @@ from distbench.analysis.environments import apart, installed
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment
 from distbench.analysis.text import listed, one_line
-from distbench.case import CURRENT, Case
+from distbench.core.case import CURRENT, Case
+from distbench.core.units import count_text, list_text
 from distbench.record import Status
-from distbench.units import count_text, list_text
 
 # options that say what was trained, of those of the built-in workloads
 _MODEL = ("preset", "model", "model_type")

@@ -9,10 +9,10 @@ from distbench.analysis.headlines import sentences
 from distbench.analysis.price import PER_BILLION
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import MEMORY, THROUGHPUT
-from distbench.files import write_whole, writing
 from distbench.report import html, identity
 from distbench.report.case_table import CaseTable, Column, case_table
 from distbench.report.plane import plane
+from distbench.system.files import write_whole, writing
 
 _MOST_SENTENCES = 20
 _COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", PER_BILLION, "step_s")

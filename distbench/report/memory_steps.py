@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distbench.analysis.memory import Held
+from distbench.core.units import bytes_text
 from distbench.report import palette
 from distbench.report.figures import GREY, safe
 from distbench.report.pairs import Choice
-from distbench.units import bytes_text
 
 _MIB = 2**20
 _MOST_MICRO_BATCHES = 4

@@ -10,12 +10,12 @@ from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, parts
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import number_text
 from distbench.record import NOT_LAUNCHED, Status
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.tone import Tone
 from distbench.report.view import CASE, case_cells, measured_cell, rate_cell
-from distbench.units import number_text
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "

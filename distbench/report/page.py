@@ -12,8 +12,8 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment, facts
 from distbench.analysis.summary import REFERENCE, CaseSummary
 from distbench.analysis.text import plain
-from distbench.files import write_whole, writing
-from distbench.grouping import gathered, grouped
+from distbench.core.grouping import gathered, grouped
+from distbench.core.units import ABSENT, value_text
 from distbench.record import Status
 from distbench.report import html, identity
 from distbench.report.case_table import case_table
@@ -23,7 +23,7 @@ from distbench.report.page_data import document, picker
 from distbench.report.plane import plane
 from distbench.report.stored_answer import StoredAnswer
 from distbench.report.view import chapters
-from distbench.units import ABSENT, value_text
+from distbench.system.files import write_whole, writing
 
 _MOST_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")

@@ -11,8 +11,8 @@ from distbench.analysis.noise import Interval
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import shorten
+from distbench.core.units import bytes_text
 from distbench.record.store import RunInfo
-from distbench.units import bytes_text
 
 _GOAL_WORDS = {
     "throughput": "fastest that fits",

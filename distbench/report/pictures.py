@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.analysis.text import one_line
-from distbench.env import install_hint
-from distbench.errors import InfrastructureError, UsageError
-from distbench.files import writing
+from distbench.core.errors import InfrastructureError, UsageError
+from distbench.system.files import writing
+from distbench.system.machine import install_hint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate, Wish, choose
 from distbench.analysis.run import AnalysedRun
+from distbench.core.units import bytes_text, count_text, parse_bytes
 from distbench.report.figures import Style
-from distbench.units import bytes_text, count_text, parse_bytes
 
 WIDTH, HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46

@@ -6,10 +6,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from distbench import registry
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
-from distbench.job import kinds
+from distbench.core import registry
+from distbench.core.job import kinds
 from distbench.metrics.base import TableSpec
 from distbench.record import Record
 from distbench.report.sheet import Field, Row, Sheet

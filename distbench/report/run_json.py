@@ -9,7 +9,7 @@ from distbench.analysis.parity import Difference
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.verdict import judges
-from distbench.decode import finite
+from distbench.core.serialization import finite
 from distbench.record import Record, of_kind
 
 _NOT_REPORTED = "not told"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from distbench.analysis.text import one_line
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import ABSENT, value_text
 from distbench.report.csv_text import csv_text
 from distbench.report.folding import folded
 from distbench.report.markup import escaped
 from distbench.report.text_table import Line, table
 from distbench.report.tone import Paint, Tone, unpainted
-from distbench.units import ABSENT, value_text
 
 Value = str | int | float | bool | None
 Cells = Mapping[str, "Value | Cell"]

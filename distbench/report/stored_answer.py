@@ -15,13 +15,13 @@ from pathlib import Path
 from distbench.analysis.answer import answer
 from distbench.analysis.choice import Wish, choose
 from distbench.analysis.run import AnalysedRun
-from distbench.bounds import Name
-from distbench.decode import decoded
-from distbench.errors import RecordError
-from distbench.files import digest
+from distbench.core.bounds import Name
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decoded
 from distbench.record import MOST_BYTES, read_json
 from distbench.record.contents import RECORD_FILE
 from distbench.record.store import Run, write_json
+from distbench.system.files import digest
 
 FILE = "answer.json"
 

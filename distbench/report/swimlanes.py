@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Piece, RankStep
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.report import palette
 from distbench.report.figures import safe
 from distbench.report.pairs import Choice, paired

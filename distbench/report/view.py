@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distbench import registry
+from distbench.core import registry
 from distbench.report.sheet import Cell, Field, Row, Sheet
 
 if TYPE_CHECKING:
     # the registry reads this file to list views, which needs none of these
     from distbench.analysis.run import AnalysedRun
     from distbench.analysis.summary import CaseSummary
-    from distbench.case import Case
+    from distbench.core.case import Case
     from distbench.report.figures import Chart
 
 CASE = (

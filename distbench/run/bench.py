@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distbench import clock, registry
-from distbench.case import Case
-from distbench.errors import InfrastructureError
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.errors import InfrastructureError
+from distbench.core.job import kind_of
+from distbench.core.units import count_text
+from distbench.ipc.build_files import Unbuilt
+from distbench.ipc.trial_files import interim_file, result_file
 from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place, Site, UnsupportedError
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.plan import Plan, Task, check_startable
 from distbench.plan.deadlines import limits_of
-from distbench.preparation import Unbuilt
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
@@ -33,8 +35,7 @@ from distbench.run.room import Room
 from distbench.run.user_errors import UserErrors
 from distbench.run.watch import Ending, Watch
 from distbench.suite import Suite
-from distbench.trial import interim_file, result_file
-from distbench.units import count_text
+from distbench.system import clock
 
 _TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
 

@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from distbench import registry
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.job import kind_of
+from distbench.ipc.trial_files import error_file, interim_file, result_file
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, RankDevice, Record, Status
 from distbench.strategies.base import Strategy
-from distbench.trial import error_file, interim_file, result_file
 from distbench.workloads.base import Workload
 
 Samples = dict[str, list[list[float | None]]]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.plan import Task
 from distbench.record import Record
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from distbench import registry
+from distbench.core import registry
+from distbench.core.units import duration_text
 from distbench.run.control import Observer, StopRequest
-from distbench.units import duration_text
 
 _RESERVE_S = 15.0
 """Seconds that are left for the end of the agents and for the report."""

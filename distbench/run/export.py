@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from distbench.errors import InfrastructureError, UsageError
+from distbench.core.errors import InfrastructureError, UsageError
 from distbench.record.store import write_json
-from distbench.temporary import temporary_folder
+from distbench.system.temporary import temporary_folder
 
 
 def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:

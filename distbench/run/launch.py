@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import Case, Limits
-from distbench.env import cache_folder
-from distbench.errors import InfrastructureError
-from distbench.job import kind_of
+from distbench.core import registry
+from distbench.core.case import Case, Limits
+from distbench.core.errors import InfrastructureError
+from distbench.core.job import kind_of
+from distbench.ipc.trial_files import TrialFile
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
 from distbench.plan.deadlines import limits_of
@@ -18,7 +18,7 @@ from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.trial import TrialFile
+from distbench.system.machine import cache_folder
 from distbench.workloads.base import Workload
 
 

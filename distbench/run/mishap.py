@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import traceback
 
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
+from distbench.ipc.trial_files import FULL
 from distbench.record import Failure, Status
 from distbench.run.watch import Ending
-from distbench.trial import FULL
 
 _MOST_TEXT = 20_000
 

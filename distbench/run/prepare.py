@@ -8,25 +8,25 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import CURRENT, Case, Choice
-from distbench.env import cache_folder, is_installed
-from distbench.grouping import grouped
+from distbench.core import registry
+from distbench.core.case import CURRENT, Case, Choice
+from distbench.core.grouping import grouped
+from distbench.core.units import duration_text
+from distbench.ipc.build_files import Event, Item, Journal, Unbuilt, write_items
+from distbench.ipc.trial_files import PREPARE_FOLDER, log_file
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissingError, Place, Site
-from distbench.logs import Logs
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, check_startable
 from distbench.plan.deadlines import prepare_limit
-from distbench.preparation import Event, Item, Journal, Unbuilt, write_items
-from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, missing_nodes, one_process, weights_file
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import SINGLE, Strategy
 from distbench.suite import Suite
-from distbench.trial import PREPARE_FOLDER, log_file
-from distbench.units import duration_text
+from distbench.system.log_files import Logs
+from distbench.system.machine import cache_folder, is_installed
+from distbench.system.processes import ending
 
 _POLL_S = 0.25
 _LONG_S = 5.0

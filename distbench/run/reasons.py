@@ -7,13 +7,13 @@ import re
 import signal
 from typing import Any
 
-from distbench.clipping import telling_line
-from distbench.errors import Mismatch, Refused
-from distbench.oom import Account
-from distbench.processes import ending
+from distbench.core.errors import Mismatch, Refused
+from distbench.core.text import telling_line
+from distbench.core.units import bytes_text
+from distbench.ipc.trial_files import FULL
 from distbench.record import Status
-from distbench.trial import FULL
-from distbench.units import bytes_text
+from distbench.system.cgroup_memory import CgroupMemory
+from distbench.system.processes import ending
 
 # the first that an exception is, by the names of its types
 _STATUSES = {
@@ -72,7 +72,7 @@ def _is_pinned(failure: dict[str, Any]) -> bool:
     return (failure.get("device_free") or 0) >= _PLENTY
 
 
-def out_of_memory(memory: Account | None) -> bool:
+def out_of_memory(memory: CgroupMemory | None) -> bool:
     """Whether the kernel killed for want of memory meanwhile."""
     return memory is not None and memory.kills > 0
 
@@ -121,7 +121,7 @@ def _told(failure: dict[str, Any]) -> str:
     return f"{told} (of pinned host memory: {free} of the device were free)"
 
 
-def killed_text(memory: Account | None) -> str:
+def killed_text(memory: CgroupMemory | None) -> str:
     """Who sent a SIGKILL that distbench did not send, by what the kernel counted meanwhile."""
     if memory is None:
         return (

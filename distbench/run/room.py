@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
+from distbench.core.units import bytes_text, count_text
+from distbench.ipc.trial_files import FULL
 from distbench.plan import Task
 from distbench.record import Record, Status, round_text
 from distbench.record.store import LEAST_FREE, Run, resume_command, storing
 from distbench.run.reasons import UNWRITABLE
-from distbench.trial import FULL
-from distbench.units import bytes_text, count_text
 
 _LEAST = 1 << 20
 """Bytes below which a disk is full: what trials write is smaller or larger, by chance."""

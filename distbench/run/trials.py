@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distbench.errors import InfrastructureError
-from distbench.job import MEASURING, kind_of
+from distbench.core.errors import InfrastructureError
+from distbench.core.job import MEASURING, kind_of
+from distbench.core.units import count_text
 from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.record.submitted import Request
@@ -19,7 +20,6 @@ from distbench.run.deadline import Deadline
 from distbench.run.user_errors import UserErrors
 from distbench.suite import Suite, of_text
 from distbench.suite.reading import read_text
-from distbench.units import count_text
 
 More = Callable[[Run], Sequence[str]]
 """The run so far -> ids of the cases that are to be measured once more."""

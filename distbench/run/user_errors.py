@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
-from distbench.case import Case
-from distbench.job import MEASURE, kind_of
+from distbench.core.case import Case
+from distbench.core.job import MEASURE, kind_of
 from distbench.plan import Task
 from distbench.record import NOT_LAUNCHED, Failure, Record, Status
 from distbench.strategies.base import SINGLE

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench import registry
-from distbench.case import Case, Choice
-from distbench.env import is_installed
-from distbench.interpreter import make_python_path
-from distbench.processes import ending
+from distbench.core import registry
+from distbench.core.case import Case, Choice
+from distbench.core.units import duration_text
 from distbench.record.store import write_json
-from distbench.temporary import temporary_folder
-from distbench.units import duration_text
+from distbench.system.interpreters import make_python_path
+from distbench.system.machine import is_installed
+from distbench.system.processes import ending
+from distbench.system.temporary import temporary_folder
 
 _LIMIT_S = 120.0
 

@@ -13,15 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.case import Limits
-from distbench.launchers.base import Exit, Handle, LaunchError, NodeLostError
-from distbench.logs import Logs, recorded, tail
-from distbench.record import NODE_LOST, Failure, Status
-from distbench.run import blame
-from distbench.run.blame import Blame
-from distbench.run.control import StopRequest
-from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of, user_error
-from distbench.trial import (
+from distbench.core.case import Limits
+from distbench.core.units import duration_text
+from distbench.ipc.trial_files import (
     Sign,
     error_file,
     interim_file,
@@ -30,7 +24,13 @@ from distbench.trial import (
     read_progress,
     result_file,
 )
-from distbench.units import duration_text
+from distbench.launchers.base import Exit, Handle, LaunchError, NodeLostError
+from distbench.record import NODE_LOST, Failure, Status
+from distbench.run import blame
+from distbench.run.blame import Blame
+from distbench.run.control import StopRequest
+from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of, user_error
+from distbench.system.log_files import Logs, recorded, tail
 
 if TYPE_CHECKING:
     from distbench.jobs.base import Kind

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distbench import optimizers, registry
-from distbench.case import BYTES, Case
+from distbench import optimizers
+from distbench.core import registry
+from distbench.core.case import BYTES, Case
 from distbench.optimizers import KINDS, Kind
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from distbench import optimizers
-from distbench.case import BYTES, Case, Dtype
-from distbench.env import Machine
+from distbench.core.case import BYTES, Case, Dtype
 from distbench.optimizers import Cut
 from distbench.strategies.base import TORCH_SHARDS, Strategy
+from distbench.system.machine import Machine
 
 
 def zero_table(

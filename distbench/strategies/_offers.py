@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.case import Case
+from distbench.core.case import Case
 
 
 def not_offered(case: Case, technique: str) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distbench import registry
-from distbench.case import Case
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.units import count_text
 from distbench.strategies._undeclared import undeclared
-from distbench.units import count_text
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
 

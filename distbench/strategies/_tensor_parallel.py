@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distbench import registry
-from distbench.case import BYTES, Case
+from distbench.core import registry
+from distbench.core.case import BYTES, Case
+from distbench.core.units import multiples_text
 from distbench.strategies._offers import not_offered, unfused
 from distbench.strategies._undeclared import undeclared
 from distbench.strategies.description import ExpectedCollective
-from distbench.units import multiples_text
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from distbench import registry
-from distbench.case import Case
+from distbench.core import registry
+from distbench.core.case import Case
 
 BUILT_IN = "distbench."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.errors import as_yaml
+from distbench.core.errors import as_yaml
 from distbench.strategies.base import Strategy
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import optimizers
-from distbench.case import BYTES, Case
-from distbench.env import Machine
-from distbench.errors import Refused as Refused
-from distbench.meshes import OF_DATA
+from distbench.core.case import BYTES, Case
+from distbench.core.errors import Refused as Refused
+from distbench.core.meshes import OF_DATA
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
     ByDesign,
@@ -27,6 +26,7 @@ from distbench.strategies.description import (
     Meaning,
 )
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     import torch

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from distbench import registry
-from distbench.case import Choice
-from distbench.decode import decoded
-from distbench.errors import RecordError
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decoded
 from distbench.strategies.description import Card
 
 if TYPE_CHECKING:

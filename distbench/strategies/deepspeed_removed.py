@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies.base import Refused, Setting, Strategy
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 _NEEDS = {
     # by the source of DeepSpeed 0.19.6

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies._model_states import Replicated
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import Card, Claim
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 _DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from distbench.case import MODEL_STATES
+from distbench.core.case import MODEL_STATES
 
 if TYPE_CHECKING:
     import torch

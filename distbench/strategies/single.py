@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Setting, Strategy
@@ -22,6 +21,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 _NOTHING = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
 _STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.case import MOST_RANKS, Choice
-from distbench.errors import did_you_mean
+from distbench.core.case import MOST_RANKS, Choice
+from distbench.core.errors import did_you_mean
 from distbench.suite.cells import Axis, Origins, Part, in_order, located, select
 from distbench.suite.checking import Finding, is_axis
 from distbench.suite.plugins import axes_of, named, spread

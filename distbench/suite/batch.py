@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from distbench.bounds import Bound
-from distbench.case import Batch
+from distbench.core.bounds import Bound
+from distbench.core.case import Batch
+from distbench.core.units import multiples_text
 from distbench.suite.checking import Finding
-from distbench.units import multiples_text
 
 _Count = Annotated[int, Bound(1)]
 

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distbench.bounds import Bound
-from distbench.case import deciding
-from distbench.errors import NULL, UsageError, did_you_mean
+from distbench.core.bounds import Bound
+from distbench.core.case import deciding
+from distbench.core.errors import NULL, UsageError, did_you_mean
 from distbench.suite.reading import KeyPath
 
 if TYPE_CHECKING:

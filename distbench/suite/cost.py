@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from distbench.bounds import Bound, Positive
+from distbench.core.bounds import Bound, Positive
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distbench.case import CURRENT
-from distbench.errors import did_you_mean
+from distbench.core.case import CURRENT
+from distbench.core.errors import did_you_mean
 from distbench.suite.cells import Axis, Part
 from distbench.suite.checking import Finding
 from distbench.suite.reading import KeyPath

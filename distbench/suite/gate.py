@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
-from distbench import registry
-from distbench.bounds import Bound, Positive
-from distbench.job import MEASURE
+from distbench.core import registry
+from distbench.core.bounds import Bound, Positive
+from distbench.core.job import MEASURE
+from distbench.core.units import parse_fraction
 from distbench.suite.checking import Finding, check
 from distbench.suite.reading import KeyPath
-from distbench.units import parse_fraction
 
 Demand = Literal["required", "ignored"]
 MOST_PAIRS = 1000

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from distbench import registry
-from distbench.case import MOST_RANKS, Deadlines
-from distbench.errors import UsageError
-from distbench.job import kinds
+from distbench.core import registry
+from distbench.core.case import MOST_RANKS, Deadlines
+from distbench.core.errors import UsageError
+from distbench.core.job import kinds
 from distbench.suite import gate, mesh_option
 from distbench.suite.checking import defaults, field_names, field_schema, has_defaults, keys_of, takes_lists
 from distbench.suite.cost import Cost

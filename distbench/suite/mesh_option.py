@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench import registry
-from distbench.meshes import NAMES
+from distbench.core import registry
+from distbench.core.meshes import NAMES
 from distbench.suite.checking import Finding, keys_of
 
 OPTION = "mesh"

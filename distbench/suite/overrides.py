@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench import registry
-from distbench.errors import Mistake, SuiteError, did_you_mean
+from distbench.core import registry
+from distbench.core.errors import Mistake, SuiteError, did_you_mean
 from distbench.suite.checking import Finding
 from distbench.suite.plugins import named
 from distbench.suite.reading import KeyPath, Places, key_text, parse_value

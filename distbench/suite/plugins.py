@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from distbench import registry
-from distbench.case import Choice
-from distbench.errors import UsageError, did_you_mean
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.errors import UsageError, did_you_mean
 from distbench.suite import mesh_option
 from distbench.suite.checking import Finding, check, has_defaults, is_axis, is_axis_inside, to_plain
 from distbench.suite.reading import KeyPath

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.errors import Mistake, SuiteError
-from distbench.files import content
+from distbench.core.errors import Mistake, SuiteError
+from distbench.system.files import content
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML

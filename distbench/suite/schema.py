@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from distbench import registry
-from distbench.case import CURRENT, Choice, Deadlines
-from distbench.job import kinds
+from distbench.core import registry
+from distbench.core.case import CURRENT, Choice, Deadlines
+from distbench.core.job import kinds
 from distbench.suite import environments as surroundings
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes

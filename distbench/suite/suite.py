@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench import registry
-from distbench.case import Case, Choice, Deadlines, Measure
-from distbench.errors import Mistake, SuiteError
-from distbench.job import MEASURE, kind_of, kinds
+from distbench.core import registry
+from distbench.core.case import Case, Choice, Deadlines, Measure
+from distbench.core.errors import Mistake, SuiteError
+from distbench.core.job import MEASURE, kind_of, kinds
 from distbench.suite import environments
 from distbench.suite import overrides as overriding
 from distbench.suite.cells import Axis, Part, StrategyChoice

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from distbench import registry
-from distbench.errors import did_you_mean
+from distbench.core import registry
+from distbench.core.errors import did_you_mean
 from distbench.suite.checking import field_schema
 
 Goal = Literal["throughput", "memory", "scaling", "gate"]

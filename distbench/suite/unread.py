@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distbench.case import Optimizer
+from distbench.core.case import Optimizer
 from distbench.optimizers import KINDS, OWN_KEYS, readers
 from distbench.suite.cells import Axis, Origins, Part, axes_of, located, selections
 from distbench.suite.checking import Finding

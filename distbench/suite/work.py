@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from distbench import optimizers, schedule
-from distbench.bounds import Bound, Name
-from distbench.case import CURRENT, Optimizer, Precision, newer
+from distbench import optimizers
+from distbench.core import lr_schedule
+from distbench.core.bounds import Bound, Name
+from distbench.core.case import CURRENT, Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
 from distbench.suite.checking import Finding, check, defaults
 from distbench.suite.plugins import Plugin, Plugins, named, with_defaults
@@ -209,7 +210,7 @@ def _of_optimizer(value: Optimizer) -> list[Finding]:
         Finding(("optimizer", key), message, getattr(value, key), (key, together))
         for together, problems in (
             ("name", optimizers.mistakes(value)),
-            ("schedule", schedule.problems(value)),
+            ("schedule", lr_schedule.problems(value)),
         )
         for key, message in problems
     ]

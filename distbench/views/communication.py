@@ -21,7 +21,8 @@ from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import bytes_text
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import Record, of_kind
 from distbench.report.axes import Rows, byte_ticks, log_ticks
@@ -29,7 +30,6 @@ from distbench.report.figures import GREY, Chart, Shown, Style, bars, drawn, hov
 from distbench.report.palette import COMMUNICATION, collective
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
-from distbench.units import bytes_text
 from distbench.views import _mesh_dimensions
 
 _MIB = 2**20

@@ -7,10 +7,10 @@ from dataclasses import replace
 from distbench.analysis.price import HOURS, PER_BILLION, WHOLE, cost_of
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, ranked
+from distbench.core.units import number_text
 from distbench.report.overview import spread_text
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, rate_cell
-from distbench.units import number_text
 
 
 class CostView(View):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 

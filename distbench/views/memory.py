@@ -11,8 +11,9 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, CaseSummary
 from distbench.analysis.text import listed
-from distbench.case import MODEL_STATES
-from distbench.grouping import gathered
+from distbench.core.case import MODEL_STATES
+from distbench.core.grouping import gathered
+from distbench.core.units import bytes_text, parse_bytes
 from distbench.report import memory_steps, palette
 from distbench.report.axes import Rows
 from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
@@ -20,7 +21,6 @@ from distbench.report.pairs import opposites, paired
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.engine import MEMORY_KINDS
-from distbench.units import bytes_text, parse_bytes
 
 _MIB = 2**20
 _CAPTION = (

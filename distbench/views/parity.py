@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from distbench.analysis.parity import Difference, PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line, short_names
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.record import Record
 from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
 from distbench.report.view import View

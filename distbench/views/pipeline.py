@@ -8,12 +8,12 @@ from dataclasses import replace
 from distbench.analysis.pipeline import Stage, Waiting, passes, waiting
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
+from distbench.core.units import number_text
 from distbench.report import boxes
 from distbench.report.figures import Chart, Shown
 from distbench.report.pairs import opposites
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.units import number_text
 
 _UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
 

@@ -8,7 +8,7 @@ from typing import Any
 from distbench.analysis.ranks import STRAGGLER, Grid, grids
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.stragglers import rank_text
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.record import Record
 from distbench.report.figures import GREY, Chart, drawn, safe
 from distbench.report.palette import SEQUENCE

@@ -8,10 +8,10 @@ from dataclasses import replace
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.core.units import number_text
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell, rate_cell
-from distbench.units import number_text
 
 _MOST_REASONS = 3
 _ENERGY = "energy_per_token"

@@ -13,6 +13,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Gap, RankStep, rank_steps
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
+from distbench.core.units import duration_text, number_text
 from distbench.record.store import Run
 from distbench.report import figures, swimlanes
 from distbench.report.figures import Chart
@@ -20,7 +21,6 @@ from distbench.report.markup import PERFETTO
 from distbench.report.pairs import opposites
 from distbench.report.sheet import Cell, Field, Row, Sheet, Value
 from distbench.report.view import CASE, View, case_cells
-from distbench.units import duration_text, number_text
 
 _MOST_GAPS = 8
 _LEAST_GAP = 0.01

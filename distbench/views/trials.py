@@ -7,11 +7,11 @@ from typing import Any
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, trials_of
+from distbench.core.units import number_text
 from distbench.record import Record
 from distbench.report.figures import GREY, MOST_CASES, Chart, Shown, Style, drawn, hover, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
-from distbench.units import number_text
 
 _OFFSET = 0.12
 

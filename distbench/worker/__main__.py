@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.env import cache_folder, search_path
+from distbench.system.machine import cache_folder, search_path
 
 
 def main(arguments: list[str]) -> None:

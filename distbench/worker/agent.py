@@ -32,13 +32,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distbench import clock, env
-from distbench.decode import decoded
+from distbench.core.serialization import decoded
+from distbench.ipc.file_transfer import Message
+from distbench.ipc.messages import AGENT, CONTROLLERS, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
 from distbench.launchers.base import Handle, Launch, LaunchError, Place
 from distbench.launchers.local import INTERFACES, Local
-from distbench.processes import Share, die_with_parent, kill_tagged
-from distbench.transfer import Message
-from distbench.wire import AGENT, CONTROLLERS, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
+from distbench.system import clock
+from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.processes import Share, die_with_parent, kill_tagged
 from distbench.worker.apart import Copy, Trial
 from distbench.worker.node import facts, interface_of, name, sees
 from distbench.worker.sampling import Sampling
@@ -63,7 +64,7 @@ def serve_node(parent: int | None = None) -> None:
     token = os.environ.pop(TOKEN, "") or sys.stdin.readline().strip()
     patience_s = float(os.environ.get(PATIENCE, "0"))
     # two agents of a run on one host must not take each other's ranks for leftovers
-    tag = f"{os.environ[env.RUN_ID]}@{name()}"
+    tag = f"{os.environ[RUN_ID_VARIABLE]}@{name()}"
     # those of an agent that was given up, and can't end them itself while it is stopped
     kill_tagged(tag)
     is_over = False

@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from distbench.files import write_whole
-from distbench.logs import Logs
-from distbench.preparation import Journal, journal_file
-from distbench.temporary import temporary_folder
-from distbench.transfer import Arrivals, Message, TransferError, digest, pieces
-from distbench.trial import Sign, error_file, log_file, progress_file, read_progress
+from distbench.ipc.build_files import Journal, journal_file
+from distbench.ipc.file_transfer import Arrivals, Message, TransferError, digest, pieces
+from distbench.ipc.trial_files import Sign, error_file, log_file, progress_file, read_progress
+from distbench.system.files import write_whole
+from distbench.system.log_files import Logs
+from distbench.system.temporary import temporary_folder
 
 
 class Copy:

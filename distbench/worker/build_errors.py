@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from distbench.clipping import telling_line
-from distbench.env import cache_folder
-from distbench.errors import Refused
-from distbench.libraries import LibraryError
+from distbench.core.errors import Refused
+from distbench.core.text import telling_line
 from distbench.metrics.base import Absent
+from distbench.system.build_cache import LibraryError
+from distbench.system.machine import cache_folder
 
 _FULL = "No space left on device"
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distbench import optimizers, registry, schedule
-from distbench.case import Case, Optimizer
-from distbench.errors import Mismatch
+from distbench import optimizers
+from distbench.core import lr_schedule, registry
+from distbench.core.case import Case, Optimizer
+from distbench.core.errors import Mismatch
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker.feed import Feed
@@ -114,8 +115,8 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     expected |= _of_optimizer(case.optimizer)
     # an engine that says so has a schedule, whether or not one was asked for
     is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED
-    if is_told or schedule.is_scheduled(case.optimizer):
-        expected["optimizer.next_lr"] = case.optimizer.lr * schedule.factor(case.optimizer, updates)
+    if is_told or lr_schedule.is_scheduled(case.optimizer):
+        expected["optimizer.next_lr"] = case.optimizer.lr * lr_schedule.factor(case.optimizer, updates)
     if (parameters := setting.workload.parameters()) is not None:
         expected["parameters"] = parameters
     if strategy.data_ranks(case.world_size) == 1 and _look_up(effective, "dtypes.reduce") is None:

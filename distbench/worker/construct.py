@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from distbench import registry
-from distbench.case import Choice
-from distbench.clipping import clipped
-from distbench.decode import decoded
-from distbench.errors import Refused
-from distbench.files import write_whole
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.errors import Refused
+from distbench.core.serialization import decoded
+from distbench.core.text import clipped
+from distbench.system.files import write_whole
 from distbench.worker.user_code import located
 from distbench.workloads import batch_norm, weights
 from distbench.workloads.base import Workload

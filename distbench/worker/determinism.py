@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from distbench.ipc.trial_files import STRICT
 from distbench.strategies.base import Refused
-from distbench.trial import STRICT
 from distbench.worker.rendezvous import Agreement
 
 T = TypeVar("T")

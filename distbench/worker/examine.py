@@ -17,10 +17,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from distbench.condition import condition_of
-from distbench.examination import Exchange, Meeting, Order, Placement, Report
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.ipc.diagnosis_files import Exchange, Meeting, Order, Placement, Report
 from distbench.launchers.local import INTERFACES
+from distbench.system.host_state import inspect_host
 from distbench.worker import links
 from distbench.worker.node import facts
 from distbench.worker.rendezvous import join
@@ -61,7 +61,7 @@ def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Rep
     interface = _interface(order.device)
     address = _address(interface)
     if place.local_rank == 0:
-        condition = condition_of(map(Path, order.folders), Path(order.ops))
+        condition = inspect_host(map(Path, order.folders), Path(order.ops))
         busy_cores = psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)
         report = replace(report, facts=facts(address), condition=condition, busy_cores=busy_cores)
     yield report

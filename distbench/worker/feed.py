@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from distbench import registry
+from distbench.core import registry
 from distbench.data.base import Batches, Source
 from distbench.strategies.base import Batch, Setting
 

@@ -22,13 +22,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from distbench import registry
-from distbench.case import Case
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.units import list_text
 from distbench.data.base import Source
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.findings import found_once
 from distbench.strategies.torch_engine.recomputation import checkpoint_layers
-from distbench.units import list_text
 from distbench.worker.user_code import digest
 from distbench.workloads import weights
 from distbench.workloads.base import Workload, mean_of

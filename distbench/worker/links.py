@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.distributed as dist
 
-from distbench.examination import Exchange, Total
+from distbench.ipc.diagnosis_files import Exchange, Total
 
 # long against a round trip, and short enough for every pair of a large cluster
 _ENOUGH_S = 0.03

@@ -13,14 +13,19 @@ from typing import Any
 import psutil
 
 import distbench
-from distbench import env
-from distbench.wire import NODE
+from distbench.ipc.messages import NODE
+from distbench.system.machine import machine_facts, visible_gpu_count
 
 
 def facts(address: str) -> dict[str, Any]:
     """What the controller has to know of this node, whose ranks the others reach at *address*."""
-    own = {"name": name(), "address": address, "distbench": _code(), "visible_gpus": env.gpu_count()}
-    return {**own, **env.describe()}
+    own = {
+        "name": name(),
+        "address": address,
+        "distbench": _code(),
+        "visible_gpus": visible_gpu_count(),
+    }
+    return {**own, **machine_facts()}
 
 
 def _code() -> str:

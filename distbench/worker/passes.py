@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.clock import now
+from distbench.ipc.trial_files import Progress
 from distbench.metrics.base import Absent, Left, Metric, Pass, Session, Values
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.reading import dtype_name
-from distbench.trial import Progress
+from distbench.system.clock import now
 from distbench.worker.feed import Feed
 from distbench.worker.spans import Spans
 from distbench.worker.trainer import Delivery

@@ -7,12 +7,12 @@ environments never rebuild each other's ops.
 import traceback
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import Case, Choice
-from distbench.clipping import clipped
-from distbench.decode import decoded
-from distbench.errors import Refused
-from distbench.preparation import Event, Item, note_event, read_items
+from distbench.core import registry
+from distbench.core.case import Case, Choice
+from distbench.core.errors import Refused
+from distbench.core.serialization import decoded
+from distbench.core.text import clipped
+from distbench.ipc.build_files import Event, Item, note_event, read_items
 from distbench.worker.build_errors import reason
 from distbench.worker.user_code import user_line
 

@@ -16,15 +16,12 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from distbench import clock, env, registry
-from distbench.case import Case
-from distbench.clipping import clipped
-from distbench.decode import finite
-from distbench.files import write_whole
-from distbench.job import kind_of
-from distbench.metrics.utilisation.matmul import fp32_precision
-from distbench.strategies.base import Setting, Strategy
-from distbench.trial import (
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.job import kind_of
+from distbench.core.serialization import finite
+from distbench.core.text import clipped
+from distbench.ipc.trial_files import (
     DETERMINISM,
     FULL,
     PREPARE_FOLDER,
@@ -37,6 +34,11 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
+from distbench.metrics.utilisation.matmul import fp32_precision
+from distbench.strategies.base import Setting, Strategy
+from distbench.system import clock
+from distbench.system.files import write_whole
+from distbench.system.machine import gpu_index, machine_facts
 from distbench.worker.determinism import deterministically, fix_cublas_workspace, lacking_on_any
 from distbench.worker.rendezvous import Agreement, connect, join
 from distbench.worker.trainer import Delivery
@@ -205,7 +207,7 @@ def _described(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
         return {"kind": "cpu"}
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    return {"kind": "cuda", "index": env.gpu_index(uuid), "uuid": uuid}
+    return {"kind": "cuda", "index": gpu_index(uuid), "uuid": uuid}
 
 
 def _nodes(processes: int) -> list[int]:
@@ -218,7 +220,7 @@ def _nodes(processes: int) -> list[int]:
 def _surroundings(device: torch.device) -> dict[str, Any]:
     """Versions and device of this rank, for the record."""
     facts: dict[str, Any] = {
-        **env.describe(),
+        **machine_facts(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "process_threads": len(list(Path("/proc/self/task").iterdir())),

@@ -4,8 +4,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from distbench import oom
 from distbench.strategies.base import Setting
+from distbench.system import cgroup_memory
 from distbench.workloads import weights
 
 # bytes an element: parameters, gradients and two moments in fp64, which ranks share
@@ -35,7 +35,7 @@ def _free(setting: Setting) -> float:
     if setting.device.type == "cuda":
         return float(torch.cuda.mem_get_info(setting.device)[0])
     nodes = setting.nodes or [0] * setting.world_size
-    free, account = psutil.virtual_memory().available, oom.account()
+    free, account = psutil.virtual_memory().available, cgroup_memory.read_cgroup_memory()
     if account and account.free is not None:
         # in a container: what the kernel still gives, whatever the machine has
         free = min(free, account.free)

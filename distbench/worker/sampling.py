@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from distbench import registry
-from distbench.case import Case, Choice
+from distbench.core import registry
+from distbench.core.case import Case, Choice
+from distbench.ipc.trial_files import TrialFile
 from distbench.launchers.base import Launch, LaunchError
 from distbench.metrics.base import Metric, Sampler, sampler_failure
-from distbench.trial import TrialFile
 
 # rows of a message: a long trial on many GPUs is larger than one message may be
 _ROWS = 1000

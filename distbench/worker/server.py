@@ -27,10 +27,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distbench import clock, oom
-from distbench.decode import decoded
-from distbench.env import RUN_ID
-from distbench.processes import (
+from distbench.core.serialization import decoded
+from distbench.ipc.messages import ready
+from distbench.ipc.trial_files import log_file
+from distbench.system import cgroup_memory, clock
+from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.processes import (
     Share,
     adopt_orphans,
     children,
@@ -41,8 +43,6 @@ from distbench.processes import (
     state,
     wake_without_parent,
 )
-from distbench.trial import log_file
-from distbench.wire import ready
 
 
 def serve(control: socket.socket, imports: list[str]) -> None:
@@ -78,7 +78,7 @@ class Server:
         self._pid = os.getpid()
         self._ranks: dict[int, int] = {}
         self._leftovers: list[str] = []
-        self._memory = oom.account()
+        self._memory = cgroup_memory.read_cgroup_memory()
         # of what it has imported
         self._own_children = children()
         self._wake_read, self._wake_write = os.pipe()
@@ -126,7 +126,7 @@ class Server:
             listener = socket.create_server((own.address, port), backlog=own.world_size)
             port = listener.getsockname()[1]
         self._leftovers = [pattern.format(port=port) for pattern in leftovers]
-        self._memory = oom.account()
+        self._memory = cgroup_memory.read_cgroup_memory()
         for local_rank in range(own.count):
             variables, rank = {**environment, **own.variables(local_rank, port)}, own.first + local_rank
             pid = os.fork()
@@ -189,7 +189,7 @@ class Server:
         self._send({"idle": True})
 
     def _tell(self, rank: int, code: int) -> None:
-        now = oom.account() if code == -signal.SIGKILL else None
+        now = cgroup_memory.read_cgroup_memory() if code == -signal.SIGKILL else None
         memory = now.since(self._memory) if now else None
         told = {"exit": rank, "code": code, "at": clock.now()}
         self._send({**told, "memory": asdict(memory) if memory else None})
@@ -211,7 +211,7 @@ class Server:
     def _die(self) -> None:
         self._signal_ranks(signal.SIGKILL)
         end_children()
-        kill_tagged(os.environ[RUN_ID])
+        kill_tagged(os.environ[RUN_ID_VARIABLE])
         self._remove_leftovers()
         os._exit(0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from distbench.trial import SKETCH
+from distbench.ipc.trial_files import SKETCH
 from distbench.workloads.hashing import hashed
 
 # named in each digest, which says by what law sums and digest were made (``law_of``)

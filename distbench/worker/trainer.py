@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench import registry
+from distbench.core import registry
 from distbench.strategies.base import Batch, Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 
 _LIBRARIES = ("distbench", "torch", "deepspeed", "transformers")
 """Packages that may lie beside a user's model, as a checkout or on Python's path."""

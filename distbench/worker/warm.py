@@ -16,8 +16,8 @@ import torch.utils._python_dispatch
 
 import distbench.worker.rank
 import distbench.worker.trainer
-from distbench import registry
-from distbench.job import kinds
+from distbench.core import registry
+from distbench.core.job import kinds
 
 # every rank reads its job, and imports what does it, its model and its data
 kinds()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from distbench.files import content
+from distbench.system.files import content
 
 _MOST = 1 << 24
 _INDEX = "model.safetensors.index.json"

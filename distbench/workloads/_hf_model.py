@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from distbench.errors import did_you_mean
+from distbench.core.errors import did_you_mean
 from distbench.workloads._hf_files import is_noise
 from distbench.workloads._hf_source import ALSO_TAKEN
 from distbench.workloads.base import at_least_fp32

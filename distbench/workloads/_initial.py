@@ -19,9 +19,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from distbench.case import TORCH_NAMES
-from distbench.decode import decoded
-from distbench.files import whole
+from distbench.core.case import TORCH_NAMES
+from distbench.core.serialization import decoded
+from distbench.system.files import whole
 from distbench.workloads._draws import chunks, key_of
 from distbench.workloads._initialisation import Recorder
 from distbench.workloads._moves import AT_ONCE, Move, moved

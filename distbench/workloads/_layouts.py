@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench.case import Choice
-from distbench.decode import decoded
-from distbench.env import cache_folder, packages
-from distbench.errors import InfrastructureError, RecordError
-from distbench.files import content, write_whole
-from distbench.interpreter import make_python_path
+from distbench.core.case import Choice
+from distbench.core.errors import InfrastructureError, RecordError
+from distbench.core.serialization import decoded
+from distbench.system.files import content, write_whole
+from distbench.system.interpreters import make_python_path
+from distbench.system.machine import cache_folder, package_versions
 
 _FORMAT = 2
 """Of the files in the cache."""
@@ -103,7 +103,7 @@ def _file(request: str) -> Path | None:
     options: Mapping[str, Any] = json.loads(request)["options"]
     if "model" in options or any(isinstance(each, str) and Path(each).exists() for each in options.values()):
         return None
-    decides = json.dumps([_FORMAT, request, packages()], sort_keys=True)
+    decides = json.dumps([_FORMAT, request, package_versions()], sort_keys=True)
     return cache_folder() / "layouts" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from distbench.errors import did_you_mean
+from distbench.core.errors import did_you_mean
 
 _SHOWN = 12
 """Names of a model that a message has at most: those most like the wrong one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from distbench.case import Choice
+from distbench.core.case import Choice
 from distbench.workloads import _plans
 from distbench.workloads._layouts import layout_of
 from distbench.workloads.base import Workload

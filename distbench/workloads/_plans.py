@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
+from distbench.core.units import list_text
 from distbench.data.base import Shape
-from distbench.units import list_text
 from distbench.workloads._layouts import Layout
 from distbench.workloads.splits import Splits
 from distbench.workloads.stages import Stages

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
+from distbench.core.units import list_text
 from distbench.data.base import Shape
-from distbench.units import list_text
 from distbench.workloads._names import unknown
 from distbench.workloads._stage import Absent, Cut
 

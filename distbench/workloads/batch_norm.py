@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from distbench.errors import Refused
+from distbench.core.errors import Refused
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distbench.bounds import Bound, Count
+from distbench.core.bounds import Bound, Count
+from distbench.core.errors import as_yaml, did_you_mean
 from distbench.data.base import INPUTS, Kind, Shape
-from distbench.errors import as_yaml, did_you_mean
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned import Planned
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.env import Machine
+    from distbench.system.machine import Machine
     from distbench.workloads._stage import Cut
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distbench.bounds import Count
+from distbench.core.bounds import Count
 from distbench.data.base import Shape
 from distbench.workloads.base import Workload, cross_entropy
 from distbench.workloads.stages import Stages

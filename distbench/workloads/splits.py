@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distbench.units import list_text
+from distbench.core.units import list_text
 
 _PADDING = 128
 """Megatron-LM pads the vocabulary to a multiple of it (make-vocab-size-divisible-by)."""

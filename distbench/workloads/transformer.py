@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distbench.bounds import Bound, Count
+from distbench.core.bounds import Bound, Count
 from distbench.data.base import Shape
 from distbench.workloads import _parting as parting
 from distbench.workloads._dimensions import PRESETS, Dimensions
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.env import Machine
+    from distbench.system.machine import Machine
 
 
 _STATES = 16

@@ -13,9 +13,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.bounds import Count
+from distbench.core.bounds import Count
+from distbench.core.errors import did_you_mean
 from distbench.data.base import Kind, Shape
-from distbench.errors import did_you_mean
 from distbench.workloads._planned import Planned
 from distbench.workloads.base import at_least_fp32, cross_entropy
 from distbench.workloads.batch_norm import Statistics, lacking, with_statistics

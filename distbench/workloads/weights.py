@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from distbench.errors import Refused
+from distbench.core.errors import Refused
 from distbench.workloads._initial import DTYPES, Initial, apart, opened, write, write_moved
 from distbench.workloads._initialisation import Recorder
 from distbench.workloads._moves import Move

@@ -35,10 +35,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 from records import measured
 
-from distbench import registry
 from distbench.analysis.loss_deviation import BLURRED, DIFFERS
 from distbench.analysis.timed_losses import timed_losses
-from distbench.case import Batch, Case, Choice, Dtype, Optimizer
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice, Dtype, Optimizer
 from distbench.gate.losses import findings
 from distbench.jobs.sensitivity import Sensitivity
 from distbench.record import Record

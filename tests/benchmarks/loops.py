@@ -23,10 +23,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from distbench import registry
-from distbench.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core import registry
+from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.ipc.trial_files import Progress, progress_file
 from distbench.strategies.base import Setting
-from distbench.trial import Progress, progress_file
 from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop
 from distbench.workloads import weights

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 
 # many short windows: the noise of a shared machine is in the window, and pairs average it out
 PAIRS, STEPS = 80, 3

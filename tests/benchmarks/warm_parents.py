@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from distbench import env, plan
+from distbench import plan
 from distbench.analysis.quantiles import chi2_quantile
 from distbench.plan import Task
 from distbench.record.store import Run, RunInfo
 from distbench.run import Bench, Observer, StopRequest
 from distbench.suite import load
+from distbench.system.machine import machine_facts
 
 SUITE = """
 workload: {transformer: {preset: tiny, seq_len: 64}}
@@ -46,7 +47,7 @@ def log_times(folder: Path, parents: int, rounds: int) -> np.ndarray:
     with ExitStack() as stack:
         benches = []
         for i in range(parents):
-            info = RunInfo.begun(suite, made.cases, ["warm_parents"], env.describe())
+            info = RunInfo.begun(suite, made.cases, ["warm_parents"], machine_facts())
             run = Run.made_at(folder / str(i), info, suite.text)
             benches.append(stack.enter_context(Bench.opened(run, suite, Observer(), StopRequest())))
             benches[i].prepare([case])

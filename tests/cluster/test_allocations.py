@@ -17,9 +17,9 @@ from chores import soon
 from conftest import MODELS, PLUGINS, QUICK
 from drills import Drill
 
+from distbench.core.registry import PLUGIN_PATH
 from distbench.record import Record, Status
 from distbench.record.store import Run
-from distbench.registry import PLUGIN_PATH
 
 TRIALS = 8
 SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"

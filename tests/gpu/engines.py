@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.worker.feed import Feed
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

@@ -19,9 +19,9 @@ from typing import Any
 from conftest import run_in
 from gpu_report import REHEARSAL, Report
 
-from distbench import registry
-from distbench.case import Choice
-from distbench.job import MEASURE
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.job import MEASURE
 from distbench.record import Record
 from distbench.record.store import RUN_FILE, Run
 

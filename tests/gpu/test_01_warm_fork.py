@@ -9,8 +9,8 @@ import pytest
 from gpu_report import Check, Report
 from gpu_runs import FEW, SMALL, measured, work
 
-from distbench import registry
-from distbench.case import Choice
+from distbench.core import registry
+from distbench.core.case import Choice
 from distbench.launchers.server import Server
 from distbench.plan import make
 from distbench.suite import load

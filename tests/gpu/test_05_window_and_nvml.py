@@ -10,8 +10,8 @@ import pytest
 from gpu_report import Check, Report
 from gpu_runs import measured, strategies, work
 
-from distbench.env import gpu_index
 from distbench.record import Record
+from distbench.system.machine import gpu_index
 
 pytestmark = pytest.mark.cuda
 HEAD = f"{work()}strategies: [single]\nprecision: bf16\n"

@@ -9,7 +9,7 @@ import pytest
 from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import DEVICE, records, work
 
-from distbench.job import MEASURE
+from distbench.core.job import MEASURE
 from distbench.record import Record
 
 SMALL = "small:Small"

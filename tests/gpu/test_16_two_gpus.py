@@ -10,7 +10,7 @@ from conftest import run_in
 from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import DEVICE, SMALL, measured, records, strategies, work
 
-from distbench.job import MEASURE
+from distbench.core.job import MEASURE
 from distbench.record import Record
 
 pytestmark = pytest.mark.gpus(2)

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench import registry, schedule
-from distbench.case import Case
-from distbench.decode import decoded
+from distbench.core import lr_schedule, registry
+from distbench.core.case import Case
+from distbench.core.serialization import decoded
 from distbench.strategies.base import Setting
 from distbench.worker.feed import Feed
 from distbench.workloads.base import cross_entropy
@@ -89,7 +89,7 @@ def by_deepspeed() -> list[float]:
         config="ds_config.json",
         # which the file can't express, as is told beside it
         lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda update: schedule.factor(CASE.optimizer, update)
+            optimizer, lambda update: lr_schedule.factor(CASE.optimizer, update)
         ),
     )
     losses = []

@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "a schedule that nobody asked for is not looked at",
-        "if is_told or schedule.is_scheduled(case.optimizer):",
+        "if is_told or lr_schedule.is_scheduled(case.optimizer):",
         "if schedule.is_scheduled(case.optimizer):",
         _in("test_parity", "has_no_numbers"),
     ),

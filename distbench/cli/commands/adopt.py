@@ -19,9 +19,9 @@ from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note, say, say_json
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
-from distbench.errors import UsageError
-from distbench.files import write_whole, writing
+from distbench.core.errors import UsageError
 from distbench.record import Record, Status, of_kind, runs
+from distbench.system.files import write_whole, writing
 
 _SHORTEST_ID = 4
 _MOST_PARAMETERS = 1e15

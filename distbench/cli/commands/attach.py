@@ -9,10 +9,10 @@ from distbench.cli.following import follow, going_on
 from distbench.cli.handing import queue_of
 from distbench.cli.options import REPORTS, Out, Quiet, RunName, flag
 from distbench.cli.output import note
-from distbench.errors import INTERRUPTED, InfrastructureError, UsageError
-from distbench.foreign import from_anybody
+from distbench.core.errors import INTERRUPTED, InfrastructureError, UsageError
 from distbench.record import runs, submitted
 from distbench.record.store import Run
+from distbench.record.untrusted import untrusted_records
 from distbench.run.control import interruptible
 
 
@@ -30,7 +30,7 @@ def attach(
     if cancel:
         _cancel(run)
     try:
-        with interruptible(), from_anybody("the records"):
+        with interruptible(), untrusted_records("the records"):
             return follow(run, quiet=quiet)
     except KeyboardInterrupt:
         note(going_on(run.folder))

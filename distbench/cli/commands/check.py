@@ -14,13 +14,13 @@ from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Json, Out, RunName, flag
 from distbench.cli.output import columns, note, say, say_json
 from distbench.cli.readers import reads_runs
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
+from distbench.core.units import count_text
 from distbench.record import runs
 from distbench.record.inspection import Inspection, inspect
 from distbench.record.rebuilding import rebuilt
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import RUN_FILE, Run, resume_command
-from distbench.units import count_text
 
 _QUIET = ("sound", "unverified")
 """States of files that only ``--json`` lists."""

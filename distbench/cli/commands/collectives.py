@@ -18,8 +18,8 @@ from distbench.cli.options import argument, option
 from distbench.cli.output import width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import ended, reporting, resumable
-from distbench.errors import UsageError
-from distbench.job import MEASURE
+from distbench.core.errors import UsageError
+from distbench.core.job import MEASURE
 from distbench.plan import machine_of
 from distbench.record.contents import rereading
 from distbench.record.store import resume_command

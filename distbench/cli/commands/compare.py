@@ -23,7 +23,7 @@ from distbench.cli.progress import observer
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
 from distbench.cli.stopping import ended, resumable
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.record import runs
 from distbench.record.store import Run, resume_command
 from distbench.report import comparison_view

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from distbench import registry
 from distbench.cli import options
 from distbench.cli.errands import elsewhere
 from distbench.cli.output import note, say, say_json, wrapped
+from distbench.core import registry
+from distbench.core.units import count_text
 from distbench.doctor import Finding, Link, findings, links_of, visit
 from distbench.suite import load, of_text
-from distbench.units import count_text
 
 # what is examined doesn't depend on what is trained
 _ANY = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"

@@ -15,12 +15,12 @@ from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed
-from distbench.env import install_hint
-from distbench.errors import UsageError
-from distbench.files import slug
+from distbench.core.errors import UsageError
 from distbench.record import runs
 from distbench.record.store import Run
 from distbench.run.export import send
+from distbench.system.files import slug
+from distbench.system.machine import install_hint
 
 _DISTRIBUTIONS: Mapping[str, str] = {
     "tensorboard": "tensorboard",

@@ -18,8 +18,7 @@ from distbench.cli.options import flag, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import ended, resumable
-from distbench.errors import UsageError
-from distbench.files import write_whole, writing
+from distbench.core.errors import UsageError
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, moved
 from distbench.gate.checkout import commit_of
@@ -30,7 +29,8 @@ from distbench.launchers.base import Place
 from distbench.record import runs
 from distbench.run import unwarned
 from distbench.suite import Overrides, Suite, load
-from distbench.temporary import temporary_folder
+from distbench.system.files import write_whole, writing
+from distbench.system.temporary import temporary_folder
 
 
 @unwarned()

@@ -21,12 +21,12 @@ from distbench.cli.options import REPORTS, Json, Out, argument, check_word, opti
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.units import parse_fraction
 from distbench.record import runs
 from distbench.report import history_page
 from distbench.report.history_view import History, text, to_json
-from distbench.temporary import temporary_folder
-from distbench.units import parse_fraction
+from distbench.system.temporary import temporary_folder
 
 # files with a run's numbers; logs and traces may be a hundred times as large
 _WANTED = (".json", ".parquet")

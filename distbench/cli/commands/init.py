@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from distbench import env
-from distbench.case import Choice
 from distbench.cli.options import argument, counts, option, parsed
 from distbench.cli.output import note, say
 from distbench.cli.own_models import constructed_models
-from distbench.errors import UsageError, did_you_mean
-from distbench.files import write_whole, writing
+from distbench.core.case import Choice
+from distbench.core.errors import UsageError, did_you_mean
 from distbench.suite import of_text, template
+from distbench.system.files import write_whole, writing
+from distbench.system.machine import detect_machine
 
 _ASKED = {
     "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
@@ -95,7 +95,7 @@ def _answers(said: dict[str, str]) -> template.Answers:
     for key, check in _CHECKS.items():
         check(said[key])
     (goal,) = (goal for goal in template.GOALS if goal == said["goal"])
-    return template.Answers(said["model"], _devices(said["devices"]), goal, env.detect("auto").device)
+    return template.Answers(said["model"], _devices(said["devices"]), goal, detect_machine("auto").device)
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from distbench.cli import handing, options
 from distbench.cli.options import flag
 from distbench.cli.output import say
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.suite import load
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from distbench.cli.option_words import in_words
 from distbench.cli.options import Json, argument, check_forms, flag
 from distbench.cli.output import say, say_json, wrapped
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
 
 _SUITE = "suite"
 
@@ -23,7 +23,7 @@ def list_(
     ] = False,
 ) -> int:
     """List plug-ins with their options, or the keys of a suite."""
-    from distbench import registry
+    from distbench.core import registry
 
     check_forms("list", **{"json": as_json, "json-schema": as_schema})
     if as_schema and kind != _SUITE:
@@ -49,7 +49,7 @@ def list_(
 
 def _check(kind: str, name: str) -> None:
     """See that there is such a *kind*, and a plug-in *name* of it; either may be empty."""
-    from distbench import registry
+    from distbench.core import registry
 
     if name and not kind:
         raise UsageError(f"list: missing KIND before {name!r}; kinds: {', '.join(registry.KINDS)}")
@@ -82,7 +82,7 @@ def _list_suite(*, as_json: bool, as_schema: bool) -> int:
 
 
 def _described(kind: str, name: str) -> dict[str, Any]:
-    from distbench import registry
+    from distbench.core import registry
 
     try:
         if not registry.has_options(kind):

@@ -12,10 +12,10 @@ from distbench.cli.options import REPORTS, Json, Out, Price, RunName, check_word
 from distbench.cli.output import say, say_json, width, wrapped
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json, priced
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.units import parse_bytes, parse_fraction
 from distbench.record import runs
 from distbench.report import choice_view
-from distbench.units import parse_bytes, parse_fraction
 
 
 @reads_runs

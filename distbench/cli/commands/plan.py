@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from distbench import env, registry
-from distbench.case import Case, Limits
 from distbench.cli import handing, options
 from distbench.cli.estimating import short_trials
 from distbench.cli.expecting import Expected
@@ -22,17 +20,19 @@ from distbench.cli.output import columns, say, say_json, wrapped
 from distbench.cli.own_models import constructed_models
 from distbench.cli.stopping import ended
 from distbench.cli.unforeseen import later, later_texts
-from distbench.env import Machine
-from distbench.errors import SuiteError, UsageError
-from distbench.grouping import grouped
-from distbench.job import MEASURE, kind_of
+from distbench.core import registry
+from distbench.core.case import Case, Limits
+from distbench.core.errors import SuiteError, UsageError
+from distbench.core.grouping import grouped
+from distbench.core.job import MEASURE, kind_of
+from distbench.core.units import ABSENT, count_text, duration_text
 from distbench.plan import Plan, Planned, machine_of, make, refusing
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.environments import with_environments
 from distbench.run import launch_for
 from distbench.run.user_models import user_models
 from distbench.suite import Suite, load
-from distbench.units import ABSENT, count_text, duration_text
+from distbench.system.machine import RUN_ID_VARIABLE, Machine
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
@@ -282,6 +282,6 @@ def _launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]
             "job": task.job.kind,
             "case": task.case.name,
             "case_id": task.case.id,
-            "environment": {env.RUN_ID: _RUN, **launch.environment},
+            "environment": {RUN_ID_VARIABLE: _RUN, **launch.environment},
             "commands": launcher.commands(launch),
         }

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from distbench import env, plan
+from distbench import plan
 from distbench.cli.options import Device, Only, Quiet, Set, Suite, WorldSizes, overrides
 from distbench.cli.output import complain, note
 from distbench.cli.progress import observer
-from distbench.env import Machine
+from distbench.core.units import count_text, duration_text
 from distbench.record.store import new_run_id
 from distbench.run.prepare import prepare as build
 from distbench.suite import Suite as Loaded
 from distbench.suite import load
-from distbench.temporary import temporary_folder
-from distbench.units import count_text, duration_text
+from distbench.system.machine import Machine, cache_folder
+from distbench.system.temporary import temporary_folder
 
 
 def prepare(
@@ -38,7 +38,7 @@ def prepare(
         if case.problem and not quiet:
             note(f"{case.case.name}: unsupported: {case.problem}")
     if not (failed or quiet):
-        note(f"ready in {duration_text(time.monotonic() - began)}; C++ libraries: {env.cache_folder()}")
+        note(f"ready in {duration_text(time.monotonic() - began)}; C++ libraries: {cache_folder()}")
     return 1 if failed else 0
 
 

@@ -15,7 +15,7 @@ from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag
 from distbench.cli.output import note, say, say_json, wrapped
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import warn_of
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.query import Database
 from distbench.record import runs
 from distbench.record.store import Run

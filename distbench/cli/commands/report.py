@@ -10,7 +10,7 @@ from distbench.cli.options import REPORTS, Out, Price, RunName, flag, option
 from distbench.cli.output import say
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, priced
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.record import runs
 from distbench.report import lite as lite_page
 from distbench.report import page

@@ -23,7 +23,7 @@ from distbench.cli.progress import observer
 from distbench.cli.repeating import Repeating, first_of
 from distbench.cli.settling import Settling, looks_at
 from distbench.cli.stopping import ended, reporting, resumable
-from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
+from distbench.core.errors import INTERRUPTED, FormatError, RecordError, UsageError
 from distbench.record import runs, submitted
 from distbench.record.contents import rereading
 from distbench.record.progress import Journal

@@ -13,14 +13,14 @@ from distbench.analysis.text import listed, one_line
 from distbench.cli.options import REPORTS, Json, argument
 from distbench.cli.output import say, say_json, width
 from distbench.cli.readers import reads_runs
-from distbench.errors import DistbenchError, UsageError
-from distbench.foreign import from_anybody
-from distbench.job import kinds
+from distbench.core.errors import DistbenchError, UsageError
+from distbench.core.job import kinds
+from distbench.core.units import count_text
 from distbench.record import runs as stored
 from distbench.record.store import Run
+from distbench.record.untrusted import untrusted_records
 from distbench.report import stored_answer
 from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
-from distbench.units import count_text
 
 _CAPTION = (
     "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
@@ -72,7 +72,7 @@ def _row(run: Run, folder: Path) -> Row:
     """One run; of one that can't be read what its folder tells."""
     place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     try:
-        with from_anybody(str(run.folder)):
+        with untrusted_records(str(run.folder)):
             info, found = run.info(), run.trials()
             answer, missing = stored_answer.read(run.folder, found)
     except DistbenchError as error:

@@ -7,16 +7,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from distbench import optimizers, registry
-from distbench.bounds import Bound
-from distbench.case import CHOICES, Case, Measure
-from distbench.env import Machine
-from distbench.grouping import grouped
-from distbench.job import Job, Options
+from distbench import optimizers
+from distbench.core import registry
+from distbench.core.bounds import Bound
+from distbench.core.case import CHOICES, Case, Measure
+from distbench.core.grouping import grouped
+from distbench.core.job import Job, Options
 from distbench.jobs.base import TRAINING, Kind, training_tables
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
 from distbench.strategies.base import SINGLE
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.analysis.verdict import Verdict

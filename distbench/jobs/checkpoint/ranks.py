@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from distbench.files import whole
+from distbench.ipc.trial_files import NO_DROPOUT, Phases, TrialFile
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE, CheckpointOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine, FullState
-from distbench.trial import NO_DROPOUT, Phases, TrialFile
+from distbench.system.files import whole
 from distbench.worker import checks
 from distbench.worker.dropout import without_dropout
 from distbench.worker.feed import Feed

@@ -23,11 +23,11 @@ from typing import Any
 from distbench import optimizers
 from distbench.analysis.text import one_line
 from distbench.analysis.verdict import Gravity, Verdict
-from distbench.case import Case
-from distbench.grouping import grouped
+from distbench.core.case import Case
+from distbench.core.grouping import grouped
+from distbench.ipc.trial_files import NO_DROPOUT, SKETCH, law_of
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE
 from distbench.record import Record, Row, Status
-from distbench.trial import NO_DROPOUT, SKETCH, law_of
 
 Tensors = dict[str, Row]
 """Fingerprints by the names of tensors."""

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line, short_names
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.core.units import value_text
 from distbench.jobs.checkpoint.verdict import Continuation, Resumption, continuations
 from distbench.record import Record, Status, of_kind
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
-from distbench.units import value_text
 
 _NUMBERS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
 _NOTHING = "This run tried no checkpoints."

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from distbench import registry
-from distbench.bounds import Bound
-from distbench.case import Case, Measure
+from distbench.core import registry
+from distbench.core.bounds import Bound
+from distbench.core.case import Case, Measure
+from distbench.core.errors import did_you_mean
+from distbench.core.job import REFERENCE, Job, Options
 from distbench.data.base import Merit, Source
-from distbench.env import Machine
-from distbench.errors import did_you_mean
-from distbench.files import slug
-from distbench.job import REFERENCE, Job, Options
 from distbench.jobs.base import Kind
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task, reference_of
 from distbench.suite.checking import Finding
+from distbench.system.files import slug
+from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 if TYPE_CHECKING:

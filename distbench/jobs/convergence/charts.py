@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from distbench.core.units import number_text
 from distbench.jobs.convergence.trainings import Group, Training
 from distbench.jobs.convergence.verdict import Convergence
 from distbench.report.figures import Chart, Style, drawn, level, scatter
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
-from distbench.units import number_text
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.chances import fisher, holm
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.jobs.convergence import REFERENCE_RUNS
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.trainings import Group, Target, Training, group_of

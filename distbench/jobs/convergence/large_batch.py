@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import count_text
 from distbench.jobs.convergence.verdict import Convergence
-from distbench.units import count_text
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from distbench import registry
+from distbench.core import registry
 from distbench.data.base import Merit, Source
+from distbench.ipc.trial_files import Phases, TrialFile
 from distbench.jobs.convergence import ConvergeOptions
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
-from distbench.trial import Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.evaluation import Evaluation
 from distbench.worker.feed import Feed

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.record import Record, Row, Status
 
 

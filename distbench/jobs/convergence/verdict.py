@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.verdict import INCONCLUSIVE, Gravity, Verdict
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.jobs.convergence.compared import LEAST, P_VALUE, Compared, Sides, Tests, tested
 from distbench.jobs.convergence.trainings import Group, Target
 from distbench.record import Record

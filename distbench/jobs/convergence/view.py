@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line, short_names
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.jobs.convergence import charts as convergence_charts
 from distbench.jobs.convergence.compared import P_VALUE
 from distbench.jobs.convergence.large_batch import effects

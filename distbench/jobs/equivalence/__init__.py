@@ -8,19 +8,19 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from distbench import registry
-from distbench.bounds import Bound, Positive
-from distbench.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.env import Machine
-from distbench.grouping import gathered
-from distbench.job import REFERENCE, Job, Options
+from distbench.core import registry
+from distbench.core.bounds import Bound, Positive
+from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.grouping import gathered
+from distbench.core.job import REFERENCE, Job, Options
+from distbench.core.lr_schedule import corners
+from distbench.core.units import count_text, duration_text
 from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
 from distbench.jobs.equivalence.cost import Work, reduced, seconds_of
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task, reference_in_parts, trusted
-from distbench.schedule import corners
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
-from distbench.units import count_text, duration_text
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.analysis.loss_deviation import Expected

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench import registry
-from distbench.case import Case, Choice
+from distbench.core import registry
+from distbench.core.case import Case, Choice
 from distbench.data.base import Source
-from distbench.env import Machine
 from distbench.plan.pace import computed_s, updated_s
 from distbench.plan.tasks import reference_of
 from distbench.strategies.base import Strategy
+from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 # a training in fp64 takes about two of them

@@ -9,7 +9,9 @@ from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.settings import design_of
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.lr_schedule import corners
+from distbench.ipc.trial_files import DETERMINISM, NO_DROPOUT, STRICT
 from distbench.jobs.equivalence import ADVICE, MOST_STEPS
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
@@ -28,9 +30,7 @@ from distbench.jobs.equivalence.sizes import Sizes
 from distbench.jobs.equivalence.trust import broken
 from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
-from distbench.schedule import corners
 from distbench.strategies.description import ByDesign
-from distbench.trial import DETERMINISM, NO_DROPOUT, STRICT
 
 # lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
 _BY_DESIGN = 3.0

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from distbench.analysis.loss_deviation import Expected
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
+from distbench.ipc.trial_files import NO_DROPOUT
 from distbench.jobs.equivalence import Check
 from distbench.jobs.equivalence.envelope import EPSILON
 from distbench.jobs.equivalence.judge import Judge
 from distbench.record import Record, Status
-from distbench.trial import NO_DROPOUT
 
 # of the largest distance so far of the reference's perturbed trainings: one more of them came to 2.5 at most,
 # and the timed pass takes other kernels, which round elsewhere and more often (docs/equivalence.md)

@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from distbench import optimizers
-from distbench.case import Batch, Case, Precision
-from distbench.clipping import clipped
-from distbench.job import REFERENCE
+from distbench.core.case import Batch, Case, Precision
+from distbench.core.job import REFERENCE
+from distbench.core.text import clipped
+from distbench.ipc.trial_files import NO_DROPOUT, Phases, TrialFile
 from distbench.jobs.equivalence import ADVICE, CheckOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
-from distbench.trial import NO_DROPOUT, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.determinism import lacks_determinism
 from distbench.worker.dropout import refuse_dropout, without_dropout

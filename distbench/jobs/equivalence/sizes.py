@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
 from distbench.jobs.equivalence.values import Place, Training
 
 # a size that hardly scatters over few trainings does so by luck: no variance counts as less than this

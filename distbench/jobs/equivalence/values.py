@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distbench.ipc.trial_files import SKETCH, law_of
 from distbench.record import Record
-from distbench.trial import SKETCH, law_of
 
 FAMILIES = {
     "loss": "loss",

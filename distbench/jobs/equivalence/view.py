@@ -11,7 +11,7 @@ from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line, short_names
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,

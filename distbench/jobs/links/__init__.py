@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from distbench.bounds import Bound, Count, Positive
-from distbench.case import Batch, Case, Choice, Device, Dtype, Optimizer, Precision
-from distbench.env import Machine
-from distbench.grouping import grouped
-from distbench.job import Job, Options
+from distbench.core.bounds import Bound, Count, Positive
+from distbench.core.case import Batch, Case, Choice, Device, Dtype, Optimizer, Precision
+from distbench.core.grouping import grouped
+from distbench.core.job import Job, Options
 from distbench.jobs.base import Kind
 from distbench.jobs.links.groups import Group
 from distbench.jobs.links.sizes import sizes_of
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
 from distbench.suite.checking import Finding
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.analysis.verdict import Verdict

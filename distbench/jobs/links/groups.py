@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 
 Group = Literal["all", "node", "between"]
 

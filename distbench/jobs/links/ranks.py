@@ -16,14 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.case import TORCH_NAMES
+from distbench.core.case import TORCH_NAMES
+from distbench.ipc.trial_files import Phases, TrialFile
 from distbench.jobs.links import CollectivesOptions, column_name
 from distbench.jobs.links.groups import Formed, formed
 from distbench.jobs.links.operations import OPERATIONS, Members, Operation
 from distbench.jobs.links.sizes import elements
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.strategies.base import Setting
-from distbench.trial import Phases, TrialFile
 from distbench.worker.trainer import Delivery, Rows
 
 _TRIED = 16

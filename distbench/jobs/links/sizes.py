@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distbench.case import Device
-from distbench.units import parse_bytes
+from distbench.core.case import Device
+from distbench.core.units import parse_bytes
 
 AUTO: dict[Device, str] = {"cpu": "1KiB..16MiB", "cuda": "1KiB..256MiB"}
 """What ``sizes: auto`` stands for: up to where the bandwidth of usual links grows no more."""

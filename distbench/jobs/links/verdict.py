@@ -9,9 +9,9 @@ from typing import Any
 from distbench.analysis.collectives import Missing, Result, missing, results
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import Verdict
-from distbench.grouping import grouped
+from distbench.core.grouping import grouped
+from distbench.core.units import count_text
 from distbench.record import Record, Status
-from distbench.units import count_text
 
 LINKS = "links"
 """Kind of these verdicts."""

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, get_args
 
-from distbench import registry
-from distbench.case import Case, Measure
-from distbench.env import Machine
-from distbench.files import slug
+from distbench.core import registry
+from distbench.core.case import Case, Measure
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column, Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy
 from distbench.suite.checking import Finding
+from distbench.system.files import slug
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.analysis.curves import CurvePoint

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench import registry, schedule
-from distbench.case import Case
+from distbench.core import lr_schedule, registry
+from distbench.core.case import Case
+from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.jobs.measure import cycle_of, profile_steps
 from distbench.metrics.base import Metric, Pass, Session
 from distbench.metrics.profile import AttentionRan
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import GLOBAL_COUNT
 from distbench.strategies.engine import Engine
-from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
 from distbench.worker.flops import flops_of
@@ -146,5 +146,5 @@ def _before_the_window(effective: dict[str, Any], case: Case, steps: int) -> dic
     if isinstance(counted := optimizer.get("steps"), int):
         optimizer["steps"] = counted - steps
     if optimizer.pop("next_lr", None) is not None:
-        optimizer["schedule"] = schedule.text(case.optimizer)
+        optimizer["schedule"] = lr_schedule.text(case.optimizer)
     return {**effective, "optimizer": optimizer}

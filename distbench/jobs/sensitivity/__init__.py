@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from distbench.bounds import Bound
-from distbench.case import Case, Measure
-from distbench.env import Machine
-from distbench.grouping import gathered
-from distbench.job import Job, Options
+from distbench.core.bounds import Bound
+from distbench.core.case import Case, Measure
+from distbench.core.grouping import gathered
+from distbench.core.job import Job, Options
 from distbench.jobs.base import STEP, TRAINING, Kind
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from distbench.ipc.trial_files import Phases, TrialFile
 from distbench.jobs.sensitivity import SensitivityOptions
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
-from distbench.trial import Phases, TrialFile
 from distbench.worker.feed import Feed
 from distbench.worker.perturb import moved
 from distbench.worker.trainer import Delivery, Rows, Step, Trainer, Watcher

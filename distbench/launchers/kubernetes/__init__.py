@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from distbench.bounds import Bound, Count, Positive
-from distbench.errors import UsageError
+from distbench.core.bounds import Bound, Count, Positive
+from distbench.core.errors import UsageError
+from distbench.ipc.messages import TOKEN, new_token
 from distbench.launchers.base import Controller, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.kubernetes.manifests import AGENT, POD_KEYS, Manifests
 from distbench.launchers.nodes import Difference, Node, Started
-from distbench.wire import TOKEN, new_token
 
 _CORES = re.compile(r"(\d+)(m?)")
 # a key of a ConfigMap

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distbench.env import RUN_ID
+from distbench.ipc.messages import CONTROLLERS, NODE, PATIENCE, TOKEN
 from distbench.launchers.nodes import COMMAND
-from distbench.wire import CONTROLLERS, NODE, PATIENCE, TOKEN
+from distbench.system.machine import RUN_ID_VARIABLE
 
 if TYPE_CHECKING:
     from distbench.launchers.base import Controller
@@ -183,7 +183,7 @@ class Manifests:
     def _agents_job(self) -> dict[str, Any]:
         options = self._options
         given = {
-            RUN_ID: self._name,
+            RUN_ID_VARIABLE: self._name,
             CONTROLLERS: self._address,
             PATIENCE: f"{options.start_timeout:g}",
             **options.env,

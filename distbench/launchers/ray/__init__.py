@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from distbench.bounds import Bound, Positive
-from distbench.env import install_hint, is_installed
+from distbench.core.bounds import Bound, Positive
+from distbench.ipc.messages import TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
-from distbench.wire import TOKEN
+from distbench.system.machine import install_hint, is_installed
 
 _DRIVER = "distbench.launchers.ray.driver"
 _ASK_S = 60.0

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distbench.ipc.messages import NODE
 from distbench.launchers.nodes import COMMAND, forwarded
-from distbench.processes import die_with_parent
-from distbench.wire import NODE
+from distbench.system.processes import die_with_parent
 
 
 class Host:

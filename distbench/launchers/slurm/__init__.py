@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from distbench.bounds import Bound, Positive
-from distbench.errors import InfrastructureError
+from distbench.core.bounds import Bound, Positive
+from distbench.core.errors import InfrastructureError
 from distbench.launchers.base import Controller, Queue, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from distbench.errors import UsageError
+from distbench.core.errors import UsageError
 from distbench.launchers.base import Job, Queue
 
 # https://slurm.schedmd.com/squeue.html, JOB STATE CODES; every other one is an end

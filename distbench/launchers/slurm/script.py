@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.errors import UsageError
-from distbench.files import slug
+from distbench.core.errors import UsageError
 from distbench.launchers.base import Controller
+from distbench.system.files import slug
 
 if TYPE_CHECKING:
     from distbench.launchers.slurm import Slurm

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from distbench.bounds import Bound, Count, Positive
-from distbench.env import core_count, detect, install_hint, is_installed
+from distbench.core.bounds import Bound, Count, Positive
+from distbench.ipc.messages import TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
-from distbench.wire import TOKEN
+from distbench.system.machine import core_count, detect_machine, install_hint, is_installed
 
 _DRIVER = "distbench.launchers.spark.driver"
 
@@ -50,7 +50,7 @@ class Spark(Cluster):
         return None
 
     def members(self) -> Sequence[Node]:
-        return [Node("", self.slots or detect().devices, self.slots or core_count())] * self.nnodes
+        return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * self.nnodes
 
     def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
         driver = Processes("launcher.spark", log)

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from distbench.ipc.messages import NODE
 from distbench.launchers.nodes import COMMAND, forwarded
-from distbench.processes import die_with_parent
-from distbench.wire import NODE
+from distbench.system.processes import die_with_parent
 
 
 def _task(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distbench.case import BYTES
-from distbench.meshes import Mesh
+from distbench.core.case import BYTES
+from distbench.core.meshes import Mesh
 from distbench.metrics.base import (
     Absent,
     Metric,

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distbench.meshes import Mesh
+from distbench.core.meshes import Mesh
 from distbench.metrics.communication.traffic import Call
 
 # public name, and place of the full array among the arguments (None: the result) -> its operations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from distbench import registry
+from distbench.core import registry
 from distbench.metrics.base import (
     Absent,
     Column,

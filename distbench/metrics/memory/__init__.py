@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import optimizers
-from distbench.case import BYTES
+from distbench.core.case import BYTES
 from distbench.metrics.base import (
     Absent,
     Metric,

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-from distbench import libraries
-from distbench.env import cache_folder, compiler
-from distbench.files import whole
 from distbench.metrics.base import Absent, Session, Values
+from distbench.system import build_cache
+from distbench.system.files import whole
+from distbench.system.machine import cache_folder, cxx_compiler
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
 
@@ -37,11 +37,11 @@ def provide() -> list[str]:
         OSError: the cache can't be written.
     """
     target = library_file()
-    return libraries.provide(target, functools.partial(_build, target), target)
+    return build_cache.provide(target, functools.partial(_build, target), target)
 
 
 def _build(target: Path) -> None:
-    cxx = compiler()
+    cxx = cxx_compiler()
     if cxx is None:
         raise Absent(_NO_COMPILER)
     command = [*cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
@@ -67,7 +67,7 @@ def library() -> ctypes.CDLL | None:
 
 def why_not() -> str:
     """Why there is no library."""
-    if compiler() is None:
+    if cxx_compiler() is None:
         return _NO_COMPILER
     return "the counting allocator was not built; see the log of the run's preparation"
 

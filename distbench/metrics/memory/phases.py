@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from distbench.case import MODEL_STATES
+from distbench.core.case import MODEL_STATES
 from distbench.metrics.base import Absent, Session
 from distbench.metrics.memory.allocators import Books, why_not
 from distbench.metrics.profile.pipeline import stage_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.metrics.base import (
     Absent,
     Metric,

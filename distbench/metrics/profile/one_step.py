@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.metrics.profile.intervals import (
     Interval,

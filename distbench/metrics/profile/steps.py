@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distbench.grouping import gathered
+from distbench.core.grouping import gathered
 from distbench.metrics.base import Session
 from distbench.metrics.communication.traffic import Call
 from distbench.metrics.profile import meeting

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from distbench.bounds import Bound
-from distbench.case import Case
+from distbench.core.bounds import Bound
+from distbench.core.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.env import RUN_ID
 from distbench.metrics.base import Absent
 from distbench.metrics.telemetry.sampling import Row
 from distbench.metrics.telemetry.windows import Window, bracket, known, mean
-from distbench.processes import tagged
+from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.processes import tagged
 
 Numbers = dict[str, "float | Absent"]
 
@@ -96,7 +96,7 @@ def kin() -> list[int]:
 
     Nodes may share a host, as tasks of Spark on one do.
     """
-    return tagged(os.environ[RUN_ID]) if RUN_ID in os.environ else []
+    return tagged(os.environ[RUN_ID_VARIABLE]) if RUN_ID_VARIABLE in os.environ else []
 
 
 def own_processes(proc: Path, kin: Sequence[int] = ()) -> set[int]:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from distbench import clock
 from distbench.metrics.base import Absent, Sampler
+from distbench.system import clock
 
 Row = dict[str, Any]
 

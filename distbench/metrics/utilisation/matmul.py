@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from distbench.case import TORCH_NAMES
+from distbench.core.case import TORCH_NAMES
 from distbench.metrics.base import Absent
 
 _WORDS = {"tf32": "high", "bf16": "medium"}

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from distbench.case import Case
-from distbench.env import Machine, ops_folder, packages
+from distbench.core.case import Case
 from distbench.strategies._deepspeed import ops
 from distbench.strategies.base import Strategy
+from distbench.system.machine import Machine, ops_folder, package_versions
 
 # what deepspeed.initialize would import in every rank of every trial
 _IMPORTS = (
@@ -49,7 +49,7 @@ class OnDeepSpeed(Strategy):
 
     def extensions_folder(self, device: str) -> str:
         """Folder of DeepSpeed's built ops, in place of its default, which all environments share."""
-        return str(ops_folder(sys.prefix, packages(), device))
+        return str(ops_folder(sys.prefix, package_versions(), device))
 
     def op_builders(self, case: Case) -> list[str]:
         """DeepSpeed's builders of the C++ ops that *case* uses."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distbench import libraries
-from distbench.env import Machine, folder_of
-from distbench.libraries import LibraryError
+from distbench.system import build_cache
+from distbench.system.build_cache import LibraryError
+from distbench.system.machine import Machine, package_folder
 
 OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 """Kernel of an optimizer -> DeepSpeed's builders of its ops."""
@@ -71,9 +71,9 @@ def provide(builders: Sequence[str], folder: Path) -> list[str]:
         if builder is None:
             continue
         load = partial(_load, builder, name)
-        if not _is_shipped(name, folder_of("deepspeed")):
+        if not _is_shipped(name, package_folder("deepspeed")):
             _check_device(name, get_accelerator().device_name())
-            notes += libraries.provide(_library(folder, name), load, parts=folder / name)
+            notes += build_cache.provide(_library(folder, name), load, parts=folder / name)
         # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
         load()
     return notes
@@ -90,7 +90,7 @@ def lend(builders: Sequence[str], folder: Path) -> None:
     for kind in builders:
         builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
         library = _library(folder, name)
-        if builder is None or not library.is_file() or _is_shipped(name, folder_of("deepspeed")):
+        if builder is None or not library.is_file() or _is_shipped(name, package_folder("deepspeed")):
             continue
         if name in _SHARED:
             # Python opens a library for itself alone; DeepSpeed opens this one for all, too

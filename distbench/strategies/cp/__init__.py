@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from distbench import meshes
-from distbench.bounds import Count
-from distbench.case import BYTES, Case
-from distbench.env import Machine
-from distbench.meshes import Mesh
+from distbench.core import meshes
+from distbench.core.bounds import Count
+from distbench.core.case import BYTES, Case
+from distbench.core.meshes import Mesh
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import reduced_otherwise, unfused
@@ -29,6 +28,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from distbench import optimizers
-from distbench.bounds import Bound, Count, Positive
-from distbench.case import BYTES, Case
-from distbench.env import Machine
+from distbench.core.bounds import Bound, Count, Positive
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.ddp import lossy
@@ -26,6 +25,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 # an id of a case holds it, so that "unset" can't be another value
 TORCH_BUCKET_MB = 25.0

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from distbench import optimizers, registry
-from distbench.case import BYTES, Case
+from distbench import optimizers
+from distbench.core import registry
+from distbench.core.case import BYTES, Case
 from distbench.strategies._unused import unused_option
 from distbench.strategies.description import ByDesign
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from distbench import meshes, registry
-from distbench.bounds import Count
-from distbench.case import BYTES, Case
-from distbench.env import Machine
+from distbench.core import meshes, registry
+from distbench.core.bounds import Count
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import not_offered, reduced_otherwise
 from distbench.strategies._undeclared import undeclared
@@ -25,6 +24,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
+from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 from distbench.workloads.mixture import Mixture
 

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench import meshes, registry
-from distbench.bounds import Count
-from distbench.case import BYTES, Case
-from distbench.env import Machine
+from distbench.core import meshes, registry
+from distbench.core.bounds import Count
+from distbench.core.case import BYTES, Case
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
@@ -44,6 +43,7 @@ from distbench.strategies.fsdp.mesh import (
     mesh_problem,
     suffix,
 )
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

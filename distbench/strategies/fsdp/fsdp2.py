@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 
-from distbench.meshes import OF_DATA
+from distbench.core.meshes import OF_DATA
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import construction, reading, sharding, tensor_parallel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.strategies import _in_backward
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from distbench import meshes
-from distbench.case import Case
-from distbench.env import Machine
-from distbench.meshes import Mesh
+from distbench.core import meshes
+from distbench.core.case import Case
+from distbench.core.meshes import Mesh
 from distbench.strategies._pipeline import nearest
+from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel

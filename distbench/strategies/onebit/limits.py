@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.case import Case, Precision
-from distbench.env import CUPY, Machine
+from distbench.core.case import Case, Precision
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._unused import unused_option
+from distbench.system.machine import CUPY, Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distbench import registry
-from distbench.case import BYTES, Case
+from distbench.core import registry
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import zero_table
 from distbench.strategies.description import ExpectedCollective
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from distbench.bounds import Count
-from distbench.case import Case
-from distbench.env import Machine
-from distbench.meshes import Mesh, asked_by
+from distbench.core.bounds import Count
+from distbench.core.case import Case
+from distbench.core.meshes import Mesh, asked_by
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of, uncut
@@ -35,6 +34,7 @@ from distbench.strategies.pp.inside import INSIDE, every, labels, mesh_problem, 
 from distbench.strategies.pp.inside import Name as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
+from distbench.system.machine import Machine
 from distbench.workloads.stages import Stages
 
 

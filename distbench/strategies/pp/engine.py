@@ -13,7 +13,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from distbench.meshes import OF_DATA
+from distbench.core.meshes import OF_DATA
 from distbench.strategies import pp
 from distbench.strategies._pipeline import stages_of, uncut
 from distbench.strategies.base import Refused, Setting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from distbench import meshes
-from distbench.case import Case
+from distbench.core import meshes
+from distbench.core.case import Case
 from distbench.strategies._offers import reduced_otherwise, unfused
 from distbench.strategies.pp.schedules import WHOLE_BACKWARD
 

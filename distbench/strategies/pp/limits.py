@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distbench import meshes
+from distbench.core import meshes
+from distbench.core.units import count_text
 from distbench.strategies._pipeline import nearest, too_many_stages
 from distbench.strategies.pp.schedules import WHOLE_BACKWARD, fitting
-from distbench.units import count_text
 
 if TYPE_CHECKING:
-    from distbench.case import Case
+    from distbench.core.case import Case
     from distbench.strategies.pp import PipelineParallel
     from distbench.workloads.stages import Stages
 

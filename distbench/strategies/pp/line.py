@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from distbench.meshes import Mesh
+from distbench.core.meshes import Mesh
 from distbench.strategies.torch_engine import device_meshes
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.parallel import DistributedDataParallel
 
-from distbench.meshes import OF_DATA
+from distbench.core.meshes import OF_DATA
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.line import Line

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distbench.case import BYTES, Case
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import zero_table
 from distbench.strategies._tensor_parallel import splits_of
 from distbench.strategies.description import ExpectedCollective

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distbench.case import Case
+from distbench.core.case import Case
 
 _MARK = "_distbench_mode"
 """Name under which a compiled function keeps its mode, which torch doesn't show."""

@@ -11,8 +11,8 @@ from typing import Any
 import torch.distributed as dist
 
 from distbench import __version__
-from distbench.files import write_whole
 from distbench.strategies.base import Setting
+from distbench.system.files import write_whole
 
 
 def found_once(setting: Setting, name: str, decides: Callable[[], list[Any]], find: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import nn
 
-from distbench.case import FLOAT8_MULTIPLE, Case, Float8, Precision
+from distbench.core.case import FLOAT8_MULTIPLE, Case, Float8, Precision
 from distbench.strategies.base import Refused
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.case import Precision
+from distbench.core.case import Precision
 
 _LEAST = 1.0
 _FACTOR = 2.0

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.compilation import compile_layers
 from distbench.strategies.torch_engine.float8 import float8_layers

@@ -12,8 +12,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from distbench import optimizers, schedule
-from distbench.case import Optimizer
+from distbench import optimizers
+from distbench.core import lr_schedule
+from distbench.core.case import Optimizer
 from distbench.optimizers import VARIANTS
 from distbench.strategies.torch_engine.joined import Joined
 from distbench.strategies.torch_engine.reading import dtype_name
@@ -104,9 +105,9 @@ def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaL
 
     To be stepped after each update that was taken, and after no other.
     """
-    if not schedule.is_scheduled(spec):
+    if not lr_schedule.is_scheduled(spec):
         return None
-    return LambdaLR(optimizer, lambda update: schedule.factor(spec, update))
+    return LambdaLR(optimizer, lambda update: lr_schedule.factor(spec, update))
 
 
 def scheduled_updates(scheduler: LambdaLR | None) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from distbench.case import KEPT_OPERATIONS, Case
+from distbench.core.case import KEPT_OPERATIONS, Case
 from distbench.strategies.torch_engine.forwards import Forward, change_forward
 
 _KEPT = [getattr(torch.ops.aten, name).default for name in KEPT_OPERATIONS]

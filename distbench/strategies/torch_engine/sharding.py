@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from distbench.case import Precision
+from distbench.core.case import Precision
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
 from distbench.strategies.torch_engine.units import merged, remark, units
 from distbench.workloads.weights import DTYPES

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.case import BYTES, Case
-from distbench.env import Machine
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
@@ -23,6 +22,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

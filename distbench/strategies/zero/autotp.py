@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from distbench.case import BYTES, Case
+from distbench.core.case import BYTES, Case
 from distbench.strategies._offers import not_offered
 from distbench.strategies._tensor_parallel import splits_of, unsplit
 from distbench.strategies.description import ExpectedCollective

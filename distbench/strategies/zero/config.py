@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.case import Case, Precision
+from distbench.core.case import Case, Precision
 from distbench.strategies.zero import Zero
 
 DEEPSPEED = {

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.case import BYTES, Case
+from distbench.core.case import BYTES, Case
+from distbench.core.units import bytes_text
 from distbench.optimizers import Weight, state_bytes
 from distbench.strategies.base import Refused
-from distbench.units import bytes_text
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero

@@ -14,8 +14,9 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
 
-from distbench import optimizers, schedule
-from distbench.case import Case
+from distbench import optimizers
+from distbench.core import lr_schedule
+from distbench.core.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
@@ -277,6 +278,6 @@ def _optimizer(strategy: Zero, setting: Setting, module: nn.Module, layers: list
 
 def _scheduler(setting: Setting) -> Callable[[torch.optim.Optimizer], Any] | None:
     spec = setting.case.optimizer
-    if not schedule.is_scheduled(spec):
+    if not lr_schedule.is_scheduled(spec):
         return None
     return lambda made: optimizer.make_scheduler(made, spec)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.case import BYTES
+from distbench.core.case import BYTES
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import reading

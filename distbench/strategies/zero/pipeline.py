@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.case import BYTES, Case
+from distbench.core.case import BYTES, Case
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import by_count, nearest, stages_of, too_many_stages, uncut
 from distbench.strategies.description import ExpectedCollective

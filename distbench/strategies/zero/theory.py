@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.case import BYTES, Case
+from distbench.core.case import BYTES, Case
 from distbench.strategies._model_states import zero_table
 from distbench.strategies.description import ExpectedCollective
 

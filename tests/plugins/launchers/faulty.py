@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distbench.ipc.build_files import Event, note_event, read_items
+from distbench.ipc.trial_files import error_file, result_file
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.launchers.pretend import Pretend
-from distbench.preparation import Event, note_event, read_items
-from distbench.trial import error_file, result_file
 
 _PAGE = 1 << 12
 

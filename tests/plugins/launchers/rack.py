@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.case import Device
-from distbench.env import Machine, detect
+from distbench.core.case import Device
 from distbench.launchers.base import Launch, Site
 from distbench.launchers.local import Local
 from distbench.launchers.pretend import Pretend
+from distbench.system.machine import Machine, detect_machine
 
 DEVICES_OF_A_NODE = 2
 
@@ -19,7 +19,9 @@ class Rack(Pretend):
     """Start ranks after all, on this machine."""
 
     def machine(self, device: str) -> Machine:
-        return Machine("cpu", 4, detect("cpu").packages, False, True, cores=DEVICES_OF_A_NODE, nodes=2)
+        return Machine(
+            "cpu", 4, detect_machine("cpu").packages, False, True, cores=DEVICES_OF_A_NODE, nodes=2
+        )
 
     def nodes(self, processes: int, device: Device) -> int:
         return -(-processes // DEVICES_OF_A_NODE)

@@ -5,11 +5,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.case import Device
-from distbench.env import RUN_ID
+from distbench.core.case import Device
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.launchers.server import Server
-from distbench.processes import Share, kill_tagged
+from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.processes import Share, kill_tagged
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TwoNodesSite(Site):
         self._run_id = run_id
 
     def launch(self, launch: Launch) -> Handle:
-        environment = {**os.environ, **launch.environment, RUN_ID: self._run_id}
+        environment = {**os.environ, **launch.environment, RUN_ID_VARIABLE: self._run_id}
         folder = launch.file.parent
         servers = [
             Server(launch.imports, environment, folder / f"node{i}.log", 120) for i in range(launch.nodes)

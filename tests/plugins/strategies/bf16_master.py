@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
 

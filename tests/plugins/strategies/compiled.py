@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from distbench import libraries
-from distbench.case import Case
-from distbench.env import cache_folder
+from distbench.core.case import Case
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
+from distbench.system import build_cache
+from distbench.system.machine import cache_folder
 
 FULL = """Error building extension 'compiled': [1/2] c++ -MMD -MF compiled.o.d {flags}
 [2/2] c++ compiled.o -shared -lc10 -ltorch_cpu -o compiled.so
@@ -53,7 +53,7 @@ class Compiled(Strategy):
         if "COMPILES" not in os.environ:
             return []
         library = cache_folder() / "compiled" / "compiled.so"
-        return libraries.provide(library, partial(_compile, library), library)
+        return build_cache.provide(library, partial(_compile, library), library)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.case import Case
+from distbench.core.case import Case
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import Deviation, Meaning

@@ -3,9 +3,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies.zero import Zero
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

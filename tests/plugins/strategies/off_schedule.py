@@ -20,7 +20,7 @@ class OffSchedule(DistributedDataParallel):
         return "off-schedule-silent" if self.silent else "off-schedule"
 
     def build(self, setting: Setting) -> Engine:
-        from distbench.schedule import corners
+        from distbench.core.lr_schedule import corners
 
         engine: Any = super().build(setting)
         scheduler, told = engine._scheduler, engine.effective

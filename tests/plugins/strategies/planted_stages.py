@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from distbench.case import Case
-from distbench.env import Machine
+from distbench.core.case import Case
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from distbench.analysis.verdict import Verdict
-from distbench.bounds import Bound
-from distbench.case import Case
-from distbench.env import Machine
-from distbench.job import Job, Options
+from distbench.core.bounds import Bound
+from distbench.core.case import Case
+from distbench.core.job import Job, Options
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
 from distbench.record import Record
+from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

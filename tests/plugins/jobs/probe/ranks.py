@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from distbench.ipc.trial_files import Phases, TrialFile
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
-from distbench.trial import Phases, TrialFile
 from distbench.worker.trainer import Delivery, Step, Trainer, Watcher
 
 from . import ProbeOptions

@@ -22,12 +22,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distbench.case import Choice
-from distbench.errors import UsageError, did_you_mean
+from distbench.core.case import Choice
+from distbench.core.errors import UsageError, did_you_mean
 
 KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH = "DISTBENCH_PLUGINS"
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)

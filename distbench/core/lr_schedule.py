@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from distbench.case import Optimizer
+from distbench.core.case import Optimizer
 
 ENDING = ("linear", "cosine", "wsd")
 """Schedules that fall towards the end of the training, so that they must know it."""

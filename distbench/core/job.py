@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distbench import registry
-from distbench.decode import decoded
-from distbench.errors import UsageError, did_you_mean
+from distbench.core import registry
+from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.serialization import decoded
 
 if TYPE_CHECKING:
     from distbench.jobs.base import Kind

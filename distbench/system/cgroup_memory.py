@@ -18,7 +18,7 @@ _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
-class Account:
+class CgroupMemory:
     """Memory as the kernel accounts for it."""
 
     scope: Literal["cgroup", "machine"]
@@ -32,14 +32,14 @@ class Account:
     free: int | None = None
     """Bytes that are left below the tightest limit; None: unknown, or there is no limit."""
 
-    def since(self, before: Account | None) -> Account | None:
+    def since(self, before: CgroupMemory | None) -> CgroupMemory | None:
         """This account, with only the kills after *before*; None if those can't be told."""
         if before is None or before.scope != self.scope:
             return None
         return replace(self, kills=self.kills - before.kills)
 
 
-def account(proc: Path = Path("/proc")) -> Account | None:
+def read_cgroup_memory(proc: Path = Path("/proc")) -> CgroupMemory | None:
     """Account of the cgroup of this process, or else of the machine; None if neither can be read."""
     for read in (_of_cgroup_v1, _of_cgroup_v2, _of_machine):
         try:
@@ -50,10 +50,10 @@ def account(proc: Path = Path("/proc")) -> Account | None:
     return None
 
 
-def _of_cgroup_v1(proc: Path) -> Account:
+def _of_cgroup_v1(proc: Path) -> CgroupMemory:
     folder, _ = _cgroup(proc, "cgroup", "memory")
     limit = _table(folder / "memory.stat")["hierarchical_memory_limit"]
-    return Account(
+    return CgroupMemory(
         "cgroup",
         kills=_table(folder / "memory.oom_control")["oom_kill"],
         limit=limit if limit < _NO_LIMIT else None,
@@ -62,13 +62,13 @@ def _of_cgroup_v1(proc: Path) -> Account:
     )
 
 
-def _of_cgroup_v2(proc: Path) -> Account:
+def _of_cgroup_v2(proc: Path) -> CgroupMemory:
     folder, top = _cgroup(proc, "cgroup2", "")
     # the tightest limit is that of the cgroup or of one around it
     around = [folder, *(each for each in folder.parents if each.is_relative_to(top))]
     limits = [limit for each in around if (limit := _number(each / "memory.max")) is not None]
     left = [_left(_number(each / "memory.max"), _number(each / "memory.current")) for each in around]
-    return Account(
+    return CgroupMemory(
         "cgroup",
         kills=_table(folder / "memory.events")["oom_kill"],
         limit=min(limits, default=None),
@@ -81,10 +81,10 @@ def _left(limit: int | None, used: int | None) -> int | None:
     return None if limit is None or used is None else max(0, limit - used)
 
 
-def _of_machine(proc: Path) -> Account:
+def _of_machine(proc: Path) -> CgroupMemory:
     total = re.search(r"MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text())
     limit = 1024 * int(total[1]) if total else None
-    return Account("machine", kills=_table(proc / "vmstat")["oom_kill"], limit=limit)
+    return CgroupMemory("machine", kills=_table(proc / "vmstat")["oom_kill"], limit=limit)
 
 
 def _cgroup(proc: Path, kind: str, controller: str) -> tuple[Path, Path]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distbench import oom
-from distbench.case import CURRENT, Case, Device
-from distbench.gpu_facts import gpu_facts
+from distbench.core.case import CURRENT, Case, Device
+from distbench.system import cgroup_memory
+from distbench.system.gpu_limits import gpu_facts
 
-RUN_ID = "DISTBENCH_RUN_ID"
+RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Machine:
     """Version of the Python that ranks run on."""
     prefix: str = sys.prefix
     """Folder of the Python environment that ranks run in."""
-    deepspeed: str = field(default_factory=lambda: folder_of("deepspeed"))
+    deepspeed: str = field(default_factory=lambda: package_folder("deepspeed"))
     """Folder of DeepSpeed's package in it; empty: it is not installed."""
     environments: Mapping[str, "Machine"] = field(default_factory=dict)
     """The machine as the suite's other Python environments see it, by their names."""
@@ -117,16 +117,16 @@ class Machine:
         return self if case.environment == CURRENT else self.environments[case.environment]
 
 
-def detect(device: str = "auto") -> Machine:
+def detect_machine(device: str = "auto") -> Machine:
     """This machine, for a suite whose ``device`` is *device* (auto, cpu or cuda)."""
-    gpus = gpu_count()
+    gpus = visible_gpu_count()
     chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
     return Machine(
         device=chosen,
         devices=gpus if chosen == "cuda" else core_count(),
-        packages=packages(),
+        packages=package_versions(),
         has_libaio=ctypes.util.find_library("aio") is not None,
-        has_compiler=compiler() is not None,
+        has_compiler=cxx_compiler() is not None,
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
         device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
         compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
@@ -136,12 +136,12 @@ def detect(device: str = "auto") -> Machine:
 
 def memory() -> int:
     """Bytes of host memory that processes may use: what the machine has, or the limit of the cgroup."""
-    own = oom.account()
+    own = cgroup_memory.read_cgroup_memory()
     limit = own.limit if own else None
     return _installed() if limit is None else min(limit, _installed())
 
 
-def gpu_count() -> int:
+def visible_gpu_count() -> int:
     """Number of CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     total = len(_gpu_names())
@@ -169,7 +169,7 @@ def gpu_index(uuid: str) -> int | None:
         return None
 
 
-def compiler() -> list[str] | None:
+def cxx_compiler() -> list[str] | None:
     """Command of the C++ compiler (``CXX``, or else g++ or c++), or None."""
     # CXX may hold options or a wrapper, such as "ccache g++"
     commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [["g++"], ["c++"]]
@@ -190,7 +190,7 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def folder_of(package: str) -> str:
+def package_folder(package: str) -> str:
     """Folder of *package*, which is not imported; empty: it is not installed."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
@@ -203,7 +203,7 @@ def install_hint(extra: str, pip: str = "pip") -> str:
 
 
 @functools.cache
-def packages() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Relevant installed distributions with their versions."""
     versions = {}
     for name in _PACKAGES:
@@ -214,7 +214,7 @@ def packages() -> dict[str, str]:
     return versions
 
 
-def describe() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Facts about this machine that a run keeps: an allow-list, no host name, no secrets."""
     return {
         "python": platform.python_version(),
@@ -226,7 +226,7 @@ def describe() -> dict[str, Any]:
         "gpu_memory_bytes": _gpu_memory(),
         "gpu_driver": _gpu_driver(),
         **_gpu_facts(),
-        "packages": packages(),
+        "packages": package_versions(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
 

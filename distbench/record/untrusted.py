@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distbench.errors import RecordError
+from distbench.core.errors import RecordError
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 # what code that relies on distbench's own records raises on others
 _MISFITS = (
     *(TypeError, ValueError, LookupError, AttributeError),
@@ -25,7 +25,7 @@ _EITHER = (
 
 
 @contextmanager
-def from_anybody(what: str) -> Iterator[None]:
+def untrusted_records(what: str) -> Iterator[None]:
     """Tell what the body raises on records that do not fit together as a RecordError about *what*.
 
     It names the line of distbench that found no sense in them, for the mistake may be there.

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from distbench.files import alone
-from distbench.processes import ending
+from distbench.system.files import alone
+from distbench.system.processes import ending
 
 
 class LibraryError(Exception):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.env import RUN_ID
+from distbench.system.machine import RUN_ID_VARIABLE
 
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
@@ -150,7 +150,7 @@ def _stat(pid: int) -> list[str]:
 
 def tagged(run_id: str) -> list[int]:
     """Ids of all live processes of run *run_id* except this one."""
-    tag = f"{RUN_ID}={run_id}".encode()
+    tag = f"{RUN_ID_VARIABLE}={run_id}".encode()
     pids = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench.decode import decoded
-from distbench.files import write_whole
+from distbench.core.serialization import decoded
+from distbench.system.files import write_whole
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench.case import Device
-from distbench.condition import Condition
-from distbench.decode import decoded
-from distbench.files import write_whole
+from distbench.core.case import Device
+from distbench.core.serialization import decoded
+from distbench.system.files import write_whole
+from distbench.system.host_state import HostState
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Report:
     placement: Placement
     facts: dict[str, Any] | None = None
     """Of the host, from its first rank."""
-    condition: Condition | None = None
+    condition: HostState | None = None
     """Of the host, from its first rank."""
     busy_cores: float | None = None
     """Cores of the host that others kept busy meanwhile, from its first rank."""

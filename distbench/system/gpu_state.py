@@ -16,7 +16,7 @@ _NO_DRIVER = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 
 
 @dataclass(frozen=True)
-class GpuCondition:
+class GpuState:
     """The state of one GPU; None: the device or its driver does not say."""
 
     name: str
@@ -36,7 +36,7 @@ class GpuCondition:
     """Whether each NVLink is up; empty: it has none."""
 
 
-def gpus(nvml: Any) -> tuple[list[GpuCondition], str]:
+def inspect_gpus(nvml: Any) -> tuple[list[GpuState], str]:
     """State of all GPUs of this host, and why it is unknown; both empty: it has none.
 
     Args:
@@ -55,7 +55,7 @@ def gpus(nvml: Any) -> tuple[list[GpuCondition], str]:
         nvml.nvmlShutdown()
 
 
-def _state(nvml: Any, gpu: Any) -> GpuCondition:
+def _state(nvml: Any, gpu: Any) -> GpuState:
     def told(read: Callable[[], Any]) -> Any:
         try:
             return read()
@@ -66,7 +66,7 @@ def _state(nvml: Any, gpu: Any) -> GpuCondition:
     running = told(partial(nvml.nvmlDeviceGetComputeRunningProcesses, gpu))
     memory = told(partial(nvml.nvmlDeviceGetMemoryInfo, gpu))
     links = [told(partial(nvml.nvmlDeviceGetNvLinkState, gpu, link)) for link in range(_LINKS)]
-    return GpuCondition(
+    return GpuState(
         name=nvml.nvmlDeviceGetName(gpu),
         uuid=nvml.nvmlDeviceGetUUID(gpu),
         uncorrected_errors=told(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import distbench
-from distbench.env import cache_folder, ops_folder
+from distbench.system.machine import cache_folder, ops_folder
 
 OLDEST = (3, 11)
 """The oldest Python that can run distbench."""
@@ -42,10 +42,10 @@ _ASK = f"""
 import json, sys
 told = {{"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix}}
 if sys.version_info >= {OLDEST}:
-    from distbench import env
-    told["packages"] = env.packages()
-    told["deepspeed"] = env.folder_of("deepspeed")
-    told["missing"] = [name for name in {list(NEEDED)} if not env.is_installed(name)]
+    from distbench.system import machine
+    told["packages"] = machine.package_versions()
+    told["deepspeed"] = machine.package_folder("deepspeed")
+    told["missing"] = [name for name in {list(NEEDED)} if not machine.is_installed(name)]
 print(json.dumps(told))
 """
 

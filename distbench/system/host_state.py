@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench.condition.gpus import GpuCondition, gpus
+from distbench.system.gpu_state import GpuState, inspect_gpus
 
 _SHM = Path("/dev/shm")
 _VERBS = Path("/sys/class/infiniband")
 
 
 @dataclass(frozen=True)
-class Condition:
+class HostState:
     """The state of a host, as it sees itself."""
 
     name: str
@@ -40,12 +40,12 @@ class Condition:
     """Folders in which nothing can be written."""
     locks: dict[str, float]
     """Lock of an op that is being built -> its age in seconds."""
-    gpus: list[GpuCondition] = field(default_factory=list)
+    gpus: list[GpuState] = field(default_factory=list)
     gpus_unknown: str = ""
     """Why nothing is known of its GPUs; empty: it is, or it has none."""
 
 
-def condition_of(folders: Iterable[Path], ops: Path, *, look_up: bool = True) -> Condition:
+def inspect_host(folders: Iterable[Path], ops: Path, *, look_up: bool = True) -> HostState:
     """State of this host.
 
     Args:
@@ -56,9 +56,9 @@ def condition_of(folders: Iterable[Path], ops: Path, *, look_up: bool = True) ->
     # it takes some milliseconds, which a process that only imports this need not wait for
     import pynvml
 
-    found, unknown = gpus(pynvml)
+    found, unknown = inspect_gpus(pynvml)
     own = list(folders)
-    return Condition(
+    return HostState(
         name=socket.gethostname(),
         resolves_to=_addresses(socket.gethostname()) if look_up else [],
         shm_free_bytes=_free(_SHM),

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import MISSING
 from typing import Annotated, Any, Literal, TypeVar
 
-from distbench.errors import RecordError
+from distbench.core.errors import RecordError
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, Literal
 
-from distbench.bounds import Bound, Count, Fraction, Name, Positive
+from distbench.core.bounds import Bound, Count, Fraction, Name, Positive
 
 MOST_RANKS = 1_000_000
 """The largest world size of a case: records have lists as long as that."""

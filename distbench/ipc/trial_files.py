@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distbench.case import Case, Choice, Limits, Measure
-from distbench.decode import decoded
-from distbench.files import write_whole
-from distbench.job import MEASURING, Job
+from distbench.core.case import Case, Choice, Limits, Measure
+from distbench.core.job import MEASURING, Job
+from distbench.core.serialization import decoded
+from distbench.system.files import write_whole
 
 SKETCH = tuple(f"s{i:02}" for i in range(16))
 """The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from distbench.files import whole
+from distbench.system.files import whole
 
 Message = tuple[dict[str, Any], bytes]
 """What ``Wire.send`` takes."""

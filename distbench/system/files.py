@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from distbench.errors import InfrastructureError
+from distbench.core.errors import InfrastructureError
 
 _CHUNK = 1 << 20
 

@@ -1,0 +1,1 @@
+"""This machine: hardware, files, clock, memory, processes, Python environments. Without torch."""
