@@ -27,7 +27,7 @@ from xdist.scheduler import LoadScopeScheduling
 from distbench.cli import main
 from distbench.core.errors import INTERRUPTED
 from distbench.core.registry import PLUGIN_PATH
-from distbench.record.contents import read_record
+from distbench.record.reading import read_record
 
 pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_checks"]
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from distbench.analysis.text import plain
+from distbench.core.text import plain
 
 HEADINGS = ("drill", "noticed after", "the user sees", "verdict")
 _VERDICTS = {

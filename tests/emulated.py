@@ -11,7 +11,7 @@ from typing import Any
 
 from records import measured
 
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core import registry
 from distbench.core.case import Batch, Case, Choice, Dtype, Limits, Measure, Optimizer, Precision
 from distbench.ipc.trial_files import Phases, Progress, TrialFile

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.paired import BEYOND_DOUBT, LOOKS, Estimator, Rule
-from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.gate.sequential_test import BEYOND_DOUBT, LOOKS, Estimator, Rule
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from conftest import PLUGINS
 from pretended import held_by
 
 from distbench.core.registry import PLUGIN_PATH
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 
 class Held:

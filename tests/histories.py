@@ -14,7 +14,7 @@ from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
 from distbench.core.case import Case
 from distbench.record import Record
-from distbench.record.store import Run, RunInfo
+from distbench.record.run_folder import Run, RunInfo
 
 DDP = case("ddp")
 OLD, NEW = {"packages": {"torch": "2.12.1"}, "cpu": "x"}, {"packages": {"torch": "2.13.0"}, "cpu": "x"}

@@ -15,7 +15,7 @@ from pretended import COMMON
 from distbench.core.registry import PLUGIN_PATH
 from distbench.gate import calibration
 from distbench.gate.calibration import Calibrated
-from distbench.record.store import write_json
+from distbench.record.run_folder import write_json
 
 SUITE = f"{COMMON}launcher: pretend\nstrategies: [pretended]\n"
 FAILED = {"arm": 1, "round": 0, "started": "2026-01-01T00:00:00Z", "how": "crashed: no"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distbench.launchers.base import Handle, Launch, Site
 from distbench.launchers.local import Local
-from distbench.record.store import new_run_id
+from distbench.record.run_folder import new_run_id
 
 _AT_FIRST = dict(os.environ)
 # pytest names the test in it; torch._inductor sets a folder of its own as it is imported here

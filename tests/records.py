@@ -11,7 +11,7 @@ from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.core.job import Job
 from distbench.plan import Planned
 from distbench.record import Failure, Record, Status
-from distbench.record.store import RunInfo
+from distbench.record.run_folder import RunInfo
 
 COLUMNS = {
     "tokens_per_s": {"unit": "tokens/s", "better": "higher", "over_ranks": "first", "doc": "Throughput."},

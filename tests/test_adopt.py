@@ -27,7 +27,7 @@ from distbench.analysis.losses import losses_of
 from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.core.errors import UsageError
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero
 
 Command = Callable[..., tuple[int, str, str]]

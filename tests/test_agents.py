@@ -32,7 +32,7 @@ from distbench.launchers.base import Launch, LaunchError, NodesMissingError, Uns
 from distbench.launchers.nodes import COMMAND, Difference, Node, Started, differences, shares
 from distbench.launchers.ssh import Ssh
 from distbench.metrics.telemetry.host import kin
-from distbench.record.store import new_run_id
+from distbench.record.run_folder import new_run_id
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import tagged

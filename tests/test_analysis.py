@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from records import case, failed, info, measured, unsupported
 
-from distbench.analysis.border import Border, border
-from distbench.analysis.headlines import sentences
+from distbench.analysis.case_summary import summarise
+from distbench.analysis.key_findings import sentences
+from distbench.analysis.node_efficiency import Border, border
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
-from distbench.analysis.summary import summarise
-from distbench.analysis.text import listed, one_line, plain, shorten
 from distbench.core.case import Batch, Choice, Precision
+from distbench.core.text import listed, one_line, plain, shorten
 from distbench.record import Record, Status
-from distbench.report.run_json import run_json
+from distbench.report.run_export import run_json
 from distbench.views.scaling import ScalingView
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)

@@ -21,8 +21,8 @@ from distbench.metrics.profile.breakdown import waited_for
 from distbench.metrics.profile.meeting import Part, shortest
 from distbench.metrics.profile.trace import Event, read
 from distbench.record import Record
-from distbench.record.store import Run
-from distbench.report.boxes import Lanes, figure
+from distbench.record.run_folder import Run
+from distbench.report.pipeline_chart import Lanes, figure
 from distbench.strategies.pp import order
 from distbench.views.pipeline import PipelineView
 

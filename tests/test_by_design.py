@@ -10,13 +10,13 @@ import pytest
 from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
 from records import case, info, measured, with_options
 
-from distbench.analysis.answer import answer
 from distbench.analysis.candidates import candidates, fronts
 from distbench.analysis.loss_deviation import BY_DESIGN
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Case, Choice, Precision
-from distbench.gate.conclusion import demanded
+from distbench.gate.case_verdict import demanded
 from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from distbench.analysis.chances import at_least, fisher, holm
+from distbench.analysis.statistics.probability import at_least, fisher, holm
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from noise_model import NOISY, QUIET, TYPICAL, Noise, launches
 from scipy import stats
 
-from distbench.analysis.change_points import CHANCE, step_at, steps, trend
+from distbench.analysis.statistics.change_points import CHANCE, step_at, steps, trend
 
 LEAST = 0.03
 SEED = 20260101

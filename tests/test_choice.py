@@ -11,16 +11,16 @@ import pytest
 from choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from records import case, failed, info, measured
 
-from distbench.analysis.answer import answer
 from distbench.analysis.candidates import OUTSIDE
 from distbench.analysis.choice import Choice, Wish, choose, turns
-from distbench.analysis.headlines import sentences
+from distbench.analysis.key_findings import sentences
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
 from distbench.core.case import Batch, Case, Precision
 from distbench.core.case import Choice as Plugin
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.choice_view import sheet
 from distbench.report.page_data import picker
 

@@ -11,7 +11,7 @@ import pytest
 
 from distbench.cli import commands
 from distbench.record import FORMAT
-from distbench.record.runs import find_stored
+from distbench.record.catalog import find_stored
 
 SUITES = Path(__file__).parent.parent / "suites"
 

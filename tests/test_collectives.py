@@ -13,16 +13,16 @@ import pytest
 from conftest import OF_OUR_OWN, QUICK, Distbench, Finished
 from records import case, failed, info, job_of, measured
 
-from distbench.analysis.attained import Alone
 from distbench.analysis.collectives import results
 from distbench.analysis.communication import traffic
-from distbench.analysis.headlines import judged_bad
+from distbench.analysis.key_findings import judged_bad
+from distbench.analysis.link_utilization import Alone
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import kind_of
+from distbench.gate.case_verdict import demanded
 from distbench.gate.columns import compared
-from distbench.gate.conclusion import demanded
 from distbench.jobs.links import _carrier
 from distbench.jobs.links.compared import changes, sheet
 from distbench.jobs.links.groups import formed
@@ -447,6 +447,6 @@ def test_ranks_of_two_nodes_form_groups_of_nodes(run_suite: Callable[..., Finish
 
 
 def run_of(finished: Finished) -> Any:
-    from distbench.record.store import Run
+    from distbench.record.run_folder import Run
 
     return Run(finished.folder)

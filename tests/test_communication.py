@@ -16,7 +16,7 @@ from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.metrics.profile.one_step import MOST_INTERVALS
 from distbench.record import Record
-from distbench.record.store import Run as RunFolder
+from distbench.record.run_folder import Run as RunFolder
 
 pytestmark = pytest.mark.train
 

@@ -16,14 +16,14 @@ from conftest import QUICK, Finished, call
 from histories import stored
 from records import case, failed, info, measured
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import Pair, compare
-from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.statistics.between_run_variance import Days, Past, days
 from distbench.cli import main
 from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report import comparison_view
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")

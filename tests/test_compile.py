@@ -10,7 +10,7 @@ from records import case
 
 from distbench.metrics.base import Trial
 from distbench.metrics.steptime import StepTime
-from distbench.run.reasons import reason_of
+from distbench.run.failure_reasons import reason_of
 from distbench.strategies.zero import Zero
 from distbench.system.machine import Machine
 

@@ -20,7 +20,7 @@ from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.core.errors import UsageError
 from distbench.jobs.convergence.verdict import Convergence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
 

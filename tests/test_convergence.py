@@ -13,8 +13,8 @@ import pytest
 from conftest import Finished, run_in
 from records import case, info, job_of, measured
 
-from distbench.analysis.chances import holm
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.statistics.probability import holm
 from distbench.core.case import Batch, Case, Optimizer
 from distbench.core.errors import SuiteError
 from distbench.jobs.convergence.arms import Contrast, contrasts
@@ -23,11 +23,11 @@ from distbench.jobs.convergence.large_batch import effects
 from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence, convergences
 from distbench.plan import Plan, make
 from distbench.record import Record, Status
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite
-from distbench.suite.reading import Places
+from distbench.suite.yaml_reader import Places
 from distbench.system.machine import Machine
 from distbench.worker.spikes import Spikes
 

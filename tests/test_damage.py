@@ -16,8 +16,8 @@ from pretended import SUITE
 
 from distbench.core.errors import UsageError
 from distbench.record import FORMAT, parquet
-from distbench.record.setting_aside import set_aside
-from distbench.record.store import Run
+from distbench.record.quarantine import set_aside
+from distbench.record.run_folder import Run
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 FIRST, ALONE = "pretended-ws1", "pretended+also-works"

@@ -17,7 +17,7 @@ from records import case
 from distbench.core import registry
 from distbench.core.case import Choice
 from distbench.data.base import IGNORED, Batches, Shape, Source
-from distbench.suite.checking import check
+from distbench.suite.sections import check
 
 TOKENS = Shape("tokens", 16, 256)
 MASKED = Shape("masked_tokens", 16, 257)

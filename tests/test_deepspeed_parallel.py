@@ -21,7 +21,7 @@ from distbench.analysis.mesh_dimensions import miscounted
 from distbench.core.case import Batch, Case, Choice
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.zero import Zero
 from distbench.suite import load

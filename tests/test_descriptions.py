@@ -9,9 +9,9 @@ import pytest
 from records import case, info, measured
 
 from distbench.analysis.candidates import candidates
+from distbench.analysis.case_summary import summarise
 from distbench.analysis.communication import Volume, volume
 from distbench.analysis.settings import description_of, meaning
-from distbench.analysis.summary import summarise
 from distbench.core import registry
 from distbench.core.case import Case, Choice
 from distbench.core.serialization import decoded

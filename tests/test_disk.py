@@ -18,7 +18,7 @@ from distbench.core.case import Batch, Choice, Precision
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.disk import Disk
 from distbench.metrics.disk.probe import BLOCK, probe
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero, disk
 from distbench.strategies.zero.config import Elements, configuration
 from distbench.system.machine import Machine

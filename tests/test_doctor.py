@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import QUICK, Done
 
-from distbench.cli.forewarning import spoiling
+from distbench.cli.preflight import spoiling
 from distbench.doctor import Finding, Visit, findings, links_of, of_host
 from distbench.ipc.diagnosis_files import Exchange, Meeting, Placement, Report, Total
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.headlines import findings
+from distbench.analysis.key_findings import findings
 from distbench.analysis.run import AnalysedRun
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled, change, falling
 from distbench.record import Record

@@ -12,7 +12,7 @@ import pytest
 from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
 
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Optimizer, Precision
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING

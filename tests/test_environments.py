@@ -31,8 +31,8 @@ from distbench.launchers.server import Server
 from distbench.plan import Plan, make
 from distbench.plan.tasks import reference_of
 from distbench.record import Record
-from distbench.record.store import Run
-from distbench.report.identity import facts
+from distbench.record.run_folder import Run
+from distbench.report.header import facts
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
 from distbench.system.interpreters import NEEDED

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from records import info
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Precision
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.record import Record, Status
-from distbench.report.run_json import run_json
+from distbench.report.run_export import run_json
 
 FALSE_ALARM = 0.001
 

@@ -18,12 +18,12 @@ from conftest import call_outside
 from records import case, failed, info, measured, with_options
 from test_convergence import DDP, REFERENCE, trained
 
-from distbench.analysis.curves import curves_of
+from distbench.analysis.training_curves import curves_of
 from distbench.cli import main
 from distbench.core.case import Case, Choice
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.run.export import send
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -199,7 +199,8 @@ def test_what_can_not_be_exported_is_said_before_anything_is_written(
 
 
 def test_exporting_imports_no_tracker_into_the_parent() -> None:
-    code = "import sys, distbench.cli.commands.export, distbench.run.export, distbench.analysis.curves as c; "
+    code = "import sys, distbench.cli.commands.export, distbench.run.export; "
+    code += "import distbench.analysis.training_curves as c; "
     code += "print(sorted({'torch', 'accelerate', 'mlflow', 'wandb', 'tensorboard'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True

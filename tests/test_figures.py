@@ -12,13 +12,13 @@ from evidence import check_record, differing, none, reference, rounding
 from records import case, failed, info, measured, with_options
 
 from distbench.analysis.candidates import fronts
+from distbench.analysis.case_summary import CaseSummary, summarise, trials_of
 from distbench.analysis.communication import bandwidths
-from distbench.analysis.curves import progress
-from distbench.analysis.headlines import ADVICE
+from distbench.analysis.key_findings import ADVICE
 from distbench.analysis.ranks import grids
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
-from distbench.analysis.summary import CaseSummary, summarise, trials_of
+from distbench.analysis.training_curves import progress
 from distbench.core.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
 from distbench.report.axes import Rows, byte_ticks, log_ticks

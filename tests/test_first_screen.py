@@ -10,9 +10,9 @@ from records import COLUMNS, case, failed, info, measured, unsupported
 from distbench.analysis.run import AnalysedRun
 from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
-from distbench.report import identity
+from distbench.report import header
 from distbench.report.case_table import CaseTable, Line, case_table
-from distbench.report.plane import HEIGHT, WIDTH, plane
+from distbench.report.scatter_plot import HEIGHT, WIDTH, plane
 
 GIB = 2**30
 H100 = {
@@ -47,12 +47,12 @@ def text(table: CaseTable, line: Line, heading: str) -> str:
 def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -> None:
     run = analysed(on_gpus("ddp", 900, 20 * GIB), on_gpus("zero2", 800, 18 * GIB, 1), failed(case("fsdp", 4)))
     assert (
-        identity.title(run)
+        header.title(run)
         == "3 configurations on 1, 2 and 4 GPU or CPU ranks: transformer gpt2-small, transformer"
     )
     run = analysed(on_gpus("ddp", 900, 20 * GIB), on_gpus("zero2", 800, 18 * GIB))
-    assert identity.title(run) == "2 configurations on 2 GPUs: transformer gpt2-small"
-    assert identity.facts(run) == {
+    assert header.title(run) == "2 configurations on 2 GPUs: transformer gpt2-small"
+    assert header.facts(run) == {
         "model": "transformer gpt2-small, 124 M parameters",
         "batch": "8 samples of 1024 tokens per step",
         "precision": "fp32",
@@ -63,7 +63,7 @@ def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -
 
 
 def test_a_fact_that_nobody_recorded_says_so() -> None:
-    facts = identity.facts(analysed(failed(case("ddp", batch=Batch(16, 8, 1))), unsupported(case("dp"))))
+    facts = header.facts(analysed(failed(case("ddp", batch=Batch(16, 8, 1))), unsupported(case("dp"))))
     assert facts == {
         "model": "transformer, number of parameters unknown (no trial reported it)",
         "batch": "8 to 16 samples per step",
@@ -72,12 +72,12 @@ def test_a_fact_that_nobody_recorded_says_so() -> None:
         "software": "not recorded",
         "trials": "0 measured; 1 failed, 0 noisy",
     }
-    assert identity.facts(analysed()) == {}
+    assert header.facts(analysed()) == {}
 
 
 def test_noisy_trials_are_counted_among_the_facts() -> None:
     noisy = replace(measured(case("ddp")), degraded="others computed")
-    assert identity.facts(analysed(noisy, measured(case("fsdp"))))["trials"].endswith("0 failed, 1 noisy")
+    assert header.facts(analysed(noisy, measured(case("fsdp"))))["trials"].endswith("0 failed, 1 noisy")
 
 
 def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None:

@@ -13,10 +13,10 @@ import pytest
 import records
 from conftest import QUICK, Finished, call
 
-from distbench.analysis.days import days
 from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
-from distbench.gate.advisory import advise, judged, log_times
+from distbench.analysis.statistics.between_run_variance import days
+from distbench.gate.stored_baseline import advise, judged, log_times
 from distbench.record import Record
 from distbench.suite.gate import GateRules
 

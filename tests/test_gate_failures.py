@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import records
 
-from distbench.gate import failures
-from distbench.gate.conclusion import case_verdict
-from distbench.gate.failures import FailureLog, Launches
+from distbench.gate import launch_failures
+from distbench.gate.case_verdict import case_verdict
+from distbench.gate.launch_failures import FailureLog, Launches
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Finding
 from distbench.plan import Task
@@ -71,7 +71,7 @@ def ran(
 
 
 def told(track: Track) -> Finding | None:
-    return failures.findings({CASE.name: track.launches}).get(CASE.name)
+    return launch_failures.findings({CASE.name: track.launches}).get(CASE.name)
 
 
 def test_each_launch_is_counted_in_its_arm_the_warm_up_and_the_second_tries_too() -> None:
@@ -109,8 +109,8 @@ def test_a_case_that_failed_twice_is_broken_once() -> None:
 
 def test_cases_that_each_fail_too_seldom_are_counted_together() -> None:
     cases = {str(i): (Launches(11), Launches(11, ["crashed: no"])) for i in range(8)}
-    assert {one.word for one in failures.findings(cases).values()} == {"broken"}
-    assert {one.word for one in failures.findings({"0": cases["0"]}).values()} == {"pass"}
+    assert {one.word for one in launch_failures.findings(cases).values()} == {"broken"}
+    assert {one.word for one in launch_failures.findings({"0": cases["0"]}).values()} == {"pass"}
 
 
 @pytest.mark.parametrize(("others", "word"), [(1, "broken"), (9, "pass")])
@@ -119,7 +119,7 @@ def test_what_breaks_one_case_may_be_chance_in_one_of_ten(others: int, word: str
     # as much the other way round, so that the cases together show nothing
     steady["0"] = Launches(6, ["crashed: no"] * 6), Launches(11)
     worse = Launches(11), Launches(6, ["crashed: no"] * 6)
-    assert failures.findings({"worse": worse, **steady})["worse"].word == word
+    assert launch_failures.findings({"worse": worse, **steady})["worse"].word == word
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.3])
@@ -132,7 +132,7 @@ def test_arms_that_crash_alike_are_rarely_told_apart(rate: float) -> None:
             str(i): (Launches(21 - a, ["crashed"] * a), Launches(21 - b, ["crashed"] * b))
             for i, (a, b) in enumerate(counts.tolist())
         }
-        wrong += any(one.word == "broken" for one in failures.findings(cases).values())
+        wrong += any(one.word == "broken" for one in launch_failures.findings(cases).values())
     assert wrong / 300 <= 0.08
 
 
@@ -141,10 +141,10 @@ def test_a_candidate_that_crashes_in_every_third_launch_is_stopped() -> None:
     stopped = 0
     for seed in range(40):
         track = ran(now_and_then(1 / 3, seed))
-        if not track.failure and failures.is_suspicious(track.launches):
+        if not track.failure and launch_failures.is_suspicious(track.launches):
             more = ran(now_and_then(1 / 3, seed + 1000))
             arms = [one + other for one, other in zip(track.launches, more.launches, strict=True)]
-            found = failures.findings({CASE.name: (arms[0], arms[1])})[CASE.name]
+            found = launch_failures.findings({CASE.name: (arms[0], arms[1])})[CASE.name]
             stopped += bool(more.failure) or found.word == "broken"
         else:
             stopped += bool(track.failure)

@@ -13,10 +13,10 @@ import records
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distbench.analysis.paired import BYTES, Rule, has_ended, look
-from distbench.gate import judging
-from distbench.gate.conclusion import cause
-from distbench.gate.judging import Measured, findings
+from distbench.gate import metric_rules
+from distbench.gate.case_verdict import cause
+from distbench.gate.metric_rules import Measured, findings
+from distbench.gate.sequential_test import BYTES, Rule, has_ended, look
 from distbench.gate.verdicts import FAILING, Finding, confirmed, gravest, unconfirmed
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
@@ -149,8 +149,8 @@ def test_whatever_records_hold_each_number_has_a_finding(drawn, of_base, counter
     told = [value for one in found.values() for value in (one.ratio, one.low, one.high)]
     assert all(value is None or math.isfinite(value) for value in told)
     measured = Measured(pairs, base)
-    assert judging.has_ended(measured, judging.rules(GATE, GATE.tolerances)) in (True, False)
-    assert judging.pairs_expected(measured, judging.rules(GATE, GATE.tolerances)) >= 1
+    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances)) in (True, False)
+    assert metric_rules.pairs_expected(measured, metric_rules.rules(GATE, GATE.tolerances)) >= 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
@@ -182,17 +182,17 @@ def test_pairs_on_one_device_that_stopped_are_told_and_not_waited_for():
     assert found["tokens_per_s"].word == "pass"
     assert found["efficiency"].word == "inconclusive"
     assert "only 2 of 8 pairs" in found["efficiency"].said
-    assert judging.has_ended(Measured(pairs, base), judging.rules(GATE, GATE.tolerances))
+    assert metric_rules.has_ended(Measured(pairs, base), metric_rules.rules(GATE, GATE.tolerances))
 
 
 def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
     measured = Measured(paired_memory([(1.0, 1.0), (1.0, 1.02)] * 3))
-    assert not judging.has_ended(measured, judging.rules(GATE, GATE.tolerances))
+    assert not metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances))
     pace_alone = replace(GATE.tolerances, peak_memory=None)
-    assert judging.has_ended(measured, judging.rules(GATE, pace_alone))
+    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, pace_alone))
     only_counted = replace(pace_alone, tokens_per_s=None, efficiency=None)
-    assert judging.has_ended(Measured(of_ratios([1.0])), judging.rules(GATE, only_counted))
-    assert not judging.has_ended(Measured([]), judging.rules(GATE, only_counted))
+    assert metric_rules.has_ended(Measured(of_ratios([1.0])), metric_rules.rules(GATE, only_counted))
+    assert not metric_rules.has_ended(Measured([]), metric_rules.rules(GATE, only_counted))
 
 
 # sentences
@@ -320,16 +320,16 @@ def test_a_tolerance_of_the_efficiency_below_that_of_the_pace_has_its_own_say():
 def test_the_throughput_decides_when_a_series_ends_if_it_decides_the_verdict():
     one, many = [1.0, 1.25, 0.8, 1.2, 0.9] * 4, [1.0, 1.005, 0.995, 1.0, 1.0] * 4
     measured = Measured(of_ratios(many[:5]), of_ratios(one[:5], ONE))
-    assert judging.has_ended(measured, judging.rules(GATE, GATE.tolerances))
+    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances))
     alone = replace(GATE.tolerances, tokens_per_s=None)
     slower = Measured(of_ratios([1.2 * ratio for ratio in many[:5]]), of_ratios(one[:5], ONE))
-    assert not judging.has_ended(slower, judging.rules(GATE, alone))
+    assert not metric_rules.has_ended(slower, metric_rules.rules(GATE, alone))
 
 
 def test_neither_misleads_on_a_typical_machine():
     """The reference's example: communication is 25 ms of 125; compute 10 % slower, or 20 % faster."""
     drawn = noise_model.blocks(noise_model.TYPICAL, 200, 20, np.random.default_rng(12))
-    rule = judging.rules(GATE, GATE.tolerances)
+    rule = metric_rules.rules(GATE, GATE.tolerances)
 
     def share_failing(one: float, many: float) -> float:
         failing = 0
@@ -339,7 +339,9 @@ def test_neither_misleads_on_a_typical_machine():
                 for i, by, case in ((0, one, ONE), (1, many, MANY))
             ]
             ended = next(
-                n for n in range(1, 21) if judging.has_ended(Measured(ratios[1][:n], ratios[0][:n]), rule)
+                n
+                for n in range(1, 21)
+                if metric_rules.has_ended(Measured(ratios[1][:n], ratios[0][:n]), rule)
             )
             failing += word_of(judged(ratios[1][:ended], ratios[0][:ended])) in FAILING
         return failing / len(drawn)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import records
 
-from distbench.analysis.tolerance import BETWEEN_ARMS
+from distbench.analysis.rounding_bounds import BETWEEN_ARMS
 from distbench.core.case import Precision
-from distbench.gate.conclusion import case_verdict
+from distbench.gate.case_verdict import case_verdict
+from distbench.gate.loss_divergence import parting
 from distbench.gate.losses import is_doubted
-from distbench.gate.parting import parting
 from distbench.gate.series import Slot, Track
 from distbench.gate.verdicts import CaseVerdict
 from distbench.ipc.trial_files import LOSS_DTYPE

@@ -13,10 +13,10 @@ import records
 from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from distbench.analysis.paired import Rule, gate_stops, stopped
 from distbench.gate import outputs, view
+from distbench.gate.sequential_test import Rule, gate_stops, stopped
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
-from distbench.record.store import write_json
+from distbench.record.run_folder import write_json
 
 HOSTILE = [
     "</testcase><testcase>",

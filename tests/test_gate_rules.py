@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import records
 
-from distbench.analysis.paired import Rule, resolvable, stopped
 from distbench.cli import main
 from distbench.core.case import Batch, Choice, Measure, Optimizer
 from distbench.core.errors import SuiteError, UsageError
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated
+from distbench.gate.case_matching import match
 from distbench.gate.forecast import forecast, forecast_of
-from distbench.gate.matching import match
+from distbench.gate.sequential_test import Rule, resolvable, stopped
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
 from distbench.launchers.base import Place
 from distbench.plan import Plan, Planned

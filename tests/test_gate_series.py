@@ -9,7 +9,7 @@ import pytest
 import records
 
 from distbench.core.case import Batch, Case
-from distbench.gate.conclusion import case_verdict, without_efficiency
+from distbench.gate.case_verdict import case_verdict, without_efficiency
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.plan import Task
 from distbench.record import WARM_UP, Record, Status

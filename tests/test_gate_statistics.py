@@ -14,7 +14,9 @@ from gate_simulation import efficiency_alone, ended
 from noise_model import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
 from scipy import stats
 
-from distbench.analysis.paired import (
+from distbench.gate import metric_rules
+from distbench.gate.metric_rules import Measured, rules
+from distbench.gate.sequential_test import (
     BYTES,
     TIMES,
     Look,
@@ -25,9 +27,7 @@ from distbench.analysis.paired import (
     pairs_for,
     resolvable,
 )
-from distbench.analysis.paired import stopped as stopped_loss
-from distbench.gate import judging
-from distbench.gate.judging import Measured, rules
+from distbench.gate.sequential_test import stopped as stopped_loss
 from distbench.gate.verdicts import Finding, confirmed, is_flagged
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
@@ -135,8 +135,8 @@ def verdict(block: np.ndarray, own: Tolerances) -> str:
     """Word on the efficiency of one series of blocks, (pairs, one or N devices), made of records."""
     by = rules(GateRules(), own)
     one, many = ([timed(ratio) for ratio in block[:, i].tolist()] for i in (0, 1))
-    count = next(n for n in range(1, 21) if judging.has_ended(Measured(many[:n], one[:n]), by))
-    found = judging.findings(Measured(many[:count], one[:count]), GateRules(), own)
+    count = next(n for n in range(1, 21) if metric_rules.has_ended(Measured(many[:n], one[:n]), by))
+    found = metric_rules.findings(Measured(many[:count], one[:count]), GateRules(), own)
     return next(finding.word for finding in found if finding.metric == "efficiency")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from records import case, info, measured
 
-from distbench.analysis.headlines import sentences
+from distbench.analysis.key_findings import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_limits import gpu_facts

@@ -19,9 +19,9 @@ from distbench.core.job import kind_of
 from distbench.ipc.trial_files import Progress, error_file, interim_file, log_file, progress_file, result_file
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Status
-from distbench.run.blame import Blame, halted, outside, waits
 from distbench.run.control import StopRequest
-from distbench.run.watch import Watch
+from distbench.run.hang_diagnosis import Blame, halted, outside, waits
+from distbench.run.trial_monitor import Watch
 
 LIMITS = Limits(start=1, step=1, trial=30)
 

@@ -16,9 +16,9 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from histories import DDP, NEW, OLD, days, occasion, run_info, stored
 from records import case, failed, measured
 
+from distbench.analysis.cumulative_change import Since, since
 from distbench.analysis.history import CaseHistory, Occasion, history, metrics
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.since import Since, since
 from distbench.cli import main
 from distbench.core.case import Batch
 from distbench.record import FORMAT

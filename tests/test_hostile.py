@@ -30,9 +30,9 @@ from distbench.core.case import Case, Choice, Measure
 from distbench.core.errors import InfrastructureError, RecordError
 from distbench.core.serialization import MOST_VALUES
 from distbench.gate import calibration
-from distbench.gate.failures import FailureLog
+from distbench.gate.launch_failures import FailureLog
 from distbench.record import parquet
-from distbench.record.store import Run, write_json
+from distbench.record.run_folder import Run, write_json
 from distbench.system import files
 
 CODE = '1); __import__("os").system("touch PWNED"); print(1'

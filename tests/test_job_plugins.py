@@ -11,14 +11,14 @@ import pytest
 from conftest import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
 from records import case, info, job_of, measured
 
-from distbench.analysis.headlines import judged_bad
+from distbench.analysis.key_findings import judged_bad
 from distbench.analysis.run import AnalysedRun
 from distbench.core import job, registry
 from distbench.core.case import Choice
-from distbench.gate.conclusion import demanded
-from distbench.record.store import Run
+from distbench.gate.case_verdict import demanded
+from distbench.record.run_folder import Run
 from distbench.report import terminal
-from distbench.report.run_json import run_json
+from distbench.report.run_export import run_json
 from distbench.suite.gate import read
 
 Command = Callable[..., Done]

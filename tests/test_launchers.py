@@ -27,9 +27,9 @@ from distbench.launchers.base import Exit, Handle
 from distbench.launchers.visible import by_number
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.record import NODE_LOST, RankDevice, Status
-from distbench.record.store import Run as RunFolder
+from distbench.record.run_folder import Run as RunFolder
 from distbench.run.control import StopRequest
-from distbench.run.watch import Watch
+from distbench.run.trial_monitor import Watch
 from distbench.system.processes import Share
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.answer import answer
-from distbench.analysis.headlines import sentences
-from distbench.analysis.link import LINK
+from distbench.analysis.key_findings import sentences
+from distbench.analysis.node_bottleneck import LINK
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
 from distbench.record import Record
 

@@ -24,7 +24,7 @@ from distbench.core.case import Case, Choice, Measure, Optimizer, Precision
 from distbench.core.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.measure import Measuring, shortened
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
 from distbench.suite import load

@@ -11,7 +11,7 @@ from records import case, failed, info, measured, unsupported
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report import markdown
 
 DDP, FSDP = case("ddp"), case("fsdp")

@@ -15,7 +15,7 @@ from distbench.analysis.mesh_dimensions import OverDimension, miscounted, mispla
 from distbench.analysis.run import AnalysedRun
 from distbench.core.case import Batch, Case, Choice
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.figures import Chart
 from distbench.report.view import chapters
 from distbench.strategies.description import ExpectedCollective

@@ -15,7 +15,7 @@ from conftest import PLUGINS, Done, call
 from drills import Drill
 
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 SUITE = """
 workload: {mlp: {}}

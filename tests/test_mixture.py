@@ -20,7 +20,7 @@ from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.experts import Experts
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.ep import ExpertParallel
 from distbench.workloads.base import Workload
 

@@ -16,11 +16,11 @@ from records import case, info, measured
 from scipy import stats
 
 from distbench.analysis.choice import Candidate, Choice, Wish, choose
-from distbench.analysis.headlines import findings
-from distbench.analysis.noise import Interval, intervals, noise_of
-from distbench.analysis.quantiles import range_quantile
-from distbench.analysis.rounds import effects, set_aside
+from distbench.analysis.key_findings import findings
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.statistics.block_model import effects, set_aside
+from distbench.analysis.statistics.intervals import Interval, intervals, noise_of
+from distbench.analysis.statistics.quantiles import range_quantile
 
 CASES = 18
 NOISE = 0.06

@@ -18,8 +18,8 @@ from histories import stored
 from records import case, failed, measured
 
 from distbench import plan
-from distbench.cli.forewarning import Neighbours
-from distbench.cli.repeating import Repeating
+from distbench.cli.noisy_repeats import Repeating
+from distbench.cli.preflight import Neighbours
 from distbench.run import Observer
 from distbench.suite import load
 

@@ -26,7 +26,7 @@ from distbench.core import registry
 from distbench.core.case import Case, Choice, Optimizer, Precision
 from distbench.core.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded
 from distbench.strategies.zero import Zero

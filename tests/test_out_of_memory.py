@@ -21,7 +21,7 @@ from distbench.ipc.trial_files import error_file, result_file
 from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.record import Status
 from distbench.run.control import StopRequest
-from distbench.run.watch import Ending, Watch
+from distbench.run.trial_monitor import Ending, Watch
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory
 

@@ -23,8 +23,8 @@ from held import Held, hear_hangups, until
 from records import case, info, measured
 
 from distbench.core.errors import UsageError
-from distbench.record import owner
-from distbench.record.store import Run
+from distbench.record import lock
+from distbench.record.run_folder import Run
 
 # of several that differ in little, run by tox -e drills and -e deep
 RARELY = pytest.mark.train, pytest.mark.deep
@@ -64,7 +64,7 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     assert held.end()[0] == 0
     assert held.rounds() == [0, 1, 2]
     assert shown(held.run) == "finished"
-    assert (held.folder / owner.OWNER_FILE).read_text() == "", "no host name stays in the folder"
+    assert (held.folder / lock.OWNER_FILE).read_text() == "", "no host name stays in the folder"
 
 
 @pytest.mark.drill("kill -9 of the command line, shown and resumed later")
@@ -330,7 +330,7 @@ def test_what_the_owner_starts_does_not_own_the_folder(stored: Run) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", '{"process": -1, "host": "a", "since": "b"}', "[" * 9999])
 def test_what_stands_in_the_file_of_a_foreign_folder_is_not_repeated(stored: Run, content: str) -> None:
-    file = stored.folder / owner.OWNER_FILE
+    file = stored.folder / lock.OWNER_FILE
     with stored.owned():
         file.write_text(content)
         with pytest.raises(UsageError, match="is running in another process"), stored.owned():
@@ -342,22 +342,22 @@ def test_the_file_of_a_foreign_folder_leads_to_no_other(stored: Run, tmp_path: P
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for make in (os.symlink, os.link):
-        make(victim, stored.folder / owner.OWNER_FILE)
+        make(victim, stored.folder / lock.OWNER_FILE)
         with pytest.raises(UsageError, match=r"\.owner: .*remove it"), stored.owned():
             pass
-        (stored.folder / owner.OWNER_FILE).unlink()
+        (stored.folder / lock.OWNER_FILE).unlink()
     assert victim.read_text() == "mine"
 
 
 def test_a_pipe_in_the_place_of_the_file_stops_no_reader(stored: Run) -> None:
     stored.write_info(stored.info())
-    os.mkfifo(stored.folder / owner.OWNER_FILE)
+    os.mkfifo(stored.folder / lock.OWNER_FILE)
     assert stored.info().state == "finished"
-    assert owner.is_owned(stored.folder), "who can't tell believes what run.json says"
+    assert lock.is_owned(stored.folder), "who can't tell believes what run.json says"
 
 
 def test_a_folder_is_owned_for_its_owner_too_and_only_as_long(stored: Run) -> None:
-    assert not owner.is_owned(stored.folder)
+    assert not lock.is_owned(stored.folder)
     with stored.owned():
-        assert owner.is_owned(stored.folder)
-    assert not owner.is_owned(stored.folder)
+        assert lock.is_owned(stored.folder)
+    assert not lock.is_owned(stored.folder)

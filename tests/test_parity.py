@@ -16,8 +16,8 @@ from distbench.analysis.run import AnalysedRun
 from distbench.core.case import Batch, Case, Optimizer, Precision
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.sheet import Sheet
 from distbench.report.view import views
+from distbench.tables.table import Sheet
 
 EFFECTIVE: dict[str, Any] = {
     "engine": "TorchEngine",

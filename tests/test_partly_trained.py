@@ -9,7 +9,7 @@ from conftest import Finished, run_in
 from records import case
 from theory import against_theory
 
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.zero import Zero

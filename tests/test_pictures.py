@@ -9,7 +9,7 @@ from pages import SOME
 from records import info
 
 from distbench.cli import main
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 pytestmark = pytest.mark.page
 PNG = b"\x89PNG\r\n\x1a\n"

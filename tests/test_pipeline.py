@@ -14,13 +14,13 @@ from records import case
 from theory import against_theory
 
 from distbench.adopt import adopt
-from distbench.cli.unforeseen import later_texts
+from distbench.cli.plan_caveats import later_texts
 from distbench.core.case import Batch, Case, Choice
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.plan import make
-from distbench.plan.planning import Planned
-from distbench.record.store import Run
+from distbench.plan.planner import Planned
+from distbench.record.run_folder import Run
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import cut
 from distbench.strategies.pp.schedules import SCHEDULES, bubble

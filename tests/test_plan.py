@@ -15,8 +15,8 @@ from distbench.core.case import Batch, Choice, Deadlines, Limits
 from distbench.core.errors import SuiteError
 from distbench.core.job import kind_of
 from distbench.plan import Plan, make
-from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.tasks import Task
+from distbench.plan.time_limits import limits_of_all, prepare_limit
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
 from distbench.system.machine import Machine, detect_machine, no_gpu, ops_folder

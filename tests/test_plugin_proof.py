@@ -23,7 +23,7 @@ from distbench.core import registry
 from distbench.core.case import Choice
 from distbench.core.registry import PLUGIN_PATH
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 PRETENDED = """
 workload: {mlp: {}}

@@ -15,7 +15,7 @@ from conftest import QUICK, Done, Finished
 from plans import planned
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 Command = Callable[..., Done]
 

@@ -19,9 +19,9 @@ from distbench.core import registry
 from distbench.core.case import Choice, Device
 from distbench.core.registry import PLUGIN_PATH
 from distbench.ipc.build_files import Event, Item, read_items
-from distbench.record.store import new_run_id
+from distbench.record.run_folder import new_run_id
 from distbench.run import Observer
-from distbench.run.prepare import Progress, prepare
+from distbench.run.builds import Progress, prepare
 from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load
 from distbench.system.machine import Machine, ops_folder, package_versions

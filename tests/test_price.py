@@ -11,7 +11,7 @@ from test_spec import MINIMAL
 
 from distbench.analysis.price import HOURS, PER_BILLION, WHOLE
 from distbench.core.errors import SuiteError
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.suite import Overrides, load
 
 DDP, SINGLE = case("ddp"), case("single", 1)

@@ -29,7 +29,7 @@ from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.errors import OUT_OF_TIME
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.system.machine import cache_folder
 
 HERE = Path(__file__).parent
@@ -534,7 +534,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
     test = pytester.makepyfile(
         """
         import pytest
-        from distbench.analysis.summary import summarise
+        from distbench.analysis.case_summary import summarise
         from distbench.core.errors import SuiteError, UsageError
 
         def asked(distbench_run, **changes):

@@ -24,7 +24,7 @@ from distbench.metrics.base import TableColumn, TableSpec
 from distbench.query import Database
 from distbench.query.tables import TABLES, VIEW
 from distbench.record import RankDevice, Record
-from distbench.record.store import Run, write_json
+from distbench.record.run_folder import Run, write_json
 from distbench.report.view import views
 
 QUOTED = "select strategy, world_size, median(step_s) from steps group by all"

@@ -13,7 +13,7 @@ from records import case, failed, info, measured, unsupported
 from distbench.analysis.run import AnalysedRun
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report import page, terminal
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")

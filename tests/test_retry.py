@@ -15,8 +15,8 @@ from records import case, failed, info, job_of, measured, unsupported
 
 from distbench.plan import Task
 from distbench.record import NO_REFERENCE, NODE_LOST, Failure, Status
-from distbench.record.store import Run
-from distbench.run.ledger import Ledger
+from distbench.record.run_folder import Run
+from distbench.run.trial_index import Ledger
 
 SUITE = """
 workload: {mlp: {}}

@@ -18,7 +18,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.core.job import Job
 from distbench.core.units import bytes_text
 from distbench.plan import make
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite

@@ -14,9 +14,9 @@ from evidence import reference, rounding, trained
 from records import job_of, measured
 from test_timed_losses import DDP, FSDP, SINGLE, TRUTH, judged, rounded, run_of, timed, words, wrong_from
 
-from distbench.analysis.headlines import judged_bad
+from distbench.analysis.key_findings import judged_bad
 from distbench.analysis.loss_deviation import BLURRED, DIFFERS, DISAGREE, SAME
-from distbench.analysis.unchecked import unchecked
+from distbench.analysis.missing_verdicts import unchecked
 from distbench.core.case import Case
 from distbench.jobs.sensitivity import Sensitive, Sensitivity
 from distbench.record import Record

@@ -15,8 +15,8 @@ import pytest
 from conftest import PLUGINS, QUICK, call, run_in
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.noise import intervals
 from distbench.analysis.settling import contenders
+from distbench.analysis.statistics.intervals import intervals
 from distbench.cli import main
 
 SUITE = """

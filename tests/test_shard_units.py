@@ -8,7 +8,7 @@ import pytest
 from conftest import Finished
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 SMALL = """
 batch: {global_batch_size: 8}

@@ -13,7 +13,7 @@ from distbench.core.case import Measure, Optimizer
 from distbench.core.errors import SuiteError
 from distbench.plan import make
 from distbench.suite import Overrides, Suite, load
-from distbench.suite.checking import check
+from distbench.suite.sections import check
 
 MINIMAL = """\
 workload: transformer

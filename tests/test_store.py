@@ -16,7 +16,7 @@ from records import case, failed, info, measured
 
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
 from distbench.record import FORMAT, Record, Status
-from distbench.record.store import Run, write_json
+from distbench.record.run_folder import Run, write_json
 from distbench.system.files import slug
 
 

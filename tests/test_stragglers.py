@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.headlines import sentences
+from distbench.analysis.key_findings import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.stragglers import CHANCE, stragglers
 from distbench.record import RankDevice, Record

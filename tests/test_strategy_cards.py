@@ -11,14 +11,14 @@ import pytest
 from records import case, measured
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.decision import branches, sentence
-from distbench.analysis.noise import Interval
+from distbench.analysis.decision_tree import branches, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import description_of
+from distbench.analysis.statistics.intervals import Interval
 from distbench.core import registry
 from distbench.core.case import Batch, Choice, Precision
 from distbench.core.units import bytes_text
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.view import chapters
 from distbench.strategies.cards import card_of
 from distbench.strategies.description import Description

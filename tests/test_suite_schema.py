@@ -11,7 +11,7 @@ import test_spec
 
 from distbench.suite import Suite, load
 from distbench.suite.json_schema import json_schema
-from distbench.suite.reading import Places, parse
+from distbench.suite.yaml_reader import Places, parse
 
 ROOT = Path(__file__).parent.parent
 SUITES = sorted(

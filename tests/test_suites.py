@@ -13,7 +13,7 @@ from distbench.core.case import Device
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.suite import Suite, load
 from distbench.system.machine import Machine

@@ -43,7 +43,7 @@ def test_how_often_a_gate_stops_a_loss(level: str) -> None:
     from gate_simulation import ended
     from gate_tables import LEVELS, PACE, blocks
 
-    from distbench.analysis.paired import Rule
+    from distbench.gate.sequential_test import Rule
 
     told = cells("gate.md", f"{level}, throughput, 3%")
     pace = blocks(LEVELS[level], 2000, seed=7)[..., 1]

@@ -20,10 +20,10 @@ import pytest
 from conftest import QUICK, Finished
 from records import case, info, measured
 
-from distbench.analysis.headlines import sentences
+from distbench.analysis.case_summary import summarise
+from distbench.analysis.key_findings import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
-from distbench.analysis.summary import summarise
 from distbench.core.case import Case
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.telemetry import Telemetry
@@ -33,9 +33,9 @@ from distbench.metrics.telemetry.host import Host, Others
 from distbench.metrics.telemetry.sampling import Row, Ticker
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.run_json import run_json
+from distbench.report.run_export import run_json
 from distbench.report.view import views
-from distbench.suite.checking import check
+from distbench.suite.sections import check
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 CUDA = case("ddp", device="cuda")

@@ -22,8 +22,8 @@ from distbench.core.errors import did_you_mean
 from distbench.gate.calibration import Calibrated
 from distbench.gate.view import calibration_sheet
 from distbench.record.progress import Event
-from distbench.report.folding import folded
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.tables.line_wrapping import folded
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")

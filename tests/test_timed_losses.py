@@ -12,14 +12,14 @@ from conftest import Finished
 from evidence import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from records import case, failed, in_bf16, info, measured
 
-from distbench.analysis.answer import answer
-from distbench.analysis.headlines import judged_bad, judgements
+from distbench.analysis.key_findings import judged_bad, judgements
 from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN, Expected
+from distbench.analysis.missing_verdicts import unchecked
+from distbench.analysis.recommendation import answer
+from distbench.analysis.rounding_bounds import BETWEEN_STRATEGIES
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.timed_losses import timed_losses
-from distbench.analysis.tolerance import BETWEEN_STRATEGIES
-from distbench.analysis.unchecked import unchecked
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, NO_DROPOUT
 from distbench.jobs.equivalence.arms import NOT_CHECKED

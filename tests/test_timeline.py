@@ -16,7 +16,7 @@ from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.one_step import MOST_INTERVALS, Collective, Told, choose, rows
 from distbench.metrics.profile.trace import read
 from distbench.record import Record
-from distbench.report.swimlanes import MOST_PIECES, Lanes, figure
+from distbench.report.timeline_chart import MOST_PIECES, Lanes, figure
 from distbench.views.timeline import TimelineView
 
 MS = 1e-3

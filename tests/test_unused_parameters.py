@@ -12,7 +12,7 @@ from records import case
 from distbench.adopt import adopt
 from distbench.core.case import Choice
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.system.machine import Machine
 

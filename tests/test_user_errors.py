@@ -16,7 +16,7 @@ from records import case, failed, job_of, measured
 from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.plan import Task
 from distbench.record import NOT_LAUNCHED, Record, Status
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.run.user_errors import UserErrors
 
 BF16 = Precision(compute="bf16")

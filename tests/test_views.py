@@ -14,10 +14,10 @@ from conftest import call
 from records import case, info, measured
 
 from distbench.analysis.run import AnalysedRun
-from distbench.record.store import Run
-from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.text_table import Line, table
+from distbench.record.run_folder import Run
 from distbench.report.view import chapters, views
+from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.tables.text_table import Line, table
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
@@ -152,7 +152,7 @@ def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_de
 PLUGIN = """
 from typing import ClassVar
 
-from distbench.report.sheet import Field, Row
+from distbench.tables.table import Field, Row
 from distbench.report.view import CASE, View, case_cells
 
 

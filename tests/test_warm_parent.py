@@ -18,7 +18,7 @@ from drills import Drill
 
 from distbench.launchers.base import Handle, Launch, LaunchError, Place, Site
 from distbench.launchers.local import Local
-from distbench.record.store import new_run_id
+from distbench.record.run_folder import new_run_id
 from distbench.system.machine import RUN_ID_VARIABLE
 
 pytestmark = pytest.mark.usefixtures("chore")

@@ -15,7 +15,7 @@ from conftest import MODELS
 
 from distbench.core import registry
 from distbench.core.case import Choice
-from distbench.suite.checking import check
+from distbench.suite.sections import check
 from distbench.workloads.base import Workload
 
 SMALL: dict[str, dict[str, Any]] = {

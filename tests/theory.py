@@ -8,7 +8,7 @@ from distbench.analysis.communication import EXPLAINED, explanation, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 
 def against_theory(folder: Path) -> dict[str, str]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distbench import optimizers
-from distbench.analysis.text import one_line
 from distbench.core import lr_schedule, registry
 from distbench.core.case import CURRENT, Batch, Case, Optimizer
 from distbench.core.errors import Mistake, UsageError
 from distbench.core.serialization import decoded
+from distbench.core.text import one_line
 from distbench.core.units import count_text
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
@@ -26,8 +26,8 @@ from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.single import Single
 from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
-from distbench.suite.checking import check
-from distbench.suite.reading import key_text
+from distbench.suite.sections import check
+from distbench.suite.yaml_reader import key_text
 
 # each format says which of these it can't express
 _STRATEGIES = (

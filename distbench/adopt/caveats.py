@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distbench.adopt.base import applying
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line
+from distbench.core.text import one_line
 
 
 def caveats(row: CaseSummary, run: AnalysedRun) -> list[str]:

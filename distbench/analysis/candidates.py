@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from distbench.analysis.case_names import parts, short_names
+from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.choice import Candidate
 from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.noise import Interval, Noise, noise_of
 from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
-from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, comparable
-from distbench.analysis.text import one_line, parts, short_names
+from distbench.analysis.statistics.intervals import Interval, Noise, noise_of
 from distbench.core.case import CHOICES, CURRENT, Axis, Precision
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.core.units import number_text
 
 RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
-from distbench.analysis.noise import Interval
+from distbench.analysis.statistics.intervals import Interval
 from distbench.core.units import bytes_text
 
 Goal = Literal["throughput", "memory", "tokens-per-joule"]

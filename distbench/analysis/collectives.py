@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distbench.analysis.noise import CONFIDENCE, Interval
-from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.statistics.intervals import CONFIDENCE, Interval
+from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.core.case import Case
 from distbench.core.grouping import gathered
 from distbench.core.units import bytes_text, count_text

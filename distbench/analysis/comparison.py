@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from distbench.analysis.days import NO_PAST, Days, Past
-from distbench.analysis.noise import CONFIDENCE, Interval, intervals
+from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, PACE, THROUGHPUT, CaseSummary
 from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import facts, meaning, settings, text
-from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, PACE, THROUGHPUT, CaseSummary
-from distbench.analysis.text import one_line
+from distbench.analysis.statistics.between_run_variance import NO_PAST, Days, Past
+from distbench.analysis.statistics.intervals import CONFIDENCE, Interval, intervals
 from distbench.core.case import Case
+from distbench.core.text import one_line
 
 EFFICIENCY = "efficiency"
 STEP = "step_s"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distbench.analysis.settings import software
-from distbench.analysis.text import listed, one_line
 from distbench.core.case import CURRENT
 from distbench.core.grouping import gathered
+from distbench.core.text import listed, one_line
 from distbench.record import Record
 
 Versions = Mapping[str, tuple[str, ...]]

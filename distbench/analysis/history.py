@@ -14,19 +14,19 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from distbench.analysis import change_points
-from distbench.analysis.change_points import Step
+from distbench.analysis.case_summary import CaseSummary, Estimate
 from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
-from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Scaling, ScalingPoint
 from distbench.analysis.settings import differences, environment
-from distbench.analysis.summary import CaseSummary, Estimate
-from distbench.analysis.text import one_line
+from distbench.analysis.statistics import change_points
+from distbench.analysis.statistics.between_run_variance import Days, Past, days
+from distbench.analysis.statistics.change_points import Step
 from distbench.core.case import Case
 from distbench.core.grouping import gathered
-from distbench.record.contents import Damaged
-from distbench.record.store import RunInfo
+from distbench.core.text import one_line
+from distbench.record.reading import Damaged
+from distbench.record.run_folder import RunInfo
 
 LEAST = 0.03
 """The smallest step that is reported by default, as a fraction."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed, one_line
+from distbench.analysis.case_summary import CaseSummary
+from distbench.core.text import listed, one_line
 
 MOST = 0.3
 """Largest share of a step in which a GPU may have nothing to do before the run says so."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distbench.analysis.tolerance import BLUNT
+from distbench.analysis.rounding_bounds import BLUNT
 from distbench.core.units import count_text
 
 SAME = "same losses"

@@ -9,11 +9,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.settings import Kind, meaning, settings, software, text
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed
 from distbench.core.case import CURRENT, MEANS
 from distbench.core.grouping import grouped
+from distbench.core.text import listed
 from distbench.strategies.base import DDP, SINGLE
 
 _FIRST_BATCH = "data.first_batch"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, ranked
 from distbench.analysis.losses import numbers
-from distbench.analysis.summary import THROUGHPUT, CaseSummary, ranked
 from distbench.record import Record
 
 STRAGGLER = 1.2

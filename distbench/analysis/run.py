@@ -8,19 +8,19 @@ from functools import cached_property
 from typing import TypeVar
 
 from distbench.analysis.candidates import candidates, noises
+from distbench.analysis.case_names import short_names
+from distbench.analysis.case_summary import CaseSummary, summarise
 from distbench.analysis.choice import Candidate
-from distbench.analysis.link import HeldBack, held_back
-from distbench.analysis.noise import Noise
+from distbench.analysis.node_bottleneck import HeldBack, held_back
 from distbench.analysis.parity import Parity
 from distbench.analysis.scaling import Scaling, scaling
+from distbench.analysis.statistics.intervals import Noise
 from distbench.analysis.stragglers import Straggler, stragglers
-from distbench.analysis.summary import CaseSummary, summarise
-from distbench.analysis.text import short_names
 from distbench.core.job import MEASURE
 from distbench.record import Record, of_kind
-from distbench.record.contents import Damaged
+from distbench.record.reading import Damaged
 from distbench.record.rebuilding import described
-from distbench.record.store import Run, RunInfo
+from distbench.record.run_folder import Run, RunInfo
 
 T = TypeVar("T")
 

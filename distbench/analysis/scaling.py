@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from distbench.analysis.case_names import short_names
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, Estimate
 from distbench.analysis.ranks import work
-from distbench.analysis.summary import THROUGHPUT, CaseSummary, Estimate
-from distbench.analysis.text import short_names
 from distbench.core.case import Case
 from distbench.core.grouping import grouped
 

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from distbench.analysis.text import one_line
 from distbench.core import registry
 from distbench.core.case import BYTES, Case
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.record import Record
 from distbench.strategies.cards import strategy_of
 from distbench.strategies.description import ENGINE_SETTINGS, ByDesign, Description, Meaning

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from distbench.analysis.choice import Candidate, Wish, choose
-from distbench.analysis.noise import CONFIDENCE, Interval
-from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.statistics.intervals import CONFIDENCE, Interval
+from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.core.grouping import grouped
 
 

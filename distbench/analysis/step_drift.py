@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed
+from distbench.analysis.case_summary import CaseSummary
 from distbench.core.grouping import grouped
+from distbench.core.text import listed
 from distbench.core.units import bytes_text
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled
 from distbench.record import Record

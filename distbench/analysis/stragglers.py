@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.chances import at_least, holm
 from distbench.analysis.ranks import work
-from distbench.analysis.text import one_line
+from distbench.analysis.statistics.probability import at_least, holm
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.core.units import count_text
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import Record, Status

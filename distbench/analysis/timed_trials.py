@@ -19,8 +19,8 @@ from distbench.analysis.loss_deviation import (
     TimedLosses,
 )
 from distbench.analysis.losses import losses_of
+from distbench.analysis.rounding_bounds import BLUNT, SEEN, allowed, resolved
 from distbench.analysis.settings import description_of, design_of
-from distbench.analysis.tolerance import BLUNT, SEEN, allowed, resolved
 from distbench.core.case import Case
 from distbench.ipc.trial_files import DRAWS
 from distbench.record import Record

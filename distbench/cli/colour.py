@@ -9,8 +9,8 @@ from typing import IO
 
 import typer
 
-from distbench.analysis.text import plain
-from distbench.report.tone import Tone
+from distbench.core.text import plain
+from distbench.tables.emphasis import Tone
 
 # noncharacters, which Unicode keeps for use inside of a program: text from elsewhere can't act by them
 _MARKS: dict[Tone, str] = {"best": "\ufdd0", "good": "\ufdd1", "bad": "\ufdd2", "doubtful": "\ufdd3"}

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from distbench.core.errors import UsageError
 from distbench.core.grouping import gathered
 from distbench.core.units import count_text
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 Trial = tuple[Hashable, str]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from distbench.analysis.text import plain
 from distbench.cli.colour import is_coloured
+from distbench.core.text import plain
 from distbench.core.units import duration_text
 from distbench.record.progress import Event
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.copies import once
-from distbench.cli.occasions import readable
+from distbench.cli.history_inputs import readable
+from distbench.cli.interruption import resumable
 from distbench.cli.progress import observer
 from distbench.cli.reading import analysed, damage
-from distbench.cli.stopping import resumable
 from distbench.core.job import MEASURE
-from distbench.gate.advisory import judged
+from distbench.gate.stored_baseline import judged
 from distbench.gate.verdicts import Result
-from distbench.record import runs
-from distbench.record.contents import rereading
-from distbench.record.store import Run
+from distbench.record import catalog
+from distbench.record.reading import rereading
+from distbench.record.run_folder import Run
 from distbench.record.untrusted import untrusted_records
 from distbench.run import Execution
 from distbench.suite import Suite
@@ -51,7 +51,7 @@ def _check(baseline: Run, rules: GateRules) -> None:
 
 def _judged(baseline: Run, candidate: Run, out: Path, rules: GateRules) -> Result:
     before, after = AnalysedRun.read(baseline), AnalysedRun.read(candidate)
-    others = {run.folder.resolve(): run for run in (baseline, *runs.inside(out))}
+    others = {run.folder.resolve(): run for run in (baseline, *catalog.inside(out))}
     others.pop(candidate.folder.resolve(), None)
     title = f"run {before.info.run_id} of {before.info.created}, stored"
     result = judged(before, after, list(readable(once(others.values())[0])), rules, title)

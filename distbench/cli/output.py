@@ -14,10 +14,10 @@ from typing import Any
 
 import typer
 
-from distbench.analysis.text import plain
 from distbench.cli.colour import alarming, shown
 from distbench.core.errors import ContentError, DistbenchError, SuiteError
-from distbench.report.folding import folded
+from distbench.core.text import plain
+from distbench.tables.line_wrapping import folded
 
 _held: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 UNCHECKED = 3

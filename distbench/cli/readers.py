@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from distbench.cli.output import remarks_before_output
-from distbench.record.contents import rereading
+from distbench.record.reading import rereading
 from distbench.record.untrusted import untrusted_records
 
 P = ParamSpec("P")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from distbench.analysis.price import with_price
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import one_line
 from distbench.cli.options import parsed
 from distbench.cli.output import note
-from distbench.record.contents import Damaged, damage_text
-from distbench.record.store import Run
+from distbench.core.text import one_line
+from distbench.record.reading import Damaged, damage_text
+from distbench.record.run_folder import Run
 
 
 def analysed(run: Run) -> AnalysedRun:

@@ -1,10 +1,47 @@
-"""Long text cut to a length, with the place of the whole of it, or to the line that matters."""
+"""Text of suites, models and logs: made safe to show, cut to a length, listed in sentences."""
+
+from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+# whole escape sequences; then remaining control characters, marks that change the writing
+# direction, noncharacters, and lone surrogates, which no encoding can write
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?", re.DOTALL)
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
+)
 _TELLING = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
 # of the compiler's driver and of ninja: that a part of them failed
 _SUMMARY = re.compile(r"collect2: |ninja: build stopped|FAILED: ")
+
+
+def plain(text: str) -> str:
+    """*text* without anything that a terminal or browser would act on; line ends and tabs stay."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """First non-empty line of *text*, at most *limit* characters."""
+    if text.isascii() and text.isprintable():
+        # nearly all names are like that, and a page needs a million of them
+        return shorten(" ".join(text.split()), limit)
+    lines = (" ".join(line.split()) for line in plain(text).splitlines())
+    return shorten(next((line for line in lines if line), ""), limit)
+
+
+def shorten(text: str, limit: int) -> str:
+    """*text* with its middle left out if it is longer than *limit*: names differ at the end."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """*names* as a list in a sentence, cut after *most* with the number of the others."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def clipped(text: str, most: int, whole: str) -> str:

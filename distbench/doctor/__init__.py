@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from distbench.doctor.cluster_checks import Link, links_of, of_all
 from distbench.doctor.findings import Finding, Grade
-from distbench.doctor.hosts import of_host
-from distbench.doctor.together import Link, links_of, of_all
-from distbench.doctor.visit import Visit, visit
+from distbench.doctor.host_checks import of_host
+from distbench.doctor.rank_probe import Visit, visit
 from distbench.launchers.nodes import Difference
 
 __all__ = ["Finding", "Grade", "Link", "Visit", "findings", "links_of", "of_host", "visit"]

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
-from distbench.analysis.quantiles import chi2_quantile
+from distbench.analysis.statistics.quantiles import chi2_quantile
 from distbench.core.case import Case, Measure
 from distbench.core.errors import RecordError, UsageError
 from distbench.core.serialization import decoded, parsed
 from distbench.core.units import duration_text
-from distbench.gate.judging import estimator_of
-from distbench.gate.judging import rules as rules_of
+from distbench.gate.metric_rules import estimator_of
+from distbench.gate.metric_rules import rules as rules_of
+from distbench.gate.sequential_test import Rule, pairs_for, resolvable, stopped
 from distbench.gate.verdicts import Result
 from distbench.record import MOST_BYTES
-from distbench.record.store import utc_now
+from distbench.record.run_folder import utc_now
 from distbench.suite.gate import MOST_PAIRS, GateRules
 from distbench.system.files import alone, content, write_whole, writing
 from distbench.system.machine import cache_folder, machine_facts

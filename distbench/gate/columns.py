@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.quantiles import t_quantile
-from distbench.analysis.shrinkage import shrunk
-from distbench.analysis.text import one_line
+from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.variance_shrinkage import shrunk
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.core.units import count_text
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import CaseVerdict, Finding, Word

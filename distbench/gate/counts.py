@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from distbench.analysis.text import one_line
+from distbench.core.text import one_line
 from distbench.gate.pairs import Pairs, median
 from distbench.gate.verdicts import Finding, Word
 from distbench.gate.wording import before_and_after

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import one_line
 from distbench.core.errors import UsageError
+from distbench.core.text import one_line
 from distbench.gate.arms import Arm
-from distbench.gate.failures import FailureLog
+from distbench.gate.launch_failures import FailureLog
 from distbench.gate.verdicts import Result
 from distbench.plan import Plan
 from distbench.record import read_json
-from distbench.record.store import Run, RunInfo, State, new_run_id, stamp_of, utc_now, write_json
+from distbench.record.run_folder import Run, RunInfo, State, new_run_id, stamp_of, utc_now, write_json
 
 Arms = tuple[Arm, Arm]
 """Baseline and candidate."""

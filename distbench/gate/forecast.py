@@ -10,16 +10,16 @@ from types import MappingProxyType
 from typing import Any
 
 from distbench import plan
-from distbench.analysis.paired import pairs_for
-from distbench.analysis.text import listed, one_line
 from distbench.core.case import Case
 from distbench.core.job import MEASURE
+from distbench.core.text import listed, one_line
 from distbench.core.units import count_text
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
-from distbench.gate.judging import rules as rules_of
-from distbench.gate.matching import Match, match
-from distbench.record.runs import usual_times
+from distbench.gate.case_matching import Match, match
+from distbench.gate.metric_rules import rules as rules_of
+from distbench.gate.sequential_test import pairs_for
+from distbench.record.catalog import usual_times
 from distbench.suite.gate import GateRules
 
 

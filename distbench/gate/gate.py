@@ -9,24 +9,24 @@ from pathlib import Path
 
 from distbench import plan
 from distbench.analysis.settings import differences, environment
-from distbench.analysis.verdict import judges, moved_losses
+from distbench.analysis.verdicts import judges, moved_losses
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import kind_of
 from distbench.core.units import count_text
-from distbench.gate import columns, failures, losses
+from distbench.gate import columns, launch_failures, losses
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
-from distbench.gate.conclusion import all_pairs, case_verdict, track_findings, without_efficiency
+from distbench.gate.case_matching import match
+from distbench.gate.case_verdict import all_pairs, case_verdict, track_findings, without_efficiency
 from distbench.gate.folder import GateFolder
-from distbench.gate.matching import match
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
 from distbench.plan import Task
 from distbench.record import SECOND_SERIES, of_kind
-from distbench.record.contents import rereading
+from distbench.record.reading import rereading
 from distbench.run import Bench, Deadline, Observer, Stopped, StopRequest, make_all, to_build
 
-_NONE: failures.Arms = failures.Launches(), failures.Launches()
+_NONE: launch_failures.Arms = launch_failures.Launches(), launch_failures.Launches()
 
 
 class Gate:
@@ -112,7 +112,7 @@ class Gate:
 
     def _is_flagged(self, track: Track) -> bool:
         flagged = any(map(is_flagged, track_findings(track, self._rules)))
-        return flagged or (not track.failure and failures.is_suspicious(track.launches))
+        return flagged or (not track.failure and launch_failures.is_suspicious(track.launches))
 
     def _series(self, slots: list[Slot], stop: StopRequest, *, is_second: bool) -> list[Track]:
         """Tracks of a series of *slots*, run in fresh processes."""
@@ -206,7 +206,7 @@ class Gate:
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
         moved = moved_losses(runs[0].records)
         repeated = {track.slot.candidate.id: track for track in second}
-        unreliable = failures.findings(
+        unreliable = launch_failures.findings(
             {track.slot.candidate.name: _launches(track, repeated) for track in first}
         )
         cases = [
@@ -247,7 +247,7 @@ class Gate:
         )
 
 
-def _launches(track: Track, repeated: Mapping[str, Track]) -> failures.Arms:
+def _launches(track: Track, repeated: Mapping[str, Track]) -> launch_failures.Arms:
     """Launches of a case in both series."""
     again = repeated.get(track.slot.candidate.id)
     (before, after), (more_before, more_after) = track.launches, again.launches if again else _NONE

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from distbench.analysis.losses import losses_of
+from distbench.analysis.rounding_bounds import coarsest
 from distbench.analysis.timed_trials import Timed
-from distbench.analysis.tolerance import coarsest
+from distbench.gate.loss_divergence import Apart, Parting, parting
 from distbench.gate.pairs import Pairs
-from distbench.gate.parting import Apart, Parting, parting
 from distbench.gate.verdicts import Finding
 from distbench.record import Record
 from distbench.suite.gate import Demand

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from distbench.analysis.text import one_line, plain
+from distbench.core.text import one_line, plain
 from distbench.gate.verdicts import FAILING, CaseVerdict, Result
 from distbench.gate.view import CAPTION, case_sentences, headline, sentences, sheet
-from distbench.report.markup import bullets, escaped, folded
+from distbench.tables.markdown_text import bullets, escaped, folded
 
 # characters that XML 1.0 can't represent
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

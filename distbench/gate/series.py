@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import chain, count, product
 from typing import NamedTuple
 
-from distbench.analysis.paired import Rule
 from distbench.analysis.scaling import families, series_of
 from distbench.core.case import Case
-from distbench.gate.failures import FailureLog, Launches
-from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
+from distbench.gate.launch_failures import FailureLog, Launches
+from distbench.gate.metric_rules import Measured, has_ended, pairs_expected, rules
+from distbench.gate.sequential_test import Rule
 from distbench.plan import Task
 from distbench.record import WARM_UP, Record, Status
 from distbench.run import Bench, Deadline, Observer, StopRequest

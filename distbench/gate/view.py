@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
-from distbench.analysis.text import listed, one_line
+from distbench.core.text import listed, one_line
 from distbench.core.units import duration_text
 from distbench.gate.calibration import Calibrated
-from distbench.gate.judging import estimator_of
+from distbench.gate.metric_rules import estimator_of
+from distbench.gate.sequential_test import Rule, pairs_for, resolvable, stopped
 from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Result
 from distbench.gate.wording import WORDS, change
-from distbench.report.folding import folded
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
-from distbench.report.tone import Paint, Tone, unpainted
+from distbench.tables.emphasis import Paint, Tone, unpainted
+from distbench.tables.line_wrapping import folded
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 
 if TYPE_CHECKING:
     from distbench.gate.forecast import Forecast

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distbench.analysis.paired import MOST, Look, Rule
-from distbench.analysis.text import one_line
+from distbench.core.text import one_line
 from distbench.core.units import count_text, number_text, value_text
+from distbench.gate.sequential_test import MOST, Look, Rule
 
 WORDS = {
     # not slower: 50% more time per step means 33% fewer tokens/s, which pick and compare call 33% slower

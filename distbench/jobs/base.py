@@ -16,19 +16,19 @@ from distbench.core.job import Options
 from distbench.ipc.trial_files import SKETCH
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
-from distbench.suite.checking import Finding
+from distbench.suite.sections import Finding
 from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from distbench.analysis.curves import CurvePoint
     from distbench.analysis.loss_deviation import Expected
-    from distbench.analysis.verdict import Verdict
+    from distbench.analysis.training_curves import CurvePoint
+    from distbench.analysis.verdicts import Verdict
     from distbench.ipc.trial_files import Phases, TrialFile
     from distbench.record import Record
-    from distbench.report.sheet import Sheet
     from distbench.strategies.base import Setting
+    from distbench.tables.table import Sheet
     from distbench.worker.trainer import Delivery
 
     Ranks = Callable[[TrialFile, Setting, Phases], Delivery | Iterator[Delivery]]

@@ -12,9 +12,9 @@ from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
 from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, selections
-from distbench.suite.checking import defaults
-from distbench.suite.reading import KeyPath
+from distbench.suite.sections import defaults
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
+from distbench.suite.yaml_reader import KeyPath
 from distbench.system.machine import Machine
 
 MAX_CASES = 100_000

@@ -9,12 +9,12 @@ from distbench.core.errors import as_yaml
 from distbench.plan.cells import Cell
 from distbench.plan.environments import unlike
 from distbench.plan.nearest import Misfit
-from distbench.plan.support import unsupported
+from distbench.plan.requirements import unsupported
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import Indivisible
-from distbench.suite.checking import Finding
-from distbench.suite.plugins import Plugin
+from distbench.suite.plugin_options import Plugin
+from distbench.suite.sections import Finding
 from distbench.suite.work import Work
 from distbench.system.machine import Machine
 

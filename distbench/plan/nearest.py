@@ -11,7 +11,7 @@ from distbench.core import meshes
 from distbench.core.case import Case, Choice
 from distbench.strategies.base import Strategy
 from distbench.suite.batch import BatchSpec, Indivisible
-from distbench.suite.checking import to_plain
+from distbench.suite.sections import to_plain
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from distbench.pytest_plugin.fixture import Runs
     from distbench.pytest_plugin.items import SuiteFile
-    from distbench.record.store import Run
+    from distbench.record.run_folder import Run
 
 FINISHED: pytest.StashKey[list[Run]] = pytest.StashKey()
 """Runs of the collected suites, in the order in which they ended."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.pytest_plugin.options import command, xdist_problem
 from distbench.pytest_plugin.session import Logged, end_in_time
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.run import Execution
 from distbench.suite import Overrides
 from distbench.suite import load as load_suite

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from distbench import plan
-from distbench.analysis.text import one_line, plain
 from distbench.core.errors import DistbenchError
+from distbench.core.text import one_line, plain
 from distbench.plan import Planned
 from distbench.pytest_plugin import FINISHED
 from distbench.pytest_plugin.options import command, failing_plainly, overrides, runs_folder, xdist_problem

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.text import plain
 from distbench.core.errors import DistbenchError
+from distbench.core.text import plain
 from distbench.suite import Overrides
 
 REPORTS = "reports"

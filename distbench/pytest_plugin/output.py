@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from distbench.analysis.case_summary import UNMEASURED, CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import UNMEASURED, CaseSummary
-from distbench.analysis.text import one_line, plain
 from distbench.core.job import MEASURE
+from distbench.core.text import one_line, plain
 from distbench.ipc.trial_files import log_file
 from distbench.pytest_plugin.session import Outcome
 from distbench.record import Record, Status, round_text
-from distbench.record.store import Run, resume_command
+from distbench.record.run_folder import Run, resume_command
 from distbench.report import terminal
 
 _MOST_LINES = 20
@@ -54,7 +54,7 @@ def add_benchmark(config: pytest.Config, outcome: Outcome) -> str:
     session = config.pluginmanager.get_plugin("pytest-benchmark")
     if session is None or session.disabled or session.skip:
         return ""
-    from distbench.report.benchmarks import benchmark_of, refused
+    from distbench.report.benchmark_export import benchmark_of, refused
 
     if why := refused(outcome.row):
         problem = f"{one_line(outcome.row.case.name)}: not passed to pytest-benchmark: {why}"

@@ -14,15 +14,15 @@ from typing import NoReturn
 
 import pytest
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line
 from distbench.core.case import Case
 from distbench.core.errors import OUT_OF_TIME
 from distbench.core.job import MEASURE
+from distbench.core.text import one_line
 from distbench.plan import Task
-from distbench.record import Record, Status, of_kind, round_text, store
-from distbench.record.store import Run, resume_command
+from distbench.record import Record, Status, of_kind, round_text, run_folder
+from distbench.record.run_folder import Run, resume_command
 from distbench.run import Bench, Deadline, Execution, Observer, Pace, StopRequest
 from distbench.suite import Suite
 
@@ -110,7 +110,7 @@ class SuiteRun:
             page.write(self.run.folder, AnalysedRun.read(self.run))
 
     def _write_end(self) -> None:
-        state: store.State = "finished" if self._is_complete() else "interrupted"
+        state: run_folder.State = "finished" if self._is_complete() else "interrupted"
         self.run.write_info(dataclasses.replace(self._info, state=state))
 
     def _is_complete(self) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from distbench.analysis.run import AnalysedRun
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.query.facts import view_rows
-from distbench.query.loading import Loading, make
+from distbench.query.loader import Loading, make
 from distbench.query.tables import TABLES, VIEW, Column, Table, of_views
 from distbench.record.parquet import encodable, first_line
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report.view import views
 
 _ASKING = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")

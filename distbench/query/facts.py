@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.core.case import Case
 from distbench.query.tables import TRIAL_FACTS
 from distbench.record import Record, Row, Status
-from distbench.record.contents import Damaged
-from distbench.record.store import RunInfo
+from distbench.record.reading import Damaged
+from distbench.record.run_folder import RunInfo
 from distbench.report.view import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}

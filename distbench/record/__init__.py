@@ -6,8 +6,8 @@ samples are kept; statistics are computed on reading.
 
 Format history (of record.json and run.json):
   3  a record names the job its trial was launched for (``job``); those of checks are in checks/.
-  2  samples and table rows are in Parquet files next to record.json (``files.py``), which names the files
-     and their checksums; a column description names the pass its samples come from.
+  2  samples and table rows are in Parquet files next to record.json (``data_files.py``), which names the
+     files and their checksums; a column description names the pass its samples come from.
   1  (0.1.0) first format: samples and tables inside record.json.
 """
 

@@ -12,8 +12,8 @@ from distbench.core.errors import FormatError, RecordError, UsageError
 from distbench.core.job import MEASURE
 from distbench.plan import Planned
 from distbench.record import Record, of_kind
-from distbench.record.contents import Contents, Damaged
-from distbench.record.store import RUN_FILE, Run, RunInfo
+from distbench.record.reading import Contents, Damaged
+from distbench.record.run_folder import RUN_FILE, Run, RunInfo
 from distbench.suite import load
 
 UNKNOWN = "unknown"

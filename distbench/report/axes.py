@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.case_summary import CaseSummary
 from distbench.core.units import bytes_text, count_text
 
 _MOST_TICKS, _MOST_DECADES = 8, 3

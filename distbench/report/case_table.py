@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.case_names import shared_parts
+from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Wish, choose
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import device_memory
 from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
-from distbench.analysis.text import one_line, shared_parts, shorten
-from distbench.analysis.verdict import LOSSES, Gravity
+from distbench.analysis.verdicts import LOSSES, Gravity
 from distbench.core.case import Axis
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line, shorten
 from distbench.core.units import bytes_text, count_text, number_text
 from distbench.report.overview import spread_text
-from distbench.report.sheet import PERCENT, Cell, Field
 from distbench.report.view import measured_cell, rate_cell
+from distbench.tables.table import PERCENT, Cell, Field
 
 _LONGEST_NAME = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distbench.analysis.answer import Answer, selection_intervals
 from distbench.analysis.choice import Candidate, Choice
-from distbench.analysis.noise import CONFIDENCE
-from distbench.analysis.text import listed
+from distbench.analysis.recommendation import Answer, selection_intervals
+from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.core.grouping import gathered
+from distbench.core.text import listed
 from distbench.core.units import bytes_text, number_text
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _CAPTION = (
     "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: what the rank "

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from distbench.analysis.case_names import short_names
 from distbench.analysis.comparison import Change, Pair
-from distbench.analysis.text import one_line, short_names
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.core.units import value_text
 from distbench.report import html
 from distbench.report.comparison_view import Comparison, sheet

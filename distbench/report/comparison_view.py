@@ -8,23 +8,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from distbench.analysis.apart import by_strategy, work_apart
+from distbench.analysis.case_names import short_names
 from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
-from distbench.analysis.days import NO_PAST, Past
+from distbench.analysis.cross_workload import by_strategy, work_apart
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
-from distbench.analysis.text import listed, one_line, short_names
+from distbench.analysis.statistics.between_run_variance import NO_PAST, Past
 from distbench.core.grouping import gathered
 from distbench.core.job import kinds
+from distbench.core.text import listed, one_line
 from distbench.core.units import value_text
 from distbench.record import of_kind
 from distbench.record.untrusted import untrusted_records
-from distbench.report import markup
-from distbench.report.folding import folded
-from distbench.report.markup import bullets, document, escaped
-from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
+from distbench.tables import markdown_text
+from distbench.tables.emphasis import OF_WORDS, Paint, unpainted
+from distbench.tables.line_wrapping import folded
+from distbench.tables.markdown_text import bullets, document, escaped
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _HEADINGS = {
     "tokens_per_s": "tokens/s",
@@ -123,7 +124,7 @@ def markdown(made: Comparison) -> str:
         f"## distbench: {escaped(shown.title)}",
         f"**{escaped(first)}**",
         bullets(others),
-        markup.folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
+        markdown_text.folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
         f"<sub>{escaped(shown.caption)}</sub>",
         *(part for own in made.jobs.values() for part in _markdown_of(own)),
     )
@@ -131,7 +132,11 @@ def markdown(made: Comparison) -> str:
 
 def _markdown_of(own: Sheet) -> list[str]:
     title = f"{own.title}: {len(own.rows)} rows"
-    return [bullets(own.notes), markup.folded(title, own.as_markdown()), f"<sub>{escaped(own.caption)}</sub>"]
+    return [
+        bullets(own.notes),
+        markdown_text.folded(title, own.as_markdown()),
+        f"<sub>{escaped(own.caption)}</sub>",
+    ]
 
 
 def sentences(made: Comparison) -> list[str]:

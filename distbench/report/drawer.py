@@ -7,18 +7,18 @@ from typing import Any
 
 from distbench.adopt import FORMATS, adopt
 from distbench.adopt.caveats import caveats
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.parity import PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import settings, text
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line, plain
 from distbench.core.errors import DistbenchError
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line, plain
 from distbench.core.units import bytes_text
-from distbench.record.contents import damage_text
+from distbench.record.reading import damage_text
 from distbench.record.untrusted import untrusted_records
-from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import Chapter
+from distbench.tables.table import Field, Row, Sheet
 
 _MOST_ROWS = 64
 _LONGEST_LOG = 8000

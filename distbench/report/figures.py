@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from distbench.analysis.case_summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
-from distbench.analysis.text import one_line, shorten
 from distbench.core.case import Case
+from distbench.core.text import one_line, shorten
 from distbench.core.units import bytes_text, number_text
 from distbench.report import palette
-from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
+from distbench.tables.table import Row, Sheet
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from distbench.analysis.comparison import Direction
 from distbench.analysis.history import CaseHistory, HistoryPoint
-from distbench.analysis.text import listed, one_line
+from distbench.core.text import listed, one_line
 from distbench.core.units import value_text
 from distbench.report import html
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, hover, scatter
 from distbench.report.history_view import History, sheet, title
 from distbench.report.history_words import break_sentences, change_text, step_sentences, when
 from distbench.report.palette import VERDICTS
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import Chapter
 from distbench.system.files import write_whole, writing
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOST = 60
 """Charts of a metric; the table has all cases."""

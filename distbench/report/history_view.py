@@ -11,17 +11,18 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from distbench.analysis.change_points import CHANCE, LEAST_POINTS
+from distbench.analysis.case_names import short_names
+from distbench.analysis.cumulative_change import Since, since
 from distbench.analysis.history import CaseHistory, LevelChange, Occasion, history
-from distbench.analysis.since import Since, since
-from distbench.analysis.text import listed, one_line, short_names
+from distbench.analysis.statistics.change_points import CHANCE, LEAST_POINTS
 from distbench.core.grouping import gathered
+from distbench.core.text import listed, one_line
 from distbench.core.units import count_text, value_text
-from distbench.report.folding import folded
 from distbench.report.history_words import break_text, effect_text, since_sentences, step_sentences, when
-from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
+from distbench.tables.emphasis import OF_WORDS, Paint, unpainted
+from distbench.tables.line_wrapping import folded
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOST_TOLD = 10
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from distbench.analysis.change_points import LEAST_POINTS
+from distbench.analysis.cumulative_change import Since
 from distbench.analysis.history import Break, CaseHistory, HistoryPoint, LevelChange
-from distbench.analysis.since import Since
-from distbench.analysis.text import listed, one_line
+from distbench.analysis.statistics.change_points import LEAST_POINTS
+from distbench.core.text import listed, one_line
 from distbench.core.units import count_text, value_text
 
 _LARGEST_TOLD = 1000.0

@@ -19,9 +19,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from distbench.analysis.text import plain, shorten
-from distbench.report.markup import PERFETTO
+from distbench.core.text import plain, shorten
 from distbench.report.view import Chapter
+from distbench.tables.markdown_text import PERFETTO
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST_TEXT = 20_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.text import shorten
+from distbench.core.text import shorten
 from distbench.report.figures import safe
 
 MOST_ENDS = 16

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distbench.analysis.answer import answer
-from distbench.analysis.headlines import sentences
+from distbench.analysis.case_summary import MEMORY, THROUGHPUT
+from distbench.analysis.key_findings import sentences
 from distbench.analysis.price import PER_BILLION
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import MEMORY, THROUGHPUT
-from distbench.report import html, identity
+from distbench.report import header, html
 from distbench.report.case_table import CaseTable, Column, case_table
-from distbench.report.plane import plane
+from distbench.report.scatter_plot import plane
 from distbench.system.files import write_whole, writing
 
 _MOST_SENTENCES = 20
@@ -40,8 +40,8 @@ def render(run: AnalysedRun) -> str:
     return html.static(
         "lite.html",
         info=run.info,
-        title=identity.title(run),
-        strip=identity.facts(run),
+        title=header.title(run),
+        strip=header.facts(run),
         picker={"answer": answer(run)},
         plane=plane(run),
         table=table,

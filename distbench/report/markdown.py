@@ -5,12 +5,12 @@ Tables and ``<details>`` are what GitHub and GitLab both show.
 
 from __future__ import annotations
 
-from distbench.analysis.answer import answer
-from distbench.analysis.headlines import failures, findings, judgements
+from distbench.analysis.key_findings import failures, findings, judgements
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
 from distbench.report import overview
-from distbench.report.markup import bullets, document, escaped, folded
-from distbench.report.sheet import Sheet
+from distbench.tables.markdown_text import bullets, document, escaped, folded
+from distbench.tables.table import Sheet
 
 
 def page(run: AnalysedRun) -> str:

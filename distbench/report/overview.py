@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from distbench.analysis.case_names import parts
+from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.choice import Candidate, Wish, choose
 from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
-from distbench.analysis.text import one_line, parts
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.core.units import number_text
 from distbench.record import NOT_LAUNCHED, Status
-from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.tone import Tone
 from distbench.report.view import CASE, case_cells, measured_cell, rate_cell
+from distbench.tables.emphasis import Tone
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "

@@ -7,21 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from distbench.analysis.headlines import ADVICE, sentences
+from distbench.analysis.case_summary import REFERENCE, CaseSummary
+from distbench.analysis.key_findings import ADVICE, sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment, facts
-from distbench.analysis.summary import REFERENCE, CaseSummary
-from distbench.analysis.text import plain
 from distbench.core.grouping import gathered, grouped
+from distbench.core.text import plain
 from distbench.core.units import ABSENT, value_text
 from distbench.record import Status
-from distbench.report import html, identity
+from distbench.report import header, html
 from distbench.report.case_table import case_table
 from distbench.report.drawer import drawers
 from distbench.report.overview import spread_text
 from distbench.report.page_data import document, picker
-from distbench.report.plane import plane
-from distbench.report.stored_answer import StoredAnswer
+from distbench.report.scatter_plot import plane
+from distbench.report.stored_recommendation import StoredAnswer
 from distbench.report.view import chapters
 from distbench.system.files import write_whole, writing
 
@@ -64,8 +64,8 @@ def render(run: AnalysedRun) -> str:
         blocks={"picker-data": offered["data"], "case-data": document(run.info, cases, columns)},
         cell=_cell,
         info=run.info,
-        title=identity.title(run),
-        strip=identity.facts(run),
+        title=header.title(run),
+        strip=header.facts(run),
         plane=plane(run),
         cases=cases,
         table=case_table(run),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distbench.analysis.answer import answer
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.choice import GOALS, MARGIN, SAME_MEMORY, WITHIN, Candidate, Wish, settle
-from distbench.analysis.noise import Interval
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import shorten
+from distbench.analysis.statistics.intervals import Interval
+from distbench.core.text import shorten
 from distbench.core.units import bytes_text
-from distbench.record.store import RunInfo
+from distbench.record.run_folder import RunInfo
 
 _GOAL_WORDS = {
     "throughput": "fastest that fits",

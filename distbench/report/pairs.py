@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.case_summary import CaseSummary
 from distbench.report.figures import safe
 
 _UPPER, _LOWER = (0.53, 0.92), (0.0, 0.39)

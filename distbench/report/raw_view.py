@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import one_line
 from distbench.core import registry
 from distbench.core.job import kinds
+from distbench.core.text import one_line
 from distbench.metrics.base import TableSpec
 from distbench.record import Record
-from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
+from distbench.tables.table import Field, Row, Sheet
 
 _UNDESCRIBED = "Not described by its record."
 _CASE = tuple(replace(each, heading="") for each in CASE)

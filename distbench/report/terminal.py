@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from distbench.analysis.answer import answer
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.choice import Wish, choose
-from distbench.analysis.headlines import failures, findings, judgements
+from distbench.analysis.key_findings import failures, findings, judgements
 from distbench.analysis.parity import Footnotes
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import shorten
+from distbench.core.text import shorten
 from distbench.record import Status
 from distbench.report import overview
-from distbench.report.folding import folded
-from distbench.report.tone import Paint, unpainted
 from distbench.report.view import views
+from distbench.tables.emphasis import Paint, unpainted
+from distbench.tables.line_wrapping import folded
 
 _MOST_LOGS = 10
 

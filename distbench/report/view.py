@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.core import registry
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 if TYPE_CHECKING:
     # the registry reads this file to list views, which needs none of these
+    from distbench.analysis.case_summary import CaseSummary
     from distbench.analysis.run import AnalysedRun
-    from distbench.analysis.summary import CaseSummary
     from distbench.core.case import Case
     from distbench.report.figures import Chart
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core.errors import InfrastructureError, UsageError
-from distbench.record.store import write_json
+from distbench.record.run_folder import write_json
 from distbench.system.temporary import temporary_folder
 
 

@@ -12,9 +12,9 @@ from distbench.core.job import kind_of
 from distbench.ipc.trial_files import TrialFile
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
-from distbench.plan.deadlines import limits_of
 from distbench.plan.environments import place_of
-from distbench.record.store import RUN_FILE, Run, resume_command
+from distbench.plan.time_limits import limits_of
+from distbench.record.run_folder import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite

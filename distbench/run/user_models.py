@@ -14,7 +14,7 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import Case, Choice
 from distbench.core.units import duration_text
-from distbench.record.store import write_json
+from distbench.record.run_folder import write_json
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import is_installed
 from distbench.system.processes import ending

@@ -7,10 +7,10 @@ from typing import Any
 from distbench.core.case import MOST_RANKS, Choice
 from distbench.core.errors import did_you_mean
 from distbench.suite.cells import Axis, Origins, Part, in_order, located, select
-from distbench.suite.checking import Finding, is_axis
-from distbench.suite.plugins import axes_of, named, spread
-from distbench.suite.reading import KeyPath
+from distbench.suite.plugin_options import axes_of, named, spread
+from distbench.suite.sections import Finding, is_axis
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Raw, WorkChecker, normal
+from distbench.suite.yaml_reader import KeyPath
 
 
 class AxisReader:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from distbench.core.bounds import Bound
 from distbench.core.case import Batch
 from distbench.core.units import multiples_text
-from distbench.suite.checking import Finding
+from distbench.suite.sections import Finding
 
 _Count = Annotated[int, Bound(1)]
 

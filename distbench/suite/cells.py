@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distbench.suite.checking import Finding
-from distbench.suite.plugins import Plugin
-from distbench.suite.reading import KeyPath
+from distbench.suite.plugin_options import Plugin
+from distbench.suite.sections import Finding
 from distbench.suite.work import Raw, assign
+from distbench.suite.yaml_reader import KeyPath
 
 Origins = Mapping[tuple[str, ...], KeyPath]
 """Path in the work -> place of the value in the suite."""

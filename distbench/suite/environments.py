@@ -10,9 +10,9 @@ from typing import Any
 from distbench.core.case import CURRENT
 from distbench.core.errors import did_you_mean
 from distbench.suite.cells import Axis, Part
-from distbench.suite.checking import Finding
-from distbench.suite.reading import KeyPath
+from distbench.suite.sections import Finding
 from distbench.suite.work import Raw
+from distbench.suite.yaml_reader import KeyPath
 
 KEY, FIELD = "environments", "environment"
 """The mapping of names, and the field of a case that has one of them."""

@@ -10,8 +10,8 @@ from distbench.core import registry
 from distbench.core.bounds import Bound, Positive
 from distbench.core.job import MEASURE
 from distbench.core.units import parse_fraction
-from distbench.suite.checking import Finding, check
-from distbench.suite.reading import KeyPath
+from distbench.suite.sections import Finding, check
+from distbench.suite.yaml_reader import KeyPath
 
 Demand = Literal["required", "ignored"]
 MOST_PAIRS = 1000

@@ -14,9 +14,9 @@ from distbench.core.case import MOST_RANKS, Deadlines
 from distbench.core.errors import UsageError
 from distbench.core.job import kinds
 from distbench.suite import gate, mesh_option
-from distbench.suite.checking import defaults, field_names, field_schema, has_defaults, keys_of, takes_lists
 from distbench.suite.cost import Cost
-from distbench.suite.schema import Top
+from distbench.suite.parser import Top
+from distbench.suite.sections import defaults, field_names, field_schema, has_defaults, keys_of, takes_lists
 from distbench.suite.work import PLUGIN_ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Scalars
 
 Schema = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.meshes import NAMES
-from distbench.suite.checking import Finding, keys_of
+from distbench.suite.sections import Finding, keys_of
 
 OPTION = "mesh"
 

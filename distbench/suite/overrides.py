@@ -8,10 +8,10 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.errors import Mistake, SuiteError, did_you_mean
-from distbench.suite.checking import Finding
-from distbench.suite.plugins import named
-from distbench.suite.reading import KeyPath, Places, key_text, parse_value
+from distbench.suite.plugin_options import named
+from distbench.suite.sections import Finding
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, normal
+from distbench.suite.yaml_reader import KeyPath, Places, key_text, parse_value
 
 
 @dataclass(frozen=True)

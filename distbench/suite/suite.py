@@ -15,14 +15,14 @@ from distbench.core.job import MEASURE, kind_of, kinds
 from distbench.suite import environments
 from distbench.suite import overrides as overriding
 from distbench.suite.cells import Axis, Part, StrategyChoice
-from distbench.suite.checking import Finding, to_plain
 from distbench.suite.cost import Cost
 from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
-from distbench.suite.reading import Places, parse, read_text
-from distbench.suite.schema import Reader
-from distbench.suite.unread import unread
+from distbench.suite.parser import Reader
+from distbench.suite.sections import Finding, to_plain
+from distbench.suite.unused_keys import unread
 from distbench.suite.work import Raw, with_default_work
+from distbench.suite.yaml_reader import Places, parse, read_text
 
 
 @dataclass(frozen=True)

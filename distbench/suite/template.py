@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from distbench.core import registry
 from distbench.core.errors import did_you_mean
-from distbench.suite.checking import field_schema
+from distbench.suite.sections import field_schema
 
 Goal = Literal["throughput", "memory", "scaling", "gate"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

@@ -11,8 +11,8 @@ from distbench.core import lr_schedule
 from distbench.core.bounds import Bound, Name
 from distbench.core.case import CURRENT, Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
-from distbench.suite.checking import Finding, check, defaults
-from distbench.suite.plugins import Plugin, Plugins, named, with_defaults
+from distbench.suite.plugin_options import Plugin, Plugins, named, with_defaults
+from distbench.suite.sections import Finding, check, defaults
 
 Raw = dict[str, Any]
 

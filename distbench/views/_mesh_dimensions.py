@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.mesh_dimensions import OverDimension, over_dimensions
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.report.axes import Rows
 from distbench.report.figures import Chart, Shown, bars, drawn
 from distbench.report.palette import dimension
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MIB = 2**20
 _FIELDS = (

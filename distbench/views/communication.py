@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.attained import Alone, Attained
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.collectives import KIND, Result, results
 from distbench.analysis.communication import (
     Bandwidth,
@@ -17,19 +17,19 @@ from distbench.analysis.communication import (
     traffic,
     volume,
 )
+from distbench.analysis.link_utilization import Alone, Attained
 from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.core.units import bytes_text
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import Record, of_kind
 from distbench.report.axes import Rows, byte_ticks, log_ticks
 from distbench.report.figures import GREY, Chart, Shown, Style, bars, drawn, hover, scatter
 from distbench.report.palette import COMMUNICATION, collective
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 from distbench.views import _mesh_dimensions
 
 _MIB = 2**20

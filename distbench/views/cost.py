@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, ranked
 from distbench.analysis.price import HOURS, PER_BILLION, WHOLE, cost_of
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import THROUGHPUT, CaseSummary, ranked
 from distbench.core.units import number_text
 from distbench.report.overview import spread_text
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, rate_cell
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 
 class CostView(View):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.core.grouping import gathered
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 
 _MOSTLY = 0.5
 """Part of a step from which on the disk decides its length."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from distbench.analysis.curves import progress
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.training_curves import progress
 from distbench.report.figures import Chart, Shown, Style, drawn, scatter
 from distbench.report.labels import End, end_labels, with_room
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOST_POINTS = 200
 _PLOT = 330

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distbench.analysis.case_summary import MEMORY, CaseSummary
 from distbench.analysis.memory import TOLERANCE, Held, device_memory, held
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
-from distbench.analysis.summary import MEMORY, CaseSummary
-from distbench.analysis.text import listed
 from distbench.core.case import MODEL_STATES
 from distbench.core.grouping import gathered
+from distbench.core.text import listed
 from distbench.core.units import bytes_text, parse_bytes
-from distbench.report import memory_steps, palette
+from distbench.report import memory_chart, palette
 from distbench.report.axes import Rows
 from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
 from distbench.report.pairs import opposites, paired
-from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.engine import MEMORY_KINDS
+from distbench.tables.table import Field, Row, Sheet
 
 _MIB = 2**20
 _CAPTION = (
@@ -119,7 +119,7 @@ def _steps(shown: Shown[Held]) -> Iterator[Chart]:
     made = [
         (row, choice)
         for row, name, rank in shown.items
-        if (choice := memory_steps.choice(row.case.id, name, rank, _PARTS, device_memory(row.detail)))
+        if (choice := memory_chart.choice(row.case.id, name, rank, _PARTS, device_memory(row.detail)))
     ]
     if not made:
         return

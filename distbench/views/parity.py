@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distbench.analysis.case_names import short_names
 from distbench.analysis.parity import Difference, PeerGroup
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import listed, one_line, short_names
 from distbench.core.grouping import gathered
+from distbench.core.text import listed, one_line
 from distbench.record import Record
-from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
 from distbench.report.view import View
 from distbench.strategies.description import REMARKS
+from distbench.tables.table import Cell, Cells, Field, Row, Sheet
 
 _KINDS = {
     "work": "Changes the work",

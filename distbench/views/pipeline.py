@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.pipeline import Stage, Waiting, passes, waiting
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.core.units import number_text
-from distbench.report import boxes
+from distbench.report import pipeline_chart
 from distbench.report.figures import Chart, Shown
 from distbench.report.pairs import opposites
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 
 _UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
 
@@ -65,11 +65,11 @@ class PipelineView(View):
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         drawn = {row.case.id: found for row in run.cases if row.detail and (found := passes(row.detail))}
-        largest = max(map(len, drawn.values()), default=boxes.MOST)
-        shown = Shown.of(run, lambda row: drawn.get(row.case.id), max(1, boxes.MOST // largest))
-        if not shown.items or largest > boxes.MOST:
+        largest = max(map(len, drawn.values()), default=pipeline_chart.MOST)
+        shown = Shown.of(run, lambda row: drawn.get(row.case.id), max(1, pipeline_chart.MOST // largest))
+        if not shown.items or largest > pipeline_chart.MOST:
             return
-        cases = [boxes.Lanes(row.case.id, name, found) for row, name, found in shown.items]
+        cases = [pipeline_chart.Lanes(row.case.id, name, found) for row, name, found in shown.items]
         yield Chart(
             "pipeline-schedule",
             "The schedule as it ran",
@@ -79,9 +79,9 @@ class PipelineView(View):
             "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
             "nodes are not "
             f"compared.{shown.left_out}",
-            boxes.figure(cases, opposites([row for row, *_ in shown.items])),
+            pipeline_chart.figure(cases, opposites([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
-            height=boxes.height(cases),
+            height=pipeline_chart.height(cases),
         )
 
     def sheet(self, run: AnalysedRun) -> Sheet:

@@ -12,8 +12,8 @@ from distbench.core.grouping import grouped
 from distbench.record import Record
 from distbench.report.figures import GREY, Chart, drawn, safe
 from distbench.report.palette import SEQUENCE
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOST = 4
 _MOST_COLUMNS = 12

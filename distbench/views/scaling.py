@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.border import DEFINITION, Border, border, nodes_of, sentence
+from distbench.analysis.node_efficiency import DEFINITION, Border, border, nodes_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import DEFINITIONS, Budget, Kind, Scaling, ScalingPoint, budget
 from distbench.core.units import count_text, number_text
 from distbench.report.figures import GREY, MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
 from distbench.report.labels import End, end_labels, with_room
 from distbench.report.palette import EFFICIENCY
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import View
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 
 _PLOT = 330
 """CSS pixels of the upright axis, about."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.decision import Branch, branches, sentence
+from distbench.analysis.case_summary import COMMUNICATION, REFERENCE, THROUGHPUT, CaseSummary
+from distbench.analysis.decision_tree import Branch, branches, sentence
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import COMMUNICATION, REFERENCE, THROUGHPUT, CaseSummary
-from distbench.analysis.text import one_line
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.core.units import bytes_text, count_text, percent_text
 from distbench.report.figures import Style
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.cards import card_of
 from distbench.strategies.description import TAKE_IT, Card, Claim
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOVED, _KEPT = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"

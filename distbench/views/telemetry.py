@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.core.units import number_text
-from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell, rate_cell
+from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
 
 _MOST_REASONS = 3
 _ENERGY = "energy_per_token"

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.candidates import fronts
+from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Wish, choose
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
-from distbench.analysis.text import listed
 from distbench.core.grouping import grouped
+from distbench.core.text import listed
 from distbench.core.units import count_text, number_text
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
 from distbench.report.labels import beside_marks
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, rate_cell
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _MOST_FRONTS = 6
 _MOST_FACETS = 4

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
 from distbench.core.grouping import gathered
 from distbench.core.units import duration_text
 from distbench.report.axes import Rows
 from distbench.report.figures import Chart, Shown, bars, drawn
 from distbench.report.palette import PARTS
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _RATIO = "{:.2f}".format
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Gap, RankStep, rank_steps
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line
+from distbench.core.text import one_line
 from distbench.core.units import duration_text, number_text
-from distbench.record.store import Run
-from distbench.report import figures, swimlanes
+from distbench.record.run_folder import Run
+from distbench.report import figures, timeline_chart
 from distbench.report.figures import Chart
-from distbench.report.markup import PERFETTO
 from distbench.report.pairs import opposites
-from distbench.report.sheet import Cell, Field, Row, Sheet, Value
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.markdown_text import PERFETTO
+from distbench.tables.table import Cell, Field, Row, Sheet, Value
 
 _MOST_GAPS = 8
 _LEAST_GAP = 0.01
@@ -74,7 +74,7 @@ class TimelineView(View):
         shown = figures.Shown.of(run, lambda row: rank_steps(row.detail) or None)
         if not shown.items:
             return
-        cases = [swimlanes.Lanes(row.case.id, name, steps) for row, name, steps in shown.items]
+        cases = [timeline_chart.Lanes(row.case.id, name, steps) for row, name, steps in shown.items]
         yield Chart(
             "timeline-lanes",
             self.title,
@@ -83,9 +83,9 @@ class TimelineView(View):
             "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
             "its clock; "
             f"clocks of several nodes are not compared. The profiler slows the steps.{shown.left_out}",
-            swimlanes.figure(cases, opposites([row for row, *_ in shown.items])),
+            timeline_chart.figure(cases, opposites([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
-            height=swimlanes.height(cases),
+            height=timeline_chart.height(cases),
         )
 
     def sheet(self, run: AnalysedRun) -> Sheet:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, trials_of
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import THROUGHPUT, CaseSummary, trials_of
 from distbench.core.units import number_text
 from distbench.record import Record
 from distbench.report.figures import GREY, MOST_CASES, Chart, Shown, Style, drawn, hover, scatter
-from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Field, Row, Sheet
 
 _OFFSET = 0.12
 

@@ -22,7 +22,7 @@ import noise_model
 from gate_simulation import Ended, efficiency_alone, ended
 from noise_model import NOISY, QUIET, TYPICAL, Noise
 
-from distbench.analysis.paired import TIMES, Rule, gate_stops, stopped
+from distbench.gate.sequential_test import TIMES, Rule, gate_stops, stopped
 from distbench.suite.gate import Tolerances
 
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}

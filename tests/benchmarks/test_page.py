@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from distbench.analysis.run import AnalysedRun
 from distbench.plan import Planned
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 from distbench.report import lite, page
 
 SAMPLE = Path(__file__).parent.parent.parent / "reports" / "sample"

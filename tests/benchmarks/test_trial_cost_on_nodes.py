@@ -17,7 +17,7 @@ from conftest import MODELS, QUICK, Done
 
 from distbench.jobs.measure import Measuring
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 ROUNDS, TRIALS = 3, 5
 SUITE = QUICK.replace("trials: 1", f"trials: {TRIALS}") + "strategies: [ddp]\n"

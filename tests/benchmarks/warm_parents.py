@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from distbench import plan
-from distbench.analysis.quantiles import chi2_quantile
+from distbench.analysis.statistics.quantiles import chi2_quantile
 from distbench.plan import Task
-from distbench.record.store import Run, RunInfo
+from distbench.record.run_folder import Run, RunInfo
 from distbench.run import Bench, Observer, StopRequest
 from distbench.suite import load
 from distbench.system.machine import machine_facts

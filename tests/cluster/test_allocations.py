@@ -19,7 +19,7 @@ from drills import Drill
 
 from distbench.core.registry import PLUGIN_PATH
 from distbench.record import Record, Status
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 TRIALS = 8
 SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"

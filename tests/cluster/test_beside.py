@@ -15,7 +15,7 @@ from drills import Drill
 from faulted import SUITE, prepared
 
 from distbench.record import Status
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 TRIALS = 6
 

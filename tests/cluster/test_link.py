@@ -8,10 +8,10 @@ import sys
 import pytest
 from bench import Bench
 
-from distbench.analysis.answer import answer
+from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
 from distbench.record import Record
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 SUITE = """
 workload: {mlp: {hidden: 1024, depth: 3}}

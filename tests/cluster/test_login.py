@@ -11,8 +11,8 @@ from bench import Bench, SlurmBench
 from chores import soon
 from conftest import QUICK, Done
 
-from distbench.record.contents import read_record
-from distbench.record.store import Run
+from distbench.record.reading import read_record
+from distbench.record.run_folder import Run
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
 SUITE = f"{QUICK.replace('[2]', '[4]')}strategies: [ddp]\n"

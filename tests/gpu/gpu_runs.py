@@ -23,7 +23,7 @@ from distbench.core import registry
 from distbench.core.case import Choice
 from distbench.core.job import MEASURE
 from distbench.record import Record
-from distbench.record.store import RUN_FILE, Run
+from distbench.record.run_folder import RUN_FILE, Run
 
 DEVICE = "cpu" if REHEARSAL else "cuda"
 

@@ -10,7 +10,7 @@ from gpu_report import Check, Report
 from gpu_runs import PRECISIONS, work
 
 from distbench.record import Record, of_kind
-from distbench.record.store import Run
+from distbench.record.run_folder import Run
 
 HEADS = {"grouped": "kv_heads: 2", "all": "kv_heads: 8"}
 

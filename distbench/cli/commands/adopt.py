@@ -11,16 +11,16 @@ from typing import Annotated
 from distbench.adopt import FORMATS, Adopted
 from distbench.adopt import adopt as translate
 from distbench.adopt.caveats import caveats
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed, one_line
 from distbench.cli import options
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note, say, say_json
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
 from distbench.core.errors import UsageError
-from distbench.record import Record, Status, of_kind, runs
+from distbench.core.text import listed, one_line
+from distbench.record import Record, Status, catalog, of_kind
 from distbench.system.files import write_whole, writing
 
 _SHORTEST_ID = 4
@@ -57,7 +57,7 @@ def adopt(
     if as_json and into is not None:
         raise UsageError("adopt: --json prints the files, and --into DIR writes them; use one of them")
     count = options.parsed("--for-parameters", parameters, _count)
-    stored = runs.find(name, out)
+    stored = catalog.find(name, out)
     run = AnalysedRun.read(stored)
     row = _find(run.cases, wanted)
     _check(row, force=force)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 from typing import Annotated
 
-from distbench.cli.following import follow, going_on
-from distbench.cli.handing import queue_of
+from distbench.cli.follow import follow, going_on
 from distbench.cli.options import REPORTS, Out, Quiet, RunName, flag
 from distbench.cli.output import note
+from distbench.cli.queue_submission import queue_of
 from distbench.core.errors import INTERRUPTED, InfrastructureError, UsageError
-from distbench.record import runs, submitted
-from distbench.record.store import Run
+from distbench.record import catalog, submission
+from distbench.record.run_folder import Run
 from distbench.record.untrusted import untrusted_records
 from distbench.run.control import interruptible
 
@@ -26,7 +26,7 @@ def attach(
 
     Ctrl-C leaves it going on.
     """
-    run = runs.find(name, out)
+    run = catalog.find(name, out)
     if cancel:
         _cancel(run)
     try:
@@ -38,7 +38,7 @@ def attach(
 
 
 def _cancel(run: Run) -> None:
-    handed = submitted.read_job(run.folder)
+    handed = submission.read_job(run.folder)
     if handed is None:
         raise UsageError(f"{run.folder}: no job does it; stop the command that does with Ctrl-C")
     command = queue_of(handed.launcher).cancel_command(handed.job)

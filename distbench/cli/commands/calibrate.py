@@ -9,9 +9,9 @@ import typer
 
 from distbench.cli import options
 from distbench.cli.colour import paint
+from distbench.cli.interruption import ended
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
-from distbench.cli.stopping import ended
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gate import Gate

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Json, Out, RunName, flag
 from distbench.cli.output import columns, note, say, say_json
 from distbench.cli.readers import reads_runs
 from distbench.core.errors import UsageError
+from distbench.core.text import one_line
 from distbench.core.units import count_text
-from distbench.record import runs
-from distbench.record.inspection import Inspection, inspect
+from distbench.record import catalog
+from distbench.record.quarantine import set_aside
 from distbench.record.rebuilding import rebuilt
-from distbench.record.setting_aside import set_aside
-from distbench.record.store import RUN_FILE, Run, resume_command
+from distbench.record.run_folder import RUN_FILE, Run, resume_command
+from distbench.record.verification import Inspection, inspect
 
 _QUIET = ("sound", "unverified")
 """States of files that only ``--json`` lists."""
@@ -37,7 +37,7 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Say which files of a run are sound, and which are not."""
-    run = runs.find(name, out)
+    run = catalog.find(name, out)
     found = inspect(run)
     moved: list[str] = []
     if repair and not found.is_sound:

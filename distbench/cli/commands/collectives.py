@@ -12,17 +12,17 @@ import typer
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import options
 from distbench.cli.colour import paint
-from distbench.cli.finishing import exit_code, reported
-from distbench.cli.forewarning import forewarn
+from distbench.cli.exit_summary import exit_code, reported
+from distbench.cli.interruption import ended, reporting, resumable
 from distbench.cli.options import argument, option
 from distbench.cli.output import width
+from distbench.cli.preflight import forewarn
 from distbench.cli.progress import observer
-from distbench.cli.stopping import ended, reporting, resumable
 from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
 from distbench.plan import machine_of
-from distbench.record.contents import rereading
-from distbench.record.store import resume_command
+from distbench.record.reading import rereading
+from distbench.record.run_folder import resume_command
 from distbench.report.view import views
 from distbench.run import Execution, unwarned
 from distbench.suite import Overrides, Suite, load, of_text

@@ -9,23 +9,23 @@ from typing import Annotated
 
 import typer
 
-from distbench.analysis.days import Past
 from distbench.analysis.history import past
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import one_line
+from distbench.analysis.statistics.between_run_variance import Past
 from distbench.cli import options
 from distbench.cli.colour import paint
 from distbench.cli.copies import once
-from distbench.cli.occasions import readable
+from distbench.cli.history_inputs import readable
+from distbench.cli.interruption import ended, resumable
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
-from distbench.cli.stopping import ended, resumable
 from distbench.core.errors import UsageError
-from distbench.record import runs
-from distbench.record.store import Run, resume_command
+from distbench.core.text import one_line
+from distbench.record import catalog
+from distbench.record.run_folder import Run, resume_command
 from distbench.report import comparison_view
 from distbench.run import Execution
 from distbench.suite import load
@@ -52,7 +52,7 @@ def compare(
     options.check_forms("compare", md=markdown, json=as_json)
     if len(names) < 2:
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
-    first = runs.find(names[0], out)
+    first = catalog.find(names[0], out)
     later: list[Run] = []
     for name in names[1:]:
         found = _found_or_run(name, out, context.obj, quiet=quiet)
@@ -104,7 +104,7 @@ def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Pa
 def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
     """How much the latest other runs in *folders* differ, of the cases that are *compared*."""
     known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
-    stored = {run.folder.resolve(): run for folder in folders for run in runs.inside(folder)}
+    stored = {run.folder.resolve(): run for folder in folders for run in catalog.inside(folder)}
     # names begin with the suite's, so the latest are those that were written last
     latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
     different, _ = once(latest)
@@ -114,7 +114,7 @@ def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
 def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
     """Run that *name* stands for; a suite file is run first. The exit code, if that is stopped."""
     if Path(name).suffix not in (".yaml", ".yml"):
-        return runs.find(name, out)
+        return catalog.find(name, out)
     execution = Execution.start(load(Path(name)), out, command)
     resume = resume_command(execution.run.folder)
     with resumable(resume), observer(quiet=quiet) as watcher:

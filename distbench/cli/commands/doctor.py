@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from distbench.cli import options
-from distbench.cli.errands import elsewhere
+from distbench.cli.job_commands import elsewhere
 from distbench.cli.output import note, say, say_json, wrapped
 from distbench.core import registry
 from distbench.core.units import count_text

@@ -9,15 +9,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis.curves import curves_of
-from distbench.analysis.text import one_line
+from distbench.analysis.training_curves import curves_of
 from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed
 from distbench.core.errors import UsageError
-from distbench.record import runs
-from distbench.record.store import Run
+from distbench.core.text import one_line
+from distbench.record import catalog
+from distbench.record.run_folder import Run
 from distbench.run.export import send
 from distbench.system.files import slug
 from distbench.system.machine import install_hint
@@ -50,14 +50,14 @@ def export(
 ) -> int:
     """Export a run's curves or times to another tool."""
     check_word("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
-    run = runs.find(name, out)
+    run = catalog.find(name, out)
     return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
 
 
 def _export_times(run: Run, into: Path | None) -> int:
     if not _installed(_BENCHMARKS):
         raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
-    from distbench.report.benchmarks import refused, save
+    from distbench.report.benchmark_export import refused, save
 
     read = analysed(run)
     reasons = [(row, refused(row)) for row in read.cases]

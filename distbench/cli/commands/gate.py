@@ -14,10 +14,10 @@ import typer
 from distbench.cli import options
 from distbench.cli.colour import paint
 from distbench.cli.gate_stored import gate_stored
+from distbench.cli.interruption import ended, resumable
 from distbench.cli.options import flag, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
-from distbench.cli.stopping import ended, resumable
 from distbench.core.errors import UsageError
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, moved
@@ -26,7 +26,7 @@ from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
 from distbench.gate.verdicts import Result
 from distbench.launchers.base import Place
-from distbench.record import runs
+from distbench.record import catalog
 from distbench.run import unwarned
 from distbench.suite import Overrides, Suite, load
 from distbench.system.files import write_whole, writing
@@ -96,7 +96,7 @@ def gate(
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )
     is_changed, resume_with = bool(before.changes or env), ""
-    if stored := runs.find_stored(baseline, out):
+    if stored := catalog.find_stored(baseline, out):
         _check_meant(baseline, stored.folder)
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
         _check_since(since, is_alone=True)

@@ -10,20 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis import change_points
+from distbench.analysis.case_summary import THROUGHPUT
 from distbench.analysis.history import LEAST, Occasion, metrics
-from distbench.analysis.summary import THROUGHPUT
-from distbench.analysis.text import listed, one_line
+from distbench.analysis.statistics import change_points
 from distbench.cli.colour import paint
 from distbench.cli.copies import once
-from distbench.cli.occasions import occasions as read
+from distbench.cli.history_inputs import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
 from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.text import listed, one_line
 from distbench.core.units import parse_fraction
-from distbench.record import runs
+from distbench.record import catalog
 from distbench.report import history_page
 from distbench.report.history_view import History, text, to_json
 from distbench.system.temporary import temporary_folder
@@ -124,7 +124,7 @@ def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
     occasions: list[Occasion] = []
     skipped: list[str] = []
     # a bucket may hold copies of local runs; one run is one point
-    found, lines = once({run.folder: run for place in places for run in runs.below(place)}.values())
+    found, lines = once({run.folder: run for place in places for run in catalog.below(place)}.values())
     for line in lines:
         note(f"distbench: warning: {_as_called(line, places)}")
     for run, occasion in zip(found, read(found), strict=True):

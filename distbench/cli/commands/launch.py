@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from distbench.cli import handing, options
+from distbench.cli import options, queue_submission
 from distbench.cli.options import flag
 from distbench.cli.output import say
 from distbench.core.errors import UsageError
@@ -27,8 +27,8 @@ def launch(
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
-    overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
+    overrides = queue_submission.override_arguments(set_, only, world_sizes, device, check=check)
     arguments = ["run", str(suite), "--out", str(out), *overrides]
-    submission = handing.submission_of(loaded, arguments, nodes, overrides)
-    say((submission.text if only_print else handing.hand_over(submission)).rstrip("\n"))
+    submission = queue_submission.submission_of(loaded, arguments, nodes, overrides)
+    say((submission.text if only_print else queue_submission.hand_over(submission)).rstrip("\n"))
     return 0

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Annotated
 
-from distbench.analysis import answer, choice
+from distbench.analysis import choice, recommendation
 from distbench.cli.colour import paint
 from distbench.cli.options import REPORTS, Json, Out, Price, RunName, check_word, option, parsed
 from distbench.cli.output import say, say_json, width, wrapped
@@ -14,7 +14,7 @@ from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json, priced
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import parse_bytes, parse_fraction
-from distbench.record import runs
+from distbench.record import catalog
 from distbench.report import choice_view
 
 
@@ -58,7 +58,7 @@ def pick(
     budget = parsed("--memory", memory, parse_bytes)
     slower = parsed("--within", within, parse_fraction)
     behind = parsed("--margin", margin, parse_fraction)
-    run = priced(analysed(runs.find(name, out)), price)
+    run = priced(analysed(catalog.find(name, out)), price)
     every = run.candidates
     wish = choice.Wish(
         goal=goal,  # type: ignore[arg-type]  # checked above
@@ -78,7 +78,7 @@ def pick(
             raise UsageError(
                 f"--avoid = {glob!r}: matches no strategy of this run; {did_you_mean(glob, labels)}"
             )
-    chosen, explanation = choice.choose(every, wish), answer.answer(run, wish)
+    chosen, explanation = choice.choose(every, wish), recommendation.answer(run, wish)
     if as_json:
         said = choice_view.to_json(explanation, chosen, choice.turns(every, chosen))
         say_json({**said, "damaged": damage_json(run)})

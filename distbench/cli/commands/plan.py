@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from distbench.cli import handing, options
-from distbench.cli.estimating import short_trials
-from distbench.cli.expecting import Expected
+from distbench.cli import options, queue_submission
+from distbench.cli.interruption import ended
 from distbench.cli.options import flag
 from distbench.cli.output import columns, say, say_json, wrapped
 from distbench.cli.own_models import constructed_models
-from distbench.cli.stopping import ended
-from distbench.cli.unforeseen import later, later_texts
+from distbench.cli.plan_caveats import later, later_texts
+from distbench.cli.short_trials import short_trials
+from distbench.cli.time_estimate import Expected
 from distbench.core import registry
 from distbench.core.case import Case, Limits
 from distbench.core.errors import SuiteError, UsageError
@@ -27,8 +27,8 @@ from distbench.core.grouping import grouped
 from distbench.core.job import MEASURE, kind_of
 from distbench.core.units import ABSENT, count_text, duration_text
 from distbench.plan import Plan, Planned, machine_of, make, refusing
-from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.environments import with_environments
+from distbench.plan.time_limits import limits_of_all, prepare_limit
 from distbench.run import launch_for
 from distbench.run.user_models import user_models
 from distbench.suite import Suite, load
@@ -71,7 +71,7 @@ def plan(
         raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
     if on:
-        overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
+        overrides = queue_submission.override_arguments(set_, only, world_sizes, device, check=check)
         _show_submission(loaded, out / _RUN, nodes, overrides, as_json=as_json)
         return 0
     machine = with_environments(loaded, machine_of(loaded))
@@ -187,14 +187,15 @@ def _show_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: list[str], *, as_json: bool
 ) -> None:
     """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
-    submission = handing.resuming(suite, folder.resolve(), nodes, overrides=overrides)
+    submission = queue_submission.resuming(suite, folder.resolve(), nodes, overrides=overrides)
     if as_json:
         say_json({"suite": suite.resolved(), "submission": dataclasses.asdict(submission)})
         return
     say(
         f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
         "cases depend on their devices: distbench plan there shows them\n\n"
-        f"what is handed over ({_RUN} stands for the run's folder):\n\n{handing.shell_text(submission)}"
+        f"what is handed over ({_RUN} stands for the run's folder):\n\n"
+        f"{queue_submission.shell_text(submission)}"
     )
 
 

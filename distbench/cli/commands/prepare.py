@@ -10,8 +10,8 @@ from distbench.cli.options import Device, Only, Quiet, Set, Suite, WorldSizes, o
 from distbench.cli.output import complain, note
 from distbench.cli.progress import observer
 from distbench.core.units import count_text, duration_text
-from distbench.record.store import new_run_id
-from distbench.run.prepare import prepare as build
+from distbench.record.run_folder import new_run_id
+from distbench.run.builds import prepare as build
 from distbench.suite import Suite as Loaded
 from distbench.suite import load
 from distbench.system.machine import Machine, cache_folder

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-from distbench.cli.answers import FORMATS
 from distbench.cli.copies import once
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag, option
 from distbench.cli.output import note, say, say_json, wrapped
+from distbench.cli.query_output import FORMATS
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import warn_of
 from distbench.core.errors import UsageError
 from distbench.query import Database
-from distbench.record import runs
-from distbench.record.store import Run
+from distbench.record import catalog
+from distbench.record.run_folder import Run
 
 _UNSET = "table"
 """Format without ``--format``."""
@@ -55,7 +55,7 @@ def query(
 
 def _print_tables(names: Sequence[str], out: Path, format_: str) -> int:
     """Print the tables and their columns, including those of single runs."""
-    tables = Database(_runs(names, out) if names else runs.inside(out)).tables()
+    tables = Database(_runs(names, out) if names else catalog.inside(out)).tables()
     if format_ == "json":
         say_json([dataclasses.asdict(table) for table in tables])
         return 0
@@ -79,7 +79,7 @@ def _ended_at_once() -> Iterator[None]:
 
 
 def _runs(names: Sequence[str], out: Path) -> list[Run]:
-    chosen = [runs.find(name, out) for name in names] if names else runs.inside(out)
+    chosen = [catalog.find(name, out) for name in names] if names else catalog.inside(out)
     if not chosen:
         raise UsageError(f"no runs in {out}; start one with distbench run SUITE, or name a run's folder")
     # a run named twice counts once, and so does one that was copied

@@ -11,7 +11,7 @@ from distbench.cli.output import say
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, priced
 from distbench.core.errors import UsageError
-from distbench.record import runs
+from distbench.record import catalog
 from distbench.report import lite as lite_page
 from distbench.report import page
 
@@ -30,13 +30,13 @@ def report(
     """Re-render a run's report."""
     if lite and png:
         raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
-    run = runs.find(name, out)
+    run = catalog.find(name, out)
     file = (lite_page if lite else page).write(run.folder, priced(analysed(run), price))
     say(str(file))
     if png:
-        from distbench.report import pictures
+        from distbench.report import chart_images
 
-        for picture in pictures.write(file, png):
+        for picture in chart_images.write(file, png):
             say(str(picture))
     if open_:
         webbrowser.open(file.resolve().as_uri())

@@ -13,21 +13,21 @@ import typer
 
 from distbench import plan
 from distbench.analysis.run import AnalysedRun
-from distbench.cli import handing, options
-from distbench.cli.finishing import exit_code, reported
-from distbench.cli.following import follow, going_on
-from distbench.cli.forewarning import Neighbours, forewarn
+from distbench.cli import options, queue_submission
+from distbench.cli.exit_summary import exit_code, reported
+from distbench.cli.extra_rounds import Settling, looks_at
+from distbench.cli.follow import follow, going_on
+from distbench.cli.interruption import ended, reporting, resumable
+from distbench.cli.noisy_repeats import Repeating, first_of
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note
+from distbench.cli.preflight import Neighbours, forewarn
 from distbench.cli.progress import observer
-from distbench.cli.repeating import Repeating, first_of
-from distbench.cli.settling import Settling, looks_at
-from distbench.cli.stopping import ended, reporting, resumable
 from distbench.core.errors import INTERRUPTED, FormatError, RecordError, UsageError
-from distbench.record import runs, submitted
-from distbench.record.contents import rereading
+from distbench.record import catalog, submission
 from distbench.record.progress import Journal
-from distbench.record.store import RUN_FILE, Run, RunInfo, resume_command
+from distbench.record.reading import rereading
+from distbench.record.run_folder import RUN_FILE, Run, RunInfo, resume_command
 from distbench.run import Execution, unwarned
 from distbench.run.control import interruptible
 from distbench.suite import Overrides, Suite, load
@@ -180,11 +180,11 @@ def _elsewhere(
     if not on:
         raise UsageError("--nodes and --detach go with --on, such as --on slurm")
     if resume:
-        return handing.resume(runs.find(resume, out), on, nodes, changed.set, flags)
+        return queue_submission.resume(catalog.find(resume, out), on, nodes, changed.set, flags)
     if suite is None:
         raise UsageError("run: missing SUITE; use distbench run SUITE --on SLURM --nodes N")
     loaded = load(suite, dataclasses.replace(changed, on=on))
-    return handing.begin(loaded, out, nodes, changed, command, flags)
+    return queue_submission.begin(loaded, out, nodes, changed, command, flags)
 
 
 def _followed(run: Run, *, detach: bool, quiet: bool) -> int:
@@ -206,8 +206,8 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
     Args:
         added: The equivalence check that the run was started without.
     """
-    run = runs.find(name, out)
-    if not (run.folder / RUN_FILE).exists() and (request := submitted.read_request(run.folder)):
+    run = catalog.find(name, out)
+    if not (run.folder / RUN_FILE).exists() and (request := submission.read_request(run.folder)):
         return Execution.requested(run.folder, request)
     info = _info(run)
     if added and info.suite.get("check"):

@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis.text import listed, one_line
 from distbench.cli.options import REPORTS, Json, argument
 from distbench.cli.output import say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.core.errors import DistbenchError, UsageError
 from distbench.core.job import kinds
+from distbench.core.text import listed, one_line
 from distbench.core.units import count_text
-from distbench.record import runs as stored
-from distbench.record.store import Run
+from distbench.record import catalog as stored
+from distbench.record.run_folder import Run
 from distbench.record.untrusted import untrusted_records
-from distbench.report import stored_answer
-from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
+from distbench.report import stored_recommendation
+from distbench.tables.table import Cell, Cells, Field, Row, Sheet
 
 _CAPTION = (
     "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
@@ -74,7 +74,7 @@ def _row(run: Run, folder: Path) -> Row:
     try:
         with untrusted_records(str(run.folder)):
             info, found = run.info(), run.trials()
-            answer, missing = stored_answer.read(run.folder, found)
+            answer, missing = stored_recommendation.read(run.folder, found)
     except DistbenchError as error:
         return Row(
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}

@@ -21,12 +21,12 @@ from distbench.cli.options import (
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json, priced
-from distbench.record import runs
-from distbench.record.store import resume_command
+from distbench.record import catalog
+from distbench.record.run_folder import resume_command
 from distbench.report import markdown, overview, terminal
 from distbench.report.markdown import of_view
 from distbench.report.raw_view import raw_sheet, raw_tables
-from distbench.report.run_json import run_json
+from distbench.report.run_export import run_json
 from distbench.report.terminal import footnote_lines
 from distbench.report.view import views
 
@@ -44,7 +44,7 @@ def show(
     """Show a run's results."""
     check_forms("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
-    stored = runs.find(name, out)
+    stored = catalog.find(name, out)
     run = priced(analysed(stored), price)
     if view:
         check_word("--view", view, list(dict.fromkeys([*views(), *raw_tables(run)])))
@@ -52,7 +52,7 @@ def show(
     else:
         print_run(run, form)
     # the arms of a gate are resumed together
-    if run.info.state == "interrupted" and not runs.is_arm(stored):
+    if run.info.state == "interrupted" and not catalog.is_arm(stored):
         note(f"interrupted; resume with: {resume_command(stored.folder)}")
     return 0
 

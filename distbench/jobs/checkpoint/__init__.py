@@ -20,7 +20,7 @@ from distbench.strategies.base import SINGLE
 from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
-    from distbench.analysis.verdict import Verdict
+    from distbench.analysis.verdicts import Verdict
     from distbench.record import Record
 
 # before its first step an optimizer has no state that could be lost

@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any
 
 from distbench import optimizers
-from distbench.analysis.text import one_line
-from distbench.analysis.verdict import Gravity, Verdict
+from distbench.analysis.verdicts import Gravity, Verdict
 from distbench.core.case import Case
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.ipc.trial_files import NO_DROPOUT, SKETCH, law_of
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE
 from distbench.record import Record, Row, Status

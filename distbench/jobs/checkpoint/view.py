@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from distbench.analysis.case_names import short_names
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import listed, one_line, short_names
 from distbench.core.grouping import gathered
+from distbench.core.text import listed, one_line
 from distbench.core.units import value_text
 from distbench.jobs.checkpoint.verdict import Continuation, Resumption, continuations
 from distbench.record import Record, Status, of_kind
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _NUMBERS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
 _NOTHING = "This run tried no checkpoints."

@@ -18,14 +18,14 @@ from distbench.data.base import Merit, Source
 from distbench.jobs.base import Kind
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task, reference_of
-from distbench.suite.checking import Finding
+from distbench.suite.sections import Finding
 from distbench.system.files import slug
 from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 if TYPE_CHECKING:
-    from distbench.analysis.curves import CurvePoint
-    from distbench.analysis.verdict import Verdict
+    from distbench.analysis.training_curves import CurvePoint
+    from distbench.analysis.verdicts import Verdict
     from distbench.record import Record
 
 REFERENCE_RUNS = 2
@@ -178,7 +178,7 @@ class Convergence(Kind):
         return {case_id: convergence.verdict for case_id, convergence in convergences(records).items()}
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
-        from distbench.analysis.curves import CurvePoint
+        from distbench.analysis.training_curves import CurvePoint
 
         merit = f"evaluation/{slug(str(record.job.options_as(ConvergeOptions).merit.get('name', 'value')))}"
         names = {"value": merit} | {key: key for key in ("loss", "grad_norm", "samples", "tokens", "seconds")}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from distbench.analysis.rounds import SINGULAR
-from distbench.analysis.shrinkage import Spreads, spreads, upper
+from distbench.analysis.statistics.block_model import SINGULAR
+from distbench.analysis.statistics.variance_shrinkage import Spreads, spreads, upper
 
 Arms = Mapping[str, Mapping[int, float]]
 """Name of an arm -> seed -> what its training came to."""

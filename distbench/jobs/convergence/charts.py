@@ -10,8 +10,8 @@ from distbench.core.units import number_text
 from distbench.jobs.convergence.trainings import Group, Training
 from distbench.jobs.convergence.verdict import Convergence
 from distbench.report.figures import Chart, Style, drawn, level, scatter
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 T = TypeVar("T")
 

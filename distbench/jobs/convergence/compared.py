@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.chances import fisher, holm
+from distbench.analysis.statistics.probability import fisher, holm
 from distbench.core.grouping import grouped
 from distbench.jobs.convergence import REFERENCE_RUNS
 from distbench.jobs.convergence.arms import Contrast, contrasts

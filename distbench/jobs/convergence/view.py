@@ -6,17 +6,18 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from distbench.analysis.case_names import short_names
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import one_line, short_names
 from distbench.core.grouping import grouped
+from distbench.core.text import one_line
 from distbench.jobs.convergence import charts as convergence_charts
 from distbench.jobs.convergence.compared import P_VALUE
 from distbench.jobs.convergence.large_batch import effects
 from distbench.jobs.convergence.trainings import Group
 from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence
 from distbench.report.figures import Chart, Style
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _NOTHING = "This run trains to no target: its suite has no section converge."
 _MOST_FINDINGS = 10

@@ -24,7 +24,7 @@ from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.analysis.loss_deviation import Expected
-    from distbench.analysis.verdict import Verdict
+    from distbench.analysis.verdicts import Verdict
     from distbench.record import Record
 
 

@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.text import one_line
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.jobs.equivalence.envelope import Sight
 from distbench.jobs.equivalence.values import FAMILIES, Place
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from distbench.analysis.quantiles import chi2_quantile, t_quantile
+from distbench.analysis.statistics.quantiles import chi2_quantile, t_quantile
 from distbench.core.grouping import grouped
 from distbench.jobs.equivalence.values import FAMILIES, Place, Training
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.analysis.text import one_line
+from distbench.core.text import one_line
 from distbench.jobs.equivalence.envelope import EPSILON, Envelope
 from distbench.jobs.equivalence.values import Place, Training
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.verdict import Gravity, Verdict
+from distbench.analysis.verdicts import Gravity, Verdict
 from distbench.core.grouping import grouped
 from distbench.jobs.equivalence import in_fp32
 from distbench.jobs.equivalence.arms import (

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from distbench.analysis.case_names import short_names
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import one_line, short_names
 from distbench.core.grouping import gathered
+from distbench.core.text import one_line
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
@@ -25,8 +26,8 @@ from distbench.jobs.equivalence.arms import (
 )
 from distbench.report.figures import MOST_CASES, Chart, drawn, hover, level, scatter
 from distbench.report.palette import QUANTITIES
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _FAMILIES = {
     "loss": ("loss", "circle"),

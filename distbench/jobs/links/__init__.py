@@ -21,13 +21,13 @@ from distbench.jobs.links.groups import Group
 from distbench.jobs.links.sizes import sizes_of
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
-from distbench.suite.checking import Finding
+from distbench.suite.sections import Finding
 from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
-    from distbench.analysis.verdict import Verdict
+    from distbench.analysis.verdicts import Verdict
     from distbench.record import Record
-    from distbench.report.sheet import Sheet
+    from distbench.tables.table import Sheet
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 

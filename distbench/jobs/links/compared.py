@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.collectives import Key, results
-from distbench.analysis.noise import Interval
+from distbench.analysis.statistics.intervals import Interval
 from distbench.core.units import bytes_text, count_text
 from distbench.record import Record
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _LEAST = 0.01
 """A smaller change of a bandwidth is no news, however many trials show it."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.collectives import Missing, Result, missing, results
-from distbench.analysis.text import listed, one_line
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.grouping import grouped
+from distbench.core.text import listed, one_line
 from distbench.core.units import count_text
 from distbench.record import Record, Status
 

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from distbench.analysis.collectives import KIND, Key, Missing, Result, missing, results
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import listed, one_line
 from distbench.core.grouping import gathered, grouped
+from distbench.core.text import listed, one_line
 from distbench.core.units import bytes_text
 from distbench.record import Status, of_kind
 from distbench.report.figures import SYMBOLS, Chart, drawn, errors, hover, scatter
 from distbench.report.palette import collective
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import View
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 _NOTHING = "This run measured no collectives: its suite has no section collectives."
 _FORMS = {"all_reduce": "in place", "broadcast": "in place"}

@@ -14,12 +14,12 @@ from distbench.metrics.base import Column, Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy
-from distbench.suite.checking import Finding
+from distbench.suite.sections import Finding
 from distbench.system.files import slug
 from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
-    from distbench.analysis.curves import CurvePoint
+    from distbench.analysis.training_curves import CurvePoint
     from distbench.record import Record
 
 
@@ -85,8 +85,8 @@ class Measuring(Kind):
         return timed + counted + profiled + measure.check_steps
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
-        from distbench.analysis.curves import CurvePoint
         from distbench.analysis.losses import losses_of
+        from distbench.analysis.training_curves import CurvePoint
 
         if record.status != "measured":
             return "", ()

@@ -73,7 +73,7 @@ class Sensitive(Kind):
 
     def follow_up(self, section: Sensitivity, cases: Sequence[Case], records: Sequence[Record]) -> list[Task]:
         """Trials of those *cases* that others are called another training for, by what is usual."""
-        from distbench.analysis.verdict import judged_losses
+        from distbench.analysis.verdicts import judged_losses
 
         doubted = {found.reference for found in judged_losses(records).values() if found.is_other}
         return self.moving(section, [case for case in cases if case.id in doubted])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from distbench.analysis.run import AnalysedRun
-from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.tables.table import Field, Row, Sheet
 
 
 class PulseView(View):

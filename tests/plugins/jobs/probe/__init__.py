@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from distbench.analysis.verdict import Verdict
+from distbench.analysis.verdicts import Verdict
 from distbench.core.bounds import Bound
 from distbench.core.case import Case
 from distbench.core.job import Job, Options

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from distbench.analysis.case_names import short_names
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import short_names
 from distbench.record import of_kind
-from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Cell, Field, Row, Sheet
 
 
 class ProbeView(View):

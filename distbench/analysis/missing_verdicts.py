@@ -1,0 +1,29 @@
+"""What was asked to be judged and could not be: silence is no pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.verdicts import INCONCLUSIVE, LOSSES
+from distbench.core.text import one_line
+from distbench.core.units import count_text
+
+
+def unchecked(run: AnalysedRun) -> list[str]:
+    """A sentence for each kind of judgement that was asked for and judged no case, with the commonest reason.
+
+    What was tried and can't tell was judged. The timed losses are judged unasked.
+    """
+    sentences = []
+    for kind in (kind for kind in run.kinds if kind != LOSSES):
+        verdicts = [row.verdicts[kind] for row in run.cases if kind in row.verdicts]
+        if any(verdict.gravity != "unknown" or verdict.word == INCONCLUSIVE for verdict in verdicts):
+            continue
+        ((reason, count),) = Counter(one_line(verdict.sentence) for verdict in verdicts).most_common(1)
+        of = "" if count == len(verdicts) else f" ({count} of them)"
+        cases = count_text(len(verdicts), "case")
+        sentences.append(
+            f"{kind.capitalize()}: asked for, but none of {cases} could be judged: {reason}{of}."
+        )
+    return sentences

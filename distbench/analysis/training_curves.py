@@ -1,0 +1,135 @@
+"""The curves of a run for experiment trackers: a tracker's run for each training or trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
+from distbench.analysis.losses import numbers
+from distbench.core.job import kinds
+from distbench.core.text import one_line, plain, shorten
+from distbench.record import Record
+from distbench.record.untrusted import untrusted_records
+from distbench.system.files import slug
+
+# the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value
+_LONGEST_NAME, _LONGEST_VALUE = 100, 250
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The values of one step."""
+
+    step: int
+    """The first step of a training, or of a trial's warm-up, is 1."""
+    values: dict[str, float]
+    time: float | None = None
+    """Seconds since 1970: start of the training plus its seconds of training so far."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One training to a target of one seed, or one measured trial."""
+
+    kind: str
+    """Folder of its job's records: ``convergence`` or ``trials``."""
+    group: str
+    """The name of the case, fit to be shown."""
+    name: str
+    """The same, with the seed or the number of the trial."""
+    folder: str
+    """A relative path of safe names, unique in a run."""
+    config: dict[str, str | int | float | bool]
+    """What was trained, and how it ended."""
+    points: tuple[CurvePoint, ...]
+
+
+def curves_of(records: Iterable[Record]) -> list[Curves]:
+    """Curves of *records*; those without any are left out, as are those of kinds that are not installed.
+
+    Raises:
+        RecordError: the parts of a record do not fit together.
+    """
+    known = {kind.name: kind for kind in kinds()}
+    shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
+    with untrusted_records("the curves"):
+        made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
+    return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
+
+
+def _curves(record: Record, kind: str, title: str, points: Sequence[CurvePoint]) -> Curves:
+    group = one_line(record.case.name, _LONGEST_NAME) or "unnamed"
+    # trainings of one case differ in their seed, and so in their id
+    of = record.job.options.of or record.case_id
+    return Curves(
+        kind=kind,
+        group=group,
+        name=f"{group} {title}",
+        folder=f"{kind}/{slug(record.case.name)}-{slug(of)}/{slug(title)}",
+        config=_config(record),
+        points=tuple(points),
+    )
+
+
+def _config(record: Record) -> dict[str, str | int | float | bool]:
+    asked, case = record.job.options, record.case.to_json()
+    told: dict[str, Any] = {
+        "case": case.pop("name"),
+        "status": str(record.status),
+        "reason": record.reason or None,
+        "degraded": record.degraded or None,
+        "run": record.run_id,
+        "role": asked.role or None,
+        "target": getattr(asked, "target", None),
+    }
+    return _flat({**told, **case})
+
+
+def _flat(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:
+    """*data* with ``outer.inner`` for keys; an option of a plug-in may be any tree."""
+    found: dict[str, str | int | float | bool] = {}
+    for key, value in data.items():
+        here = (*path, slug(str(key)))
+        if isinstance(value, dict) and len(here) < 3:
+            found |= _flat(value, here)
+        elif isinstance(value, bool | int | float):
+            found[".".join(here)] = value
+        elif value is not None:
+            found[".".join(here)] = shorten(plain(str(value)), _LONGEST_VALUE)
+    return found
+
+
+def progress(row: CaseSummary) -> dict[str, Sequence[float]]:
+    """What had been consumed after each step of ``row.losses``; empty where that is not known.
+
+    ``steps``, ``tokens`` of all ranks together, and ``seconds``, warm-up included: a step takes as long as
+    its slowest rank.
+    """
+    steps, per_step = range(1, len(row.losses) + 1), _tokens(row)
+    seconds = list(accumulate(_seconds(row)))
+    return {
+        "steps": steps,
+        "tokens": [] if per_step is None else [per_step * step for step in steps],
+        "seconds": seconds if len(seconds) == len(steps) else [],
+    }
+
+
+def _tokens(row: CaseSummary) -> float | None:
+    tokens, samples = row.values.get(THROUGHPUT), row.values.get("samples_per_s")
+    if tokens is None or samples is None or samples.value <= 0:
+        return None
+    # both are means over the same trials, so their ratio is the length of a sample, up to rounding
+    return row.case.batch.global_batch_size * round(tokens.value / samples.value, 6)
+
+
+def _seconds(row: CaseSummary) -> list[float]:
+    """Seconds of each step, warm-up first; empty if any is unknown."""
+    if row.detail is None:
+        return []
+    warmup, timed = (row.detail.samples.get(column, []) for column in ("warmup_step_s", "step_s"))
+    steps = [*zip(*warmup, strict=False), *zip(*timed, strict=False)]
+    known = [numbers(step) for step in steps]
+    return [max(step) for step in known] if list(map(len, known)) == list(map(len, steps)) else []

@@ -1,0 +1,242 @@
+"""Handing a run to an engine: what is handed over, and how."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from distbench.cli.output import note
+from distbench.core import registry
+from distbench.core.case import Choice
+from distbench.core.errors import DistbenchError, InfrastructureError, UsageError
+from distbench.launchers.base import Controller, Launcher, Queue, Submission
+from distbench.record import progress
+from distbench.record import submission as submitted
+from distbench.record.run_folder import SUBMITTED, Run, new_run_id, stamp_of, utc_now, write_text
+from distbench.record.submission import Handed, Request
+from distbench.suite import Overrides, Suite, of_text
+from distbench.suite.yaml_reader import read_text
+from distbench.system.files import slug
+
+
+def override_arguments(
+    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool
+) -> list[str]:
+    """Options of ``distbench run`` that override a suite so."""
+    named = {"--world-sizes": [world_sizes], "--device": [device], "--set": set_, "--only": only}
+    given = [word for name, values in named.items() for value in values if value for word in (name, value)]
+    return [*given, *(["--check"] if check else [])]
+
+
+def resuming(
+    suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Submission:
+    """What is handed over for *suite* to begin in *folder*, the whole path, or to be resumed there.
+
+    Args:
+        overrides: Options with which the file of the suite is this one.
+        flags: Further ones of ``distbench run``.
+
+    Raises:
+        UsageError: as of ``submission_of``.
+    """
+    arguments = ["run", "--resume", str(folder), "--quiet", *flags]
+    return submission_of(suite, arguments, nodes, overrides, folder / SUBMITTED)
+
+
+def submission_of(
+    suite: Suite,
+    arguments: Sequence[str],
+    nodes: int | None,
+    overrides: Sequence[str],
+    logs: Path | None = None,
+) -> Submission:
+    """What is handed to the launcher of *suite* for ``distbench`` with *arguments* to run it on *nodes*.
+
+    Args:
+        overrides: Options with which the file of the suite is this one.
+
+    Raises:
+        UsageError: it takes no runs, or not this one.
+    """
+    name = suite.launcher.name
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    nodes = _asked_for(suite, nodes)
+    file = Path(suite.file).name
+    controller = Controller(
+        arguments, nodes, suite.name, logs=logs, file=file, text=suite.text, overrides=overrides
+    )
+    submission = launcher.submission(controller)
+    if submission is None:
+        raise UsageError(
+            f"--on {name}: this launcher takes no runs; start distbench where it can launch them"
+        )
+    return submission
+
+
+def _asked_for(suite: Suite, nodes: int | None) -> int:
+    """Number of nodes to ask the launcher of *suite* for.
+
+    Raises:
+        UsageError: nothing says it.
+    """
+    wanted = registry.make("launchers", suite.launcher).asks_for() if nodes is None else nodes
+    if wanted is None or wanted < 1:
+        given = "is missing" if wanted is None else f"= {wanted}: must be at least 1"
+        raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; it is the number of nodes to ask for")
+    return int(wanted)
+
+
+def hand_over(submission: Submission) -> str:
+    """Hand *submission* to its engine; return what that prints.
+
+    Raises:
+        InfrastructureError: the engine refuses, or its command is not installed.
+    """
+    program = submission.command[0]
+    try:
+        done = subprocess.run(
+            submission.command, input=submission.text, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        advice = "use a login node of the cluster, or --print to take it there"
+        raise InfrastructureError(f"{program}: can't be started: {error.strerror}", advice) from error
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
+        raise InfrastructureError(f"{program} refused: {said}")
+    return done.stdout
+
+
+def accepted(submission: Submission, queue: Queue) -> str:
+    """Hand *submission* over to the engine of *queue*; the name of its job there.
+
+    Raises:
+        InfrastructureError: as of ``hand_over``, or the engine names no job.
+    """
+    printed = hand_over(submission)
+    try:
+        return queue.accepted(printed)
+    except ValueError as error:
+        raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
+
+
+def shell_text(submission: Submission) -> str:
+    """*submission* as a command to be pasted into a shell."""
+    return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
+
+
+_UNFOLLOWED = "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+
+
+def queue_of(launcher: str, remedy: str = _UNFOLLOWED) -> Queue:
+    """Queue of *launcher*, where its jobs can be followed.
+
+    Args:
+        launcher: Name of the launcher.
+        remedy: What is said where it has none.
+
+    Raises:
+        UsageError: it has none.
+    """
+    queue: Queue | None = registry.make("launchers", Choice(launcher)).queue()
+    if queue is None:
+        raise UsageError(f"--on {launcher}: {remedy}")
+    return queue
+
+
+def begin(
+    suite: Suite,
+    out: Path,
+    nodes: int | None,
+    overrides: Overrides,
+    command: Sequence[str],
+    flags: Sequence[str],
+) -> Run:
+    """Hand a new run of *suite* over.
+
+    Args:
+        out: Folder that holds the runs.
+        overrides: Those of the suite, for the job that begins it.
+        command: The command line, to be recorded.
+        flags: Further flags of ``distbench run``.
+
+    Raises:
+        UsageError: it can't be handed over, or no folder can be created.
+        InfrastructureError: the engine refuses; nothing is left of it.
+    """
+    request = Request(
+        run_id=new_run_id(),
+        file=suite.file,
+        command=list(command),
+        set=list(overrides.set),
+        only=list(overrides.only),
+        world_sizes=list(overrides.world_sizes) if overrides.world_sizes is not None else None,
+        device=overrides.device,
+        jobs=list(overrides.jobs),
+    )
+    folder = out.resolve() / f"{slug(suite.name)}-{stamp_of(utc_now())}-{request.run_id}"
+    submission = resuming(suite, folder, nodes, flags=flags)
+    with _made(folder, out):
+        write_text(folder / "suite.yaml", suite.text)
+        submitted.write(folder, request)
+        return _handed(suite, folder, submission, nodes)
+
+
+def resume(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
+    """Hand *run* over to *on* once more, for what is missing.
+
+    Args:
+        settings: Overrides of the launcher's options, as of ``--set``.
+
+    Raises:
+        UsageError: it can't be handed over, or is running.
+        InfrastructureError: the engine refuses.
+    """
+    if others := [each for each in settings if not each.startswith("launcher.")]:
+        raise UsageError(f"--resume --on {on}: only launcher.* can be set anew, not {others[0]}")
+    last = submitted.read_job(run.folder)
+    if last and (job := queue_of(last.launcher).job(last.job)) and job.state != "ended":
+        follow = shlex.quote(str(run.folder))
+        raise UsageError(
+            f"{run.folder}: job {last.job} does it ({job.words}); follow it with: distbench attach {follow}"
+        )
+    request = submitted.read_request(run.folder)
+    asked = request.set if request else []
+    file = run.folder / "suite.yaml"
+    # what else was overridden is of no account to the engine
+    named = request.file if request else str(file)
+    suite = of_text(read_text(file), Overrides([*asked, *settings], on=on), file=named, is_stored=True)
+    folder = run.folder.resolve()
+    submission = resuming(suite, folder, nodes, flags=flags)
+    (folder / SUBMITTED).mkdir(exist_ok=True)
+    return _handed(suite, folder, submission, nodes)
+
+
+@contextmanager
+def _made(folder: Path, out: Path) -> Iterator[None]:
+    """Make the folder of a run; remove it again if nobody begins it."""
+    try:
+        (folder / SUBMITTED).mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
+        ) from error
+    try:
+        yield
+    except DistbenchError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _handed(suite: Suite, folder: Path, submission: Submission, nodes: int | None) -> Run:
+    queue, offset = queue_of(suite.launcher.name), progress.size(folder)
+    job = accepted(submission, queue)
+    submitted.write(folder, Handed(job, suite.launcher.name, _asked_for(suite, nodes), offset))
+    output, _ = queue.logs(job, folder / SUBMITTED)
+    write_text(output.with_suffix(".sh"), submission.text)
+    note(f"handed over to {suite.launcher.name}: job {job}, run {folder}")
+    return Run(folder)

@@ -1,0 +1,131 @@
+"""How far the losses of two arms are apart by step, and what rounding and the spread of trials explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distbench.analysis.rounding_bounds import BETWEEN_ARMS, BLUNT, SEEN, resolved
+from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.record import Record
+
+CHANCE = 1e-3
+"""Chance that the spread of trials alone makes any step of an equal training look different."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The first step at which the losses of two arms differ by more than something explains."""
+
+    step: int
+    """From 1 on, warm-up included."""
+    before: float
+    """Mean loss over the baseline's trials."""
+    after: float
+    distance: float
+    """Difference of the two, as a fraction of the largest loss so far."""
+    explained: float
+    """Largest distance that rounding and the spread of trials explain; infinite if nobody knows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parting:
+    """Mean losses of two arms by step (steps,); distances are fractions of the largest loss so far."""
+
+    before: np.ndarray
+    after: np.ndarray
+    distance: np.ndarray
+    least: np.ndarray
+    """Distance that the spread of trials and the rounding of a single step explain."""
+    usual: np.ndarray
+    """The same with what training usually makes of rounding."""
+    explained: np.ndarray
+    """The same with what this training was seen to make of it; without, as usual."""
+    spread: np.ndarray
+    """Distance that the spread of trials alone explains."""
+
+    @property
+    def doubted(self) -> Apart | None:
+        """The first step that is further apart than rounding in that step alone explains."""
+        return self._first(self._beyond(self.least))
+
+    @property
+    def unusual(self) -> Apart | None:
+        """The first step that is further apart than is usual."""
+        return self._first(self._beyond(self.usual))
+
+    @property
+    def unexplained(self) -> Apart | None:
+        """The first step that is further apart than is explained."""
+        return self._first(self._beyond(self.explained))
+
+    @property
+    def blurred(self) -> Apart | None:
+        """The first that is further apart than is usual where what is explained says little."""
+        return self._first(self._beyond(self.usual) & (self.explained > BLUNT))
+
+    def _beyond(self, limits: np.ndarray) -> np.ndarray:
+        # no number is within no limit
+        return np.asarray((self.distance > self.spread) & ~(self.distance <= limits))
+
+    def _first(self, chosen: np.ndarray) -> Apart | None:
+        for at in np.flatnonzero(chosen):
+            numbers = (self.before[at], self.after[at], self.distance[at], self.explained[at])
+            return Apart(int(at) + 1, *map(float, numbers))
+        return None
+
+
+def parting(
+    before: np.ndarray,
+    after: np.ndarray,
+    dtype: str,
+    records: Sequence[Record] = (),
+    seen: np.ndarray | None = None,
+) -> Parting:
+    """How far *before* and *after* are apart.
+
+    Args:
+        before: Losses of the baseline's trials, (trials, steps).
+        after: Those of the candidate's.
+        dtype: Coarsest compute dtype: a key of ``case.BYTES``, or tf32.
+        records: The trials, which say in which dtype the model gave its losses; by default in fp32.
+        seen: How far rounding was seen to lead the baseline up to each step (steps,), in the unit of the
+            loss; None: nobody has looked.
+    """
+    steps = min(before.shape[1], after.shape[1])
+    before, after = before[:, :steps], after[:, :steps]
+    means = before.mean(axis=0), after.mean(axis=0)
+    sizes = np.maximum(*map(np.abs, means))
+    # a loss that has come close to 0 is no less a sum of terms of its former size
+    scales = np.maximum.accumulate(sizes)
+    numbers = np.arange(steps)
+    rounding, first = (
+        resolved(BETWEEN_ARMS.at(dtype, grown) * scales, sizes, records) for grown in (numbers, 0 * numbers)
+    )
+    # what was not seen up to a step explains nothing there
+    here = np.full(steps, np.nan) if seen is None else np.append(seen, np.full(steps, np.nan))[:steps]
+    amplified = np.where(np.isnan(here), rounding, first + SEEN * here)
+    spread = _by_spread(before, after)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Parting(
+            *means,
+            distance=np.abs(means[1] - means[0]) / scales,
+            least=(first + spread) / scales,
+            usual=(rounding + spread) / scales,
+            explained=(amplified + spread) / scales,
+            spread=spread / scales,
+        )
+
+
+def _by_spread(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Half of the interval of the difference of two means, by step; 0 where an arm has a single trial."""
+    if min(len(before), len(after)) < 2:
+        return np.zeros(before.shape[1])
+    variances = [losses.var(axis=0, ddof=1) / len(losses) for losses in (before, after)]
+    # the fewer degrees of freedom of the two, which is the safe side of Welch's
+    freedom = min(len(before), len(after)) - 1
+    quantile = t_quantile(1 - CHANCE / 2 / before.shape[1], freedom)
+    explained: np.ndarray = quantile * np.sqrt(variances[0] + variances[1])
+    return explained

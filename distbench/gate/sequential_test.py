@@ -1,0 +1,215 @@
+"""Two arms run side by side: what their pairs of trials show, and when they are enough.
+
+The sample is the pair: one trial of each arm, next to each other in time, so that slow changes of
+the machine affect both and cancel in their ratio. Every number is a cost
+(seconds of a step, or the reciprocal of an efficiency), so a ratio above 1 is worse throughout.
+
+A launch that was disturbed must not hide what all others show, so the mean of times leaves out a tenth of the
+pairs at each end (J. W. Tukey and D. H. McLaughlin 1963, Sankhya A 25; K. K. Yuen 1974, Biometrika 61).
+
+Stopping: on the width of the interval, never on its first significance, which would raise the false
+alarms. An effect beyond doubt ends the series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9%).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy
+
+from distbench.analysis.statistics.quantiles import t_quantile
+
+Word = Literal["pass", "regressed", "improved", "inconclusive"]
+
+BEYOND_DOUBT = 0.999
+"""Of the interval that may end a series early."""
+MOST = 10_000
+"""Largest number of pairs considered: a spread that needs more will not be averaged away."""
+POWER = 0.9
+"""Chance with which a gate stops the losses that it is said to stop."""
+LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
+"""Numbers of pairs after which a series may end."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How the mean log ratio of a series and its interval are made."""
+
+    trimmed: float
+    """Part of the pairs that is left out at each end."""
+    confidence: float
+    """Of the interval that is reported and decides, as if the number of pairs had been fixed."""
+
+    def mean(self, log_ratios: Sequence[float]) -> tuple[float, float]:
+        """Mean of at least 2 *log_ratios*, and the standard deviation of one that its error comes from.
+
+        The error is Yuen's: those that are left out count as the outermost that is kept (winsorised).
+        """
+        count, cut = len(log_ratios), self._cut(len(log_ratios))
+        kept = sorted(log_ratios)[cut : count - cut]
+        winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
+        squares = float(np.var(winsorised)) * count
+        return statistics.fmean(kept), math.sqrt(squares * count / (len(kept) * (len(kept) - 1)))
+
+    def freedom(self, pairs: int) -> int:
+        """Degrees of freedom behind the deviation of so many *pairs*."""
+        return pairs - 2 * self._cut(pairs) - 1
+
+    def half_width(self, deviation: float, pairs: int, confidence: float | None = None) -> float:
+        """Half the width of the interval of the mean of at least 2 *pairs*."""
+        level = self.confidence if confidence is None else confidence
+        return t_quantile((1 + level) / 2, self.freedom(pairs)) * deviation / math.sqrt(pairs)
+
+    def _cut(self, pairs: int) -> int:
+        return int(self.trimmed * pairs)
+
+
+TIMES = Estimator(trimmed=0.1, confidence=0.97)
+"""A series that looks quiet by luck ends sooner: an interval of 97% holds in 95% of series
+(``tests/test_gate_statistics.py``)."""
+BYTES = Estimator(trimmed=0.0, confidence=0.95)
+"""Nothing disturbs an allocator; where it alternates between two levels, neither is an outlier."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as a change, and how sure a verdict has to be."""
+
+    effect: float
+    """The smallest relevant change of a cost, as a fraction: 0.03 is a step that takes 1.03x as long."""
+    least: int = 5
+    """Pairs before the first look."""
+    most: int = 20
+    """Pairs of a series at most."""
+    estimator: Estimator = TIMES
+
+    @property
+    def limit(self) -> float:
+        """``effect`` as a logarithm: what the mean must reach, and the allowed half-width of the interval."""
+        return math.log1p(self.effect)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a series of pairs shows so far."""
+
+    pairs: int
+    ratio: float
+    """Cost of the candidate over that of the baseline: geometric mean over pairs, trimmed."""
+    low: float
+    """Lower end of its interval, which holds in 95% of series."""
+    high: float
+    deviation: float
+    """Standard deviation of the natural logarithm of a pair's ratio, by the rule's estimator."""
+    word: Word
+    ended: bool
+    """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
+    needed: int
+    """Pairs that a narrow enough interval would take at this deviation; ``MOST``: that many or more."""
+
+
+def look(log_ratios: Sequence[float], rule: Rule) -> Look:
+    """Result of pairs with these natural logarithms of candidate cost over baseline cost.
+
+    The interval is Student's t over pairs, trimmed, which holds from three pairs on; a bootstrap over so few
+    is too narrow, and one over steps treats those of a trial as independent.
+
+    Raises:
+        ValueError: fewer than two pairs, or a ratio that is not a finite number.
+    """
+    if len(log_ratios) < 2:
+        raise ValueError(f"{len(log_ratios)} pairs are too few to know their spread; at least 2 are needed")
+    if wrong := [value for value in log_ratios if not math.isfinite(value)]:
+        raise ValueError(f"a cost ratio is not a positive number: its logarithm is {wrong[0]}")
+    count = len(log_ratios)
+    mean, deviation = rule.estimator.mean(log_ratios)
+    half = rule.estimator.half_width(deviation, count)
+    is_narrow = half <= rule.limit
+    beyond_doubt = abs(mean) >= max(rule.limit, rule.estimator.half_width(deviation, count, BEYOND_DOUBT))
+    return Look(
+        pairs=count,
+        ratio=_exp(mean),
+        low=_exp(mean - half),
+        high=_exp(mean + half),
+        deviation=deviation,
+        word=_word(mean, half, rule),
+        ended=is_narrow or beyond_doubt,
+        needed=count if is_narrow else pairs_for(deviation, rule.effect, rule.estimator),
+    )
+
+
+def has_ended(log_ratios: Sequence[float], rule: Rule) -> bool:
+    """Whether a series ends with these pairs: they are enough, or all pairs are made.
+
+    Raises:
+        ValueError: as of ``look``.
+    """
+    count = len(log_ratios)
+    is_look = count == rule.least or (count > rule.least and count in LOOKS)
+    return count >= rule.most or (is_look and look(log_ratios, rule).ended)
+
+
+def _word(mean: float, half: float, rule: Rule) -> Word:
+    if mean - half > 0 and mean >= rule.limit:
+        return "regressed"
+    if mean + half < 0 and mean <= -rule.limit:
+        return "improved"
+    return "pass" if half <= rule.limit else "inconclusive"
+
+
+def resolvable(deviation: float, pairs: int, estimator: Estimator = TIMES) -> float:
+    """Smallest effect, as a fraction, that *pairs* of this deviation can distinguish from none."""
+    return _exp(estimator.half_width(deviation, pairs)) - 1
+
+
+def series_stops(deviation: float, loss: float, rule: Rule) -> float:
+    """Chance that one series calls a true *loss*, as a fraction, ``regressed``.
+
+    Its mean is normal around the loss and has to reach the tolerance, and the half-width of its interval
+    where that is the larger: at the pairs that this *deviation* asks for, as far as *rule* allows them.
+    """
+    if not deviation:
+        return float(loss > 0 and math.log1p(loss) >= rule.limit)
+    pairs = _pairs_made(deviation, rule)
+    needed = max(rule.limit, rule.estimator.half_width(deviation, pairs))
+    return float(scipy.special.ndtr((math.log1p(loss) - needed) * math.sqrt(pairs) / deviation))
+
+
+def gate_stops(deviation: float, loss: float, rule: Rule) -> float:
+    """Chance that a gate stops a true *loss*, as a fraction: both of its series have to see it."""
+    return series_stops(deviation, loss, rule) ** 2
+
+
+def stopped(deviation: float, rule: Rule, power: float = POWER) -> float:
+    """Smallest true loss, as a fraction, that a gate stops with a chance of *power* (``gate_stops``)."""
+    pairs = _pairs_made(deviation, rule)
+    needed = max(rule.limit, rule.estimator.half_width(deviation, pairs))
+    error = deviation / math.sqrt(pairs)
+    return _exp(needed + float(scipy.special.ndtri(math.sqrt(power))) * error) - 1
+
+
+def _pairs_made(deviation: float, rule: Rule) -> int:
+    """Pairs of a series with this *deviation*: those at its first look after they are enough."""
+    looks = [rule.least, *(count for count in LOOKS if rule.least < count < rule.most)]
+    needed = pairs_for(deviation, rule.effect, rule.estimator)
+    return next((count for count in looks if count >= needed), rule.most)
+
+
+def pairs_for(deviation: float, effect: float, estimator: Estimator = TIMES) -> int:
+    """Pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
+    limit = math.log1p(effect)
+    counts = range(2, MOST)
+    return 2 + bisect.bisect_left(
+        counts, True, key=lambda pairs: estimator.half_width(deviation, pairs) <= limit
+    )
+
+
+def _exp(logarithm: float) -> float:
+    # beyond that there is no float, and no ratio of two times either
+    return math.exp(max(-700.0, min(logarithm, 700.0)))

@@ -1,0 +1,154 @@
+"""A stored run as the baseline: advisory, because runs differ by more than the spread of their trials.
+
+On another day the whole machine may be slightly slower. The spread of trials doesn't include that, so more
+trials narrow the interval and raise the rate of false alarms. Here the interval also covers how much runs
+of the same case have differed on this machine, as far as there are any. A slowdown is reported but never
+fails the gate: that needs both arms run side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from distbench.analysis.comparison import STEP, compare
+from distbench.analysis.history import Occasion, past
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.settings import differences, environment
+from distbench.analysis.statistics.between_run_variance import Days
+from distbench.analysis.statistics.intervals import CONFIDENCE
+from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.verdicts import moved_losses
+from distbench.core.grouping import gathered, grouped
+from distbench.core.job import MEASURE
+from distbench.gate import losses
+from distbench.gate.calibration import fingerprint
+from distbench.gate.case_matching import verdict
+from distbench.gate.case_verdict import demanded
+from distbench.gate.metric_rules import Measured, findings
+from distbench.gate.pairs import Pairs
+from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word, is_flagged
+from distbench.gate.wording import WORDS, change, percent
+from distbench.record.run_folder import new_run_id
+from distbench.suite.gate import GateRules, Tolerances
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_DECIDE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
+
+
+def log_times(run: AnalysedRun) -> dict[str, list[float]]:
+    """Natural logarithms of the trials' mean step times, by case id."""
+    times = ((record.case_id, record.values.get(STEP, 0.0)) for record in run.measured)
+    return gathered((case_id, math.log(seconds)) for case_id, seconds in times if 0 < seconds < math.inf)
+
+
+def advise(
+    before: Sequence[float], after: Sequence[float], known: Days | None, why_not: str, limit: float
+) -> Finding:
+    """Finding on the throughput of two runs: pass or inconclusive.
+
+    *before* and *after* are log step times of the stored run's and of the candidate's trials, *known* is how
+    much stored runs of the case on this machine differ, or *why_not*; *limit* is the allowed slowdown, as a
+    fraction.
+    """
+    name = "tokens_per_s"
+    if min(len(before), len(after)) < 2:
+        why = "a single trial has no spread; raise measure.trials"
+        return Finding(name, "inconclusive", why, limit)
+    shift = statistics.fmean(after) - statistics.fmean(before)
+    words = WORDS["tokens_per_s"]
+    ratio, measured = math.exp(shift), change(math.exp(shift), words)
+    if known is None:
+        why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_DECIDE}"
+        return Finding(name, "inconclusive", why, limit, ratio)
+    trials = sum(statistics.variance(times) / len(times) for times in (before, after))
+    # what runs differ by holds the noise of their trials, unless those of today are noisier
+    half = t_quantile((1 + CONFIDENCE) / 2, known.freedom) * math.sqrt(max(trials, 2 * known.deviation**2))
+    low, high = math.exp(shift - half), math.exp(shift + half)
+    resolves = f"advisory: over {known.runs} runs this machine resolves {percent(math.exp(half))} at best"
+    span = f"{measured} (from {change(low, words)} to {change(high, words)}; {resolves})"
+    is_sure = half <= math.log1p(limit) and ratio < 1 + limit
+    why = span if is_sure else f"{span}; {_DECIDE}"
+    return Finding(name, "pass" if is_sure else "inconclusive", why, limit, ratio, low, high)
+
+
+def judged(
+    baseline: AnalysedRun, candidate: AnalysedRun, stored: Sequence[Occasion], rules: GateRules, title: str
+) -> Result:
+    """Result of a gate of *candidate* against the stored run *baseline*.
+
+    Args:
+        stored: Runs, the baseline among them, for how much runs differ; those of other machines are ignored.
+        title: Title of the baseline.
+    """
+    here = fingerprint(candidate.info.machine)
+    alike = [each for each in stored if fingerprint(each.machine) == here]
+    earlier = past(alike, {row.case.id for row in candidate.cases})
+    before, after = log_times(baseline), log_times(candidate)
+    same_machine = fingerprint(baseline.info.machine) == here
+    incomparable = _incomparable(baseline, candidate, same_machine)
+    records = [grouped(run.measured, lambda record: record.case_id) for run in (baseline, candidate)]
+    moved = moved_losses(baseline.records)
+    cases = []
+    for pair in compare(baseline.cases, candidate.cases):
+        row = pair.after
+        if row is None:
+            assert pair.before is not None
+            cases.append(verdict(pair.before.case, "missing", "the candidate has no such case"))
+            continue
+        if pair.incomparable:
+            cases.append(verdict(row.case, "incomparable", pair.incomparable))
+            continue
+        case, own = row.case, rules.of(row.case.label, row.case.name)
+        pace = []
+        if incomparable:
+            pace = [Finding("tokens_per_s", "incomparable", incomparable)]
+        elif own.tokens_per_s is not None:
+            known = earlier.days.get((case.id, STEP))
+            times = before.get(case.id, []), after.get(case.id, [])
+            pace = [advise(*times, known, earlier.absent, own.tokens_per_s)]
+        pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
+        found = (*pace, *_of_pairs(pairs, rules, own, moved.get(case.id, ())), *demanded(row, rules))
+        cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
+    return Result(
+        gate_id=new_run_id(),
+        suite=candidate.info.suite_name,
+        baseline=title,
+        candidate="the suite as it stands",
+        cases=tuple(cases),
+        environment=differences(
+            *(environment(run.measured, run.info.machine) for run in (baseline, candidate))
+        ),
+        notes=(f"Scaling efficiency is not judged against a stored run; {_DECIDE}.",),
+    )
+
+
+def _of_pairs(pairs: Pairs, rules: GateRules, own: Tolerances, moved: Sequence[np.ndarray]) -> list[Finding]:
+    """Findings on all that does not depend on the occasion: memory, counts and losses.
+
+    *moved* are losses of the stored run's trainings from weights moved by rounding, where it made any.
+    """
+    found = findings(Measured(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
+    return [*map(_told_once, found), *losses.findings(pairs, rules.loss, moved)]
+
+
+def _told_once(finding: Finding) -> Finding:
+    """*finding* of a single series: what varied from trial to trial is not decided by it."""
+    if not is_flagged(finding) or not finding.deviation:
+        return finding
+    word: Word = "pass" if finding.word == "improved" else "inconclusive"
+    return replace(finding, word=word, said=f"{finding.said}; {_DECIDE}", notable=True)
+
+
+def _incomparable(baseline: AnalysedRun, candidate: AnalysedRun, same_machine: bool) -> str:
+    """Why the throughput of two runs can't be compared; empty if it can."""
+    if not same_machine:
+        return f"the stored run was made on another machine; {_DECIDE}"
+    before, after = (run.info.suite.get(MEASURE, {}) for run in (baseline, candidate))
+    differing = [key for key in ("warmup", "steps") if before.get(key) != after.get(key)]
+    return ", ".join(f"measure.{key} was {before.get(key)}, is {after.get(key)}" for key in differing)

@@ -1,0 +1,121 @@
+"""Finding runs: by folder, by the start of an ID or of a folder's name, or all below a folder."""
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+
+from distbench.core.case import Measure
+from distbench.core.errors import UsageError
+from distbench.core.grouping import gathered
+from distbench.core.units import count_text
+from distbench.record.run_folder import RUN_FILE, SUBMITTED, Run
+from distbench.system.files import folders
+
+ESTIMATE = ".estimate-"
+"""How the folder begins that holds the run of an estimate, inside of one that holds runs."""
+_GATE_ARMS = {"baseline", "candidate"}
+
+
+def find(name: str, out: Path) -> Run:
+    """Run that *name* stands for: a folder, or the start of a run's ID or folder name in *out*.
+
+    Raises:
+        UsageError: no run matches, or more than one, or the folder holds several.
+    """
+    folder = Path(name)
+    if folder.name == RUN_FILE:
+        folder = folder.parent
+    if folder.is_dir():
+        if not (folder / RUN_FILE).exists() and (several := inside(folder)):
+            held = f"{count_text(len(several), 'run')}, such as {several[-1].folder.name}"
+            raise UsageError(f"{name}: holds {held}; list them with: distbench runs {shlex.quote(name)}")
+        return Run(folder)
+    known = sorted([*inside(out), *waiting(out)], key=lambda run: run.folder)
+    matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(
+            f"{name}: matches more than one run: {', '.join(run.folder.name for run in matches)}"
+        )
+    raise UsageError(f"{name}: no such run in {out}; {_hint(name, known)}")
+
+
+def find_stored(name: str, out: Path) -> Run | None:
+    """Run that *name* can only stand for: its folder, or 4 to 8 digits that begin one ID in *out*; or None.
+
+    Stricter than ``find``: what names a git revision or a Python environment must not be taken for a run.
+    """
+    if name and (Path(name) / RUN_FILE).is_file():
+        return Run(Path(name))
+    if not re.fullmatch(r"[0-9a-f]{4,8}", name):
+        return None
+    matches = [run for run in inside(out) if _id(run).startswith(name)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def inside(out: Path) -> list[Run]:
+    """Runs whose folders lie directly in *out*, by name."""
+    return [Run(folder) for folder in folders(out) if os.path.lexists(folder / RUN_FILE)]
+
+
+def usual_times(
+    out: Path, wanted: Iterable[tuple[str, str]], measure: Measure
+) -> dict[tuple[str, str], float]:
+    """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id.
+
+    Timed trials that had other numbers of steps are taken as if they had those of *measure*.
+    """
+    by_kind = {kind: set(case_ids) for kind, case_ids in gathered(wanted).items()}
+    times = gathered(
+        ((kind, case_id), seconds)
+        for run in inside(out)
+        for kind, case_ids in by_kind.items()
+        for case_id, seconds in run.wall_times(kind, case_ids, measure)
+    )
+    return {trial: median(seconds) for trial, seconds in times.items()}
+
+
+def waiting(out: Path) -> list[Run]:
+    """Runs in *out* that were handed to an engine and have not begun."""
+    every = (folder for folder in folders(out) if (folder / SUBMITTED / "request.json").exists())
+    return [Run(folder) for folder in every if not (folder / RUN_FILE).exists()]
+
+
+def below(folder: Path) -> Iterator[Run]:
+    """Runs below *folder*, at any depth.
+
+    Only the candidate of a gate counts: its baseline ran next to it, and would be a second run of that day.
+    """
+    for place, inner, files in os.walk(folder.resolve()):
+        if RUN_FILE in files:
+            # no run contains another; its trials are many
+            inner.clear()
+            yield Run(Path(place))
+        elif _GATE_ARMS.issubset(inner):
+            inner.remove("baseline")
+        # a killed estimate leaves such a folder, whose trials are no results
+        inner[:] = sorted(name for name in inner if not name.startswith(ESTIMATE))
+
+
+def is_arm(run: Run) -> bool:
+    """Whether *run* is one of the two of a gate."""
+    return run.folder.name in _GATE_ARMS and all((run.folder.parent / arm).is_dir() for arm in _GATE_ARMS)
+
+
+def _id(run: Run) -> str:
+    return run.folder.name.rpartition("-")[2]
+
+
+def _hint(name: str, known: list[Run]) -> str:
+    names = [run.folder.name for run in known]
+    ids = {_id(run): run.folder.name for run in known}
+    if near := difflib.get_close_matches(name, [*ids, *names], n=1):
+        return f"did you mean {ids.get(near[0], near[0])}?"
+    # by when they began, which their names have before the id
+    latest = sorted(names, key=lambda each: each.split("-")[-3:])
+    return f"the latest: {', '.join(latest[-5:])}" if names else "it has no runs"

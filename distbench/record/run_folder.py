@@ -1,0 +1,334 @@
+"""Runs on disk. Every file is written to a temporary name, fsynced and renamed, so a kill tears none.
+
+reports/<suite>-<time>-<id>/
+  run.json              the resolved suite, the cases, the machine, the run's state
+  suite.yaml            the suite as the user wrote it
+  trials/<case>/<round>/
+    record.json         result of the trial; written last: without it there was no trial
+    *.parquet           its samples and tables
+    trial.json, rank<r>.log, ...
+  checks/, checkpoints/, collectives/, convergence/, sensitivity/, ...
+                        the same for the trials of other kinds of job (``jobs``), each in its ``folder``
+  prepare/              logs of building C++ ops and initial weights before the trials, and what layers took
+  scratch/              files that one trial leaves for another; removed when no longer needed
+  report.html, report-lite.html, answer.json
+                        the page, and the recommendation for lists of runs (``report.stored_answer``)
+  damaged/              trials that can't be read, set aside to be measured again (``setting_aside``)
+  tensorboard/, mlflow/, wandb/, pytest-benchmark/
+                        what was exported for trackers
+  progress.jsonl        what was shown while it ran (``progress``)
+  submitted/            if it was handed to an engine: to which, and how (``submitted``)
+  .owner                which process runs trials in it (``owner``); empty between sessions
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from distbench import __version__
+from distbench.core.case import Case, Measure
+from distbench.core.errors import InfrastructureError, RecordError, UsageError
+from distbench.core.job import MEASURE, kind_of, kinds
+from distbench.core.serialization import decoded
+from distbench.core.text import clipped
+from distbench.core.units import bytes_text
+from distbench.plan import Planned
+from distbench.record import FORMAT, Record, Status, check_format, data_files, lock, parquet, read_json
+from distbench.record.durations import wall_seconds
+from distbench.record.reading import RECORD_FILE, Contents, read_contents, read_record
+from distbench.suite import Suite
+from distbench.system.files import folders, slug, write_whole, writing
+from distbench.system.machine import machine_facts
+
+RUN_FILE = "run.json"
+SUBMITTED = "submitted"
+"""Folder of what an engine was handed (``submitted``)."""
+# characters of one text of a record
+_LONGEST = 50_000
+# records, logs and the report of a small run, without the weights of a large model
+LEAST_FREE = 64 << 20
+"""Bytes that a run needs on its disk."""
+
+State = Literal["running", "finished", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Content of ``run.json``."""
+
+    run_id: str
+    suite_name: str
+    version: str
+    """Version of distbench."""
+    created: str
+    """UTC, ISO 8601."""
+    state: State
+    command: list[str]
+    suite: dict[str, Any]
+    """The resolved suite: with all defaults and overrides."""
+    machine: dict[str, Any]
+    cases: list[Planned] = field(default_factory=list)
+
+    @classmethod
+    def begun(
+        cls, suite: Suite, cases: list[Planned], command: list[str], machine: Mapping[str, Any] | None = None
+    ) -> RunInfo:
+        """Description of a run of *suite* that is starting.
+
+        Args:
+            machine: Machine and packages, as its interpreter sees them; None: this one's.
+        """
+        return cls(
+            run_id=new_run_id(),
+            suite_name=suite.name,
+            version=__version__,
+            created=utc_now(),
+            state="running",
+            command=command,
+            suite=suite.resolved(),
+            machine=dict(machine_facts() if machine is None else machine),
+            cases=cases,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as plain JSON types, format number first."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], source: str) -> RunInfo:
+        """Run that ``to_json`` described.
+
+        Raises:
+            RecordError: another format, or something is missing or of the wrong kind.
+        """
+        check_format(data, source)
+        return decoded(cls, data, source)
+
+
+class Run:
+    """A run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, out: Path, info: RunInfo, suite_text: str) -> Run:
+        """Create the folder of a new run under *out* with ``run.json`` and ``suite.yaml``.
+
+        Raises:
+            UsageError: the folder can't be created, or its disk is full.
+        """
+        name = f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}"
+        return cls.made_at(out / name, info, suite_text)
+
+    @classmethod
+    def made_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:
+        """Create *folder* for a new run, with ``run.json`` and ``suite.yaml``.
+
+        Raises:
+            UsageError: the folder can't be created, its path is not UTF-8, or its disk is full.
+        """
+        run, out = cls(folder), folder.parent
+        try:
+            parquet.path_text(folder)
+            # what is left of a session that was killed before it had written run.json holds nothing
+            (run.folder / "trials").mkdir(parents=True, exist_ok=not (run.folder / RUN_FILE).exists())
+        except OSError as error:
+            raise UsageError(
+                f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
+            ) from error
+        if (free := shutil.disk_usage(run.folder).free) < LEAST_FREE:
+            run.folder.joinpath("trials").rmdir()
+            # one that was handed over is not empty
+            with suppress(OSError):
+                run.folder.rmdir()
+            raise UsageError(
+                f"--out {out}: only {bytes_text(free)} free on this disk; a run needs at least "
+                f"{bytes_text(LEAST_FREE)}; free some space or choose another folder"
+            )
+        write_text(run.folder / "suite.yaml", suite_text)
+        run.write_info(info)
+        return run
+
+    @contextmanager
+    def owned(self) -> Iterator[lock.Holder | None]:
+        """Own the folder while the body runs; yield who was killed while owning it, if anybody.
+
+        Raises:
+            UsageError: another process runs trials in it.
+            InfrastructureError: the folder is not writable, or its disk is full.
+        """
+        with ExitStack() as stack:
+            with storing(self.folder / lock.OWNER_FILE):
+                killed = stack.enter_context(lock.owned(self.folder, utc_now()))
+            yield killed
+
+    def info(self) -> RunInfo:
+        """Content of ``run.json``; a run that nobody owns is not running, whatever was written last.
+
+        Raises:
+            UsageError: this is not the folder of a run.
+            RecordError: the file is corrupt or of another format, or missing though there are records.
+        """
+        file = self.folder / RUN_FILE
+        if not os.path.lexists(file):
+            if self.trials():
+                raise RecordError(f"{file}: missing, but there are records")
+            if (self.folder / SUBMITTED).is_dir():
+                follow = f"distbench attach {shlex.quote(str(self.folder))}"
+                raise UsageError(f"{self.folder}: has not begun yet; follow it with: {follow}")
+            raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
+        info = RunInfo.from_json(read_json(file), str(file))
+        if info.state == "running" and not lock.is_owned(self.folder):
+            return dataclasses.replace(info, state="interrupted")
+        return info
+
+    def write_info(self, info: RunInfo) -> None:
+        """Write ``run.json``."""
+        write_json(self.folder / RUN_FILE, info.to_json())
+
+    def trial_folder(self, case: Case, round_: int, kind: str = MEASURE) -> Path:
+        """Folder of one trial, which may not exist yet."""
+        return self.folder / kind_of(kind).folder / f"{slug(case.name)}-{case.id}" / str(round_)
+
+    def write_record(self, record: Record) -> None:
+        """Write *record* to disk before returning.
+
+        Raises:
+            InfrastructureError: the disk is full or the folder is not writable.
+        """
+        folder = self.trial_folder(record.case, record.round, record.job.kind)
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            written = data_files.write(folder, record)
+        write_json(folder / RECORD_FILE, _clipped(record).to_json(written))
+
+    def record(self, case: Case, round_: int, kind: str = MEASURE) -> Record:
+        """Record of one trial.
+
+        Raises:
+            RecordError: it, or one of its files, is missing, corrupt or of another format.
+        """
+        return read_record(self.trial_folder(case, round_, kind) / RECORD_FILE).record
+
+    def contents(self) -> Contents:
+        """Everything that its trials have left, and what of it is damaged."""
+        return read_contents(self.folder, self.trials())
+
+    def records(self) -> list[Record]:
+        """All records of the run that can be read, by kind of job and in the order of folder names."""
+        return self.contents().records
+
+    def wall_times(
+        self, kind: str, case_ids: Container[str], measure: Measure
+    ) -> Iterator[tuple[str, float]]:
+        """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped.
+
+        Timed trials are taken as if they had the steps of *measure*.
+        """
+        made = self._measure()
+        if made is None:
+            return
+        for folder in self._trial_folders(kind_of(kind).folder):
+            case_id = folder.parent.name.rpartition("-")[2]
+            if case_id not in case_ids:
+                continue
+            with suppress(RecordError, KeyError, TypeError, ValueError):
+                file = folder / RECORD_FILE
+                data = read_json(file)
+                check_format(data, str(file))
+                if data["status"] == Status.MEASURED:
+                    yield case_id, wall_seconds(data, made if kind == MEASURE else measure, measure)
+
+    def _measure(self) -> Measure | None:
+        """How its cases are measured; None: ``run.json`` can't be read."""
+        file = self.folder / RUN_FILE
+        with suppress(RecordError, KeyError, TypeError):
+            return decoded(Measure, read_json(file)["suite"][MEASURE], str(file))
+        return None
+
+    def trials(self) -> list[Path]:
+        """Folders of its trials that have a record."""
+        return [folder for kind in kinds() for folder in self._trial_folders(kind.folder)]
+
+    def _trial_folders(self, of_kind: str) -> list[Path]:
+        """Folders in *of_kind*, that of a kind of job, that have a record."""
+        every = (trial for case in folders(self.folder / of_kind) for trial in folders(case))
+        return [trial for trial in every if os.path.lexists(trial / RECORD_FILE)]
+
+
+def _clipped(record: Record) -> Record:
+    """*record* without the middle of texts that would be too long to be read again."""
+    cut = functools.partial(clipped, most=_LONGEST, whole="see the logs next to the record")
+    failure = record.failure and dataclasses.replace(
+        record.failure, traceback=cut(record.failure.traceback), log=cut(record.failure.log)
+    )
+    return dataclasses.replace(
+        record,
+        reason=cut(record.reason),
+        degraded=cut(record.degraded),
+        absent={name: cut(why) for name, why in record.absent.items()},
+        failure=failure,
+    )
+
+
+def new_run_id() -> str:
+    """A new id: eight hex digits."""
+    return secrets.token_hex(4)
+
+
+def utc_now() -> str:
+    """Current time in UTC as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def stamp_of(time_: str) -> str:
+    """A time from ``utc_now`` as used in folder names."""
+    return time_.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
+
+
+def resume_command(folder: Path) -> str:
+    """Command that resumes the run in *folder*, ready to be pasted into a shell."""
+    return f"distbench run --resume {shlex.quote(str(folder))}"
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write *data* as JSON, atomically."""
+    # ASCII only: a message may contain bytes that are not UTF-8, and the file must remain readable
+    write_text(file, json.dumps(data, allow_nan=True) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write *text*, atomically.
+
+    Raises:
+        InfrastructureError: the disk is full or the folder is not writable; the old file is intact.
+    """
+    with storing(file):
+        write_whole(file, text)
+
+
+@contextmanager
+def storing(file: Path) -> Iterator[None]:
+    """Add the way to resume the run to errors of writing *file*, or a file in it."""
+    try:
+        with writing(file):
+            yield
+    except InfrastructureError as error:
+        run = next((folder for folder in file.parents if (folder / RUN_FILE).is_file()), file.parent)
+        raise InfrastructureError(
+            f"{error.problem}; everything stored so far is intact",
+            f"free some space, then resume with: {resume_command(run)}",
+        ) from error.__cause__

@@ -1,0 +1,81 @@
+"""Runs that were handed to an engine: what was asked for, and which job of the engine does it.
+
+RUN/suite.yaml            the suite, as it was then
+RUN/submitted/
+    request.json          overrides and the command; the job makes run.json of it when it begins
+    job.json              the last job, and where the events of its sessions begin
+    17.sh, 17.out, 17.err what was handed over, and what the job printed
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from distbench.core.serialization import decoded
+from distbench.record import read_json
+from distbench.record.run_folder import SUBMITTED, write_json
+from distbench.suite import Overrides
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run was asked for on another machine than the one where it begins."""
+
+    run_id: str
+    file: str
+    """The suite, as it was named; its text is in ``suite.yaml``."""
+    command: list[str]
+    set: list[str] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)
+    world_sizes: list[int] | None = None
+    device: str | None = None
+    jobs: list[str] = field(default_factory=list)
+
+    def overrides(self) -> Overrides:
+        """The overrides of the suite, for the machine where it begins."""
+        return Overrides(self.set, self.only, self.world_sizes, self.device, self.jobs)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A job that a run was handed over as."""
+
+    job: str
+    launcher: str
+    nodes: int
+    offset: int = 0
+    """Bytes of the events of earlier sessions."""
+
+
+def write(folder: Path, content: Request | Handed) -> None:
+    """Write *content* into the run of *folder*.
+
+    Raises:
+        InfrastructureError: the disk is full or the folder is not writable.
+    """
+    write_json(_file(folder, type(content)), asdict(content))
+
+
+def read_request(folder: Path) -> Request | None:
+    """What the run of *folder* was asked for elsewhere; None: it was not.
+
+    Raises:
+        RecordError: the file is damaged.
+    """
+    file = _file(folder, Request)
+    return decoded(Request, read_json(file), str(file)) if file.is_file() else None
+
+
+def read_job(folder: Path) -> Handed | None:
+    """The last job that the run of *folder* was handed over as; None: none.
+
+    Raises:
+        RecordError: the file is damaged.
+    """
+    file = _file(folder, Handed)
+    return decoded(Handed, read_json(file), str(file)) if file.is_file() else None
+
+
+def _file(folder: Path, of: type) -> Path:
+    return folder / SUBMITTED / {Request: "request.json", Handed: "job.json"}[of]

@@ -1,0 +1,193 @@
+"""What of a run's folder is sound: every file with its state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from distbench.core.errors import FormatError, RecordError
+from distbench.core.job import kinds
+from distbench.core.serialization import decoded
+from distbench.record import Record, check_format, data_files, read_json
+from distbench.record.lock import OWNER_FILE
+from distbench.record.progress import PROGRESS_FILE
+from distbench.record.quarantine import SET_ASIDE
+from distbench.record.reading import RECORD_FILE, Damaged
+from distbench.record.run_folder import RUN_FILE, SUBMITTED, Run
+
+State = Literal["sound", "damaged", "missing", "foreign", "unverified"]
+
+_TRIAL_FILE = "trial.json"
+_EXPECTED = {
+    "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
+    "report.html": "distbench report writes it",
+}
+# what else may stand in the folder of a run; no number rests on it
+_UNVERIFIED = {*_EXPECTED, OWNER_FILE, "README.md", "prepare", "scratch", SET_ASIDE}
+_UNVERIFIED |= {
+    "answer.json",
+    "report-lite.html",
+    PROGRESS_FILE,
+    SUBMITTED,
+    "tensorboard",
+    "mlflow",
+    "wandb",
+    "pytest-benchmark",
+}
+_OF_RANKS = (_TRIAL_FILE, "rank", "node", "agents.log", "warm_parent.log", f".{RECORD_FILE}.")
+"""How the names of files begin that a trial leaves next to its record."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file or folder in a run's folder, or a file that should be there."""
+
+    file: str
+    """Its path in the folder."""
+    state: State
+    """``unverified``: no number rests on it, and nothing says what it should contain."""
+    problem: str = ""
+    """What is wrong with it, or what it may be; empty if there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All files of a run's folder."""
+
+    files: list[Found]
+    damaged: list[Damaged]
+    """Trials that can't be read."""
+    is_readable: bool
+    """Whether ``run.json`` can be read: without it a run is shown, but not resumed."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether ``run.json`` is: what another version of distbench wrote is not."""
+        return any(each.file == RUN_FILE and each.state in ("damaged", "missing") for each in self.files)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything that the run has stored can be read; it may be incomplete."""
+        return self.is_readable and not self.damaged
+
+
+def inspect(run: Run) -> Inspection:
+    """Read all files of *run*, down to the last sample.
+
+    Raises:
+        UsageError: this is not the folder of a run.
+    """
+    info, found, damaged = _of_run(run), [], []
+    for folder in _trials(run.folder):
+        of_trial = list(_of_trial(folder))
+        name = folder.relative_to(run.folder).as_posix()
+        found += [Found(f"{name}/{each.file}", each.state, each.problem) for each in of_trial]
+        if unreadable := [each for each in of_trial if _is_unreadable(each)]:
+            first = unreadable[0]
+            is_sound = all(each.state == "unverified" for each in unreadable)
+            damaged.append(Damaged(name, f"{name}/{first.file}: {first.problem}", is_sound))
+    return Inspection([info, *_around(run.folder), *found], damaged, is_readable=info.state == "sound")
+
+
+def _is_unreadable(found: Found) -> bool:
+    """Whether a file of a trial keeps it from being read; a trial that has not ended has nothing to read."""
+    has_not_ended = found.file == RECORD_FILE and found.state == "missing"
+    return bool(found.problem) and not has_not_ended
+
+
+def _of_run(run: Run) -> Found:
+    try:
+        run.info()
+    except FormatError as error:
+        return Found(RUN_FILE, "unverified", _after(error, run.folder / RUN_FILE))
+    except RecordError as error:
+        return Found(RUN_FILE, "damaged", _after(error, run.folder / RUN_FILE))
+    return Found(RUN_FILE, "sound")
+
+
+def _around(root: Path) -> Iterator[Found]:
+    """What stands in the folder of a run and in those of its cases, besides ``run.json`` and the trials."""
+    of_kinds = {kind.folder for kind in kinds()}
+    for name, problem in _EXPECTED.items():
+        if not os.path.lexists(root / name):
+            yield Found(name, "missing", problem)
+    for entry in sorted(root.iterdir()):
+        if entry.name in of_kinds:
+            yield from (_foreign(root, each) for each in sorted(entry.glob("*")) if not each.is_dir())
+            yield from (_foreign(root, each) for each in sorted(entry.glob("*/*")) if not each.is_dir())
+        elif entry.name in _UNVERIFIED:
+            yield Found(entry.name, "unverified")
+        elif entry.name != RUN_FILE:
+            yield _foreign(root, entry)
+
+
+def _foreign(root: Path, entry: Path) -> Found:
+    return Found(entry.relative_to(root).as_posix(), "foreign")
+
+
+def _trials(root: Path) -> Iterator[Path]:
+    for kind in kinds():
+        yield from (folder for folder in sorted(root.glob(f"{kind.folder}/*/*")) if folder.is_dir())
+
+
+def _of_trial(folder: Path) -> Iterator[Found]:
+    """The record of a trial, the files that it names, and what else is there."""
+    record, present = folder / RECORD_FILE, {entry.name for entry in folder.iterdir()}
+    found = list(_of_record(record)) if RECORD_FILE in present else []
+    if not found and _TRIAL_FILE in present:
+        found = [Found(RECORD_FILE, "missing", "the trial has not ended")]
+    yield from found
+    named = {each.file: each.state for each in found}
+    # only a record that can be read says which files are its own
+    is_known = named.get(RECORD_FILE) == "sound"
+    for name in sorted(present - named.keys()):
+        is_ours = name.startswith(_OF_RANKS) or (name.endswith(".parquet") and not is_known)
+        yield Found(name, "unverified" if is_ours else "foreign")
+
+
+def _of_record(file: Path) -> Iterator[Found]:
+    """A record, and the files that it names."""
+    try:
+        data = read_json(file)
+        check_format(data, str(file))
+        # without the content of its files, whatever is wrong is wrong with the record
+        Record.from_json({**data, "samples": {}, "tables": {}}, str(file))
+        parts = list(_parts(data))
+    except FormatError as error:
+        yield Found(RECORD_FILE, "unverified", _after(error, file))
+        return
+    except (RecordError, KeyError, TypeError, AttributeError) as error:
+        yield Found(RECORD_FILE, "damaged", _after(error, file))
+        return
+    yield Found(RECORD_FILE, "sound")
+    yield from (_of_part(file, name, part) for name, part in parts)
+
+
+def _parts(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each file that a record names, and the record as if it had only that."""
+    samples = data["samples"]
+    if samples and "file" in samples:
+        yield str(samples["file"]), {**data, "tables": {}}
+    for name, entry in data["tables"].items():
+        if isinstance(entry, dict) and entry["file"]:
+            yield str(entry["file"]), {**data, "samples": None, "tables": {name: entry}}
+
+
+def _of_part(record: Path, name: str, data: dict[str, Any]) -> Found:
+    folder = record.parent
+    try:
+        described = decoded(data_files.Manifest, data, str(record))
+        for content in data_files.content(data_files.find(folder, described), described):
+            dict(content)
+    except RecordError as error:
+        is_there = os.path.lexists(folder / name)
+        return Found(name, "damaged" if is_there else "missing", _after(error, folder / name))
+    return Found(name, "sound")
+
+
+def _after(error: Exception, file: Path) -> str:
+    """What *error* says of *file*, which it names first."""
+    return str(error).removeprefix(f"{file}: ")

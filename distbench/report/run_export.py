@@ -1,0 +1,104 @@
+"""A run as ``show --json`` prints it: valid JSON, null for what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.parity import Difference
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.verdicts import judges
+from distbench.core.serialization import finite
+from distbench.record import Record, of_kind
+
+_NOT_REPORTED = "not told"
+"""What programs read of a setting that an engine did not report."""
+_OWN_KEYS = ("convergence", "equivalence")
+"""Kinds whose verdicts had keys of their own before ``verdicts`` had those of all kinds."""
+
+
+def run_json(run: AnalysedRun) -> dict[str, Any]:
+    """*run* as plain JSON types."""
+    own_keys: dict[str, Any] = {}
+    for judge in judges().values():
+        if records := of_kind(run.records, judge.name):
+            own_keys |= finite(judge.run_json(records))
+    return {
+        "run_id": run.info.run_id,
+        "suite": run.info.suite_name,
+        "state": run.info.state,
+        "damaged": [trial.to_json() for trial in run.damaged],
+        "retried": [_retried_json(record) for record in run.records if record.attempts],
+        "cases": [_case_json(row, run) for row in run.cases],
+        **own_keys,
+    }
+
+
+def _case_json(row: CaseSummary, run: AnalysedRun) -> dict[str, Any]:
+    failure = row.failure
+    return {
+        "case": row.case.name,
+        "case_id": row.case.id,
+        "strategy": row.case.label,
+        "label": row.case.label,
+        "world_size": row.case.world_size,
+        "status": row.status,
+        "reason": row.reason,
+        "trials": row.trials,
+        "failed_trials": row.failed,
+        "degraded_trials": row.degraded_trials,
+        "degraded": row.degraded,
+        "relative_to_ddp": row.relative,
+        "relative_absent": row.relative_absent,
+        "values": {name: _estimate_json(row, name) for name in row.values},
+        "absent": row.absent,
+        **{kind: _with_detail(row, kind) for kind in _OWN_KEYS},
+        "verdicts": {kind: verdict.to_json() for kind, verdict in row.verdicts.items()},
+        "parity": [_difference_json(each) for each in run.parity.findings.get(row.case.id, ())],
+        "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
+    }
+
+
+def _retried_json(record: Record) -> dict[str, Any]:
+    """A trial that was launched again after it had failed."""
+    return {
+        "case": record.case.name,
+        "case_id": record.case_id,
+        "job": record.job.kind,
+        "round": record.round,
+        "status": record.status,
+        "attempts": [
+            {key: value for key, value in dataclasses.asdict(attempt).items() if key != "failure"}
+            for attempt in record.attempts
+        ],
+    }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    plain = dataclasses.asdict(difference)
+    return {key: _NOT_REPORTED if value is None else value for key, value in plain.items()}
+
+
+def _with_detail(row: CaseSummary, kind: str) -> dict[str, Any] | None:
+    if kind not in row.verdicts:
+        return None
+    plain = row.verdicts[kind].to_json()
+    return {"verdict": plain["word"], **(plain["detail"] or {})}
+
+
+def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
+    column = row.columns[name]
+    estimate = row.values[name]
+    return {
+        # what programs have read here since the first version
+        "value": estimate.over_trials.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "n": estimate.n,
+        "trials": estimate.trials,
+        "rounds": estimate.rounds,
+        "interval": estimate.interval.to_json() if estimate.interval else None,
+        "unit": column["unit"],
+        "better": column["better"],
+    }

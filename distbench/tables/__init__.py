@@ -1,0 +1,1 @@
+"""Typed tables, and how they are shown: text, Markdown, CSV, JSON."""

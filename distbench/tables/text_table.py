@@ -1,0 +1,119 @@
+"""A table as lines of text: each row on one line, in several blocks of columns where it is too wide."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from distbench.core.text import shorten
+from distbench.tables.emphasis import Paint, Tone
+
+_LEAST_NAME = 12
+_GAPS = (2, 1)
+"""Spaces between columns, the wider ones where there is room."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row as people read it; the first cell is its name."""
+
+    cells: Sequence[str]
+    tones: Sequence[Tone]
+    group: str = ""
+    """Heading above this row and those that follow with the same."""
+    instead: str = ""
+    """A sentence in place of all cells but the first."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Columns of a table and their sizes."""
+
+    sizes: Sequence[int]
+    """In cells of a terminal: an East Asian character takes two, a combining one none."""
+    left: Sequence[bool]
+    """Whether a column is aligned to the left."""
+    width: int
+    gap: int
+    paint: Paint
+
+    @property
+    def blocks(self) -> list[list[int]]:
+        """Columns that stand side by side behind the name, as many as there is room for.
+
+        Words next to the name belong to it, and are in each block.
+        """
+        keys = list(itertools.takewhile(lambda i: self.left[i], range(1, len(self.sizes))))
+        keys = keys if self._span(keys) <= self.width // 2 else []
+        made = [[*keys]]
+        for column in range(1 + len(keys), len(self.sizes)):
+            if len(made[-1]) > len(keys) and self._span([*made[-1], column]) > self.width:
+                made.append([*keys])
+            made[-1].append(column)
+        return made
+
+    def _span(self, columns: Sequence[int]) -> int:
+        return self.sizes[0] + sum(self.sizes[i] + self.gap for i in columns)
+
+    def row(self, line: Line, columns: Sequence[int]) -> list[str]:
+        """A row as one line, or as two where its name is too long: cut names would be alike."""
+        name = self.paint(line.cells[0], line.tones[0])
+        is_long = cell_len(line.cells[0]) > self.sizes[0]
+        lead = "" if is_long else name
+        parts = [lead + " " * (self.sizes[0] - (0 if is_long else cell_len(line.cells[0])))]
+        for i in columns:
+            space = " " * (self.sizes[i] - cell_len(line.cells[i]))
+            shown = self.paint(line.cells[i], line.tones[i]) if line.cells[i] else ""
+            parts.append(shown + space if self.left[i] else space + shown)
+        return [*([name] if is_long else []), (" " * self.gap).join(parts).rstrip()]
+
+    def sentence(self, line: Line) -> list[str]:
+        """A name with a sentence next to it, folded once and then cut."""
+        name, size = shorten(line.cells[0], self.sizes[0]), self.sizes[0]
+        indent = " " * (size + self.gap)
+        first, *later = textwrap.wrap(
+            line.instead, max(20, self.width - len(indent)), max_lines=2, placeholder=" …"
+        ) or [""]
+        texts = [self.paint(text, line.tones[0]) for text in (first, *later)]
+        head = self.paint(name, line.tones[0]) + " " * (size - cell_len(name) + self.gap)
+        return [head + texts[0], *(indent + text for text in texts[1:])]
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Line], left: Sequence[bool], width: int, paint: Paint
+) -> list[str]:
+    """The headings and the rows as lines, *width* characters wide where the cells allow it."""
+    whole = [headings, *(row.cells for row in rows if not row.instead)]
+    sizes = [max(cell_len(cells[i]) for cells in whole) for i in range(len(headings))]
+    names = max(cell_len(cells[0]) for cells in [headings, *(row.cells for row in rows)])
+    rest = sum(sizes[1:])
+    gap = next((gap for gap in _GAPS if names + rest + gap * len(sizes[1:]) <= width), _GAPS[0])
+    # half of the width at least is for numbers
+    sizes[0] = min(names, max(_LEAST_NAME, width - rest - gap * len(sizes[1:]), width // 2))
+    layout, head = _Layout(sizes, left, width, gap, paint), Line(headings, [""] * len(headings))
+    lines: list[str] = []
+    for number, columns in enumerate(layout.blocks):
+        shown = [row for row in rows if not row.instead] if number else rows
+        lines += (
+            ["", *_block(layout, head, shown, columns)] if lines else _block(layout, head, shown, columns)
+        )
+    return lines
+
+
+def _block(layout: _Layout, head: Line, rows: Sequence[Line], columns: Sequence[int]) -> list[str]:
+    return [*layout.row(head, columns), *_rows(layout, rows, columns)]
+
+
+def _rows(layout: _Layout, rows: Sequence[Line], columns: Sequence[int]) -> Iterator[str]:
+    group, is_first = "", True
+    for row in rows:
+        if row.group != group:
+            group = row.group
+            yield from ([] if is_first else [""])
+            yield shorten(group, layout.width)
+        is_first = False
+        yield from layout.sentence(row) if row.instead else layout.row(row, columns)
