@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,14 @@ def test_the_readmes_model_of_ones_own_is_initialised_planned_and_run(tmp_path: 
         assert done.returncode == 0, done.stderr
     assert [case["status"] for case in json.loads(done.stdout)["cases"]] == ["measured"]
     assert "classes: 256" in (tmp_path / "mine.yaml").read_text()
+
+
+def test_the_architecture_page_has_the_layers_that_are_checked_and_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (block,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert shown == next(each["layers"] for each in contracts if each["type"] == "layers")
+    named = re.findall(r"`([a-z_/0-9]+\.py|[a-z_/0-9]+/)`", page)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "distbench" / name).exists()] == []
