@@ -62,8 +62,8 @@ class Told(Observer):
         if not error or error not in self._told:
             self._told.add(error)
             return record.reason
-        place = record.failure.user_place if record.failure else error.partition(": ")[0]
-        return record.reason.replace(error, f"{place}, as before")
+        place, colon, _ = error.partition(": ")
+        return record.reason.replace(error, f"{place}, as before" if colon else "as before")
 
     def _event(self, event: Event) -> None:
         for tell in self._tell:
