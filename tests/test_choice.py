@@ -251,7 +251,9 @@ def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
 
 
 def test_without_a_second_trial_no_spread_is_claimed():
-    assert "so the noise is unknown" in said(*trials(DDP, 1000), *trials(FSDP, 990))
+    text = said(*trials(DDP, 1000), *trials(FSDP, 990))
+    assert "so the noise is unknown" in text
+    assert "as fast as fsdp, the next worse case." in text
 
 
 def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_pick():

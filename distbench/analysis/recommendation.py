@@ -189,7 +189,8 @@ def _lead(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[s
         among = f" among those at most {wish.within:.0%} slower than the fastest that fits"
         scope = among if wish.goal == "memory" else ""
         against = _against(pick, rest[0], wish.goal)
-        sentences.append(f"{against} {rest[0].name}, the next measurably worse case{scope}.")
+        measurably = "" if pick.speed and pick.speed.half is None else " measurably"
+        sentences.append(f"{against} {rest[0].name}, the next{measurably} worse case{scope}.")
     elif not others:
         sentences.append(_alone(every, choice, pick))
     if pick.speed and pick.speed.half is None:
