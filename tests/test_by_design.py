@@ -133,6 +133,17 @@ def test_no_design_excuses_moves_of_another_order(times: float, word: str, told:
         )
 
 
+def test_a_design_may_skip_its_first_update() -> None:
+    skips = Description(by_design=ByDesign("it skips the first update", 0))
+    record = trained(off(0), described_strategy=skips)
+    rows = [
+        {**row, "norm": row["norm"] * row["step"] / (row["step"] + 1)} if row["of"] == "update" else row
+        for row in record.tables["check_tensors"]
+    ]
+    skipped = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    assert verdicts([reference(), skipped], 0.001)[DDP.id].word == BY_DESIGN
+
+
 def test_no_design_excuses_copies_that_part() -> None:
     part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
     record = trained(off(SINCE), described_strategy=DESIGNED)

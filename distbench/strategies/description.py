@@ -96,6 +96,8 @@ class ByDesign:
     """First step, from 0 on, whose update is another one: up to there rounding explains every difference."""
     changes_gradients: bool = True
     """Whether the gradients of that step are others as well; False: only what its update makes of them."""
+    moves_alike: bool = True
+    """Whether its parameters move about as far as those of the reference; False: any distance."""
 
 
 @dataclass(frozen=True)
