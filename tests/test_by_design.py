@@ -133,15 +133,26 @@ def test_no_design_excuses_moves_of_another_order(times: float, word: str, told:
         )
 
 
-def test_a_design_may_skip_its_first_update() -> None:
-    skips = Description(by_design=ByDesign("it skips the first update", 0))
-    record = trained(off(0), described_strategy=skips)
+@pytest.mark.parametrize(
+    ("bounds", "at", "word"),
+    [
+        ({}, 0, DIFFERS),
+        ({"bounded_from": 2}, 0, BY_DESIGN),
+        ({"bounded_from": 2}, 2, DIFFERS),
+        ({"bounded_until": 3}, 2, DIFFERS),
+        ({"bounded_until": 3}, 3, BY_DESIGN),
+    ],
+)
+def test_a_design_says_in_which_steps_it_moves_about_as_far(
+    bounds: dict[str, int], at: int, word: str
+) -> None:
+    record = trained(off(0), described_strategy=Description(by_design=ByDesign("it skips", 0, **bounds)))
     rows = [
-        {**row, "norm": row["norm"] * row["step"] / (row["step"] + 1)} if row["of"] == "update" else row
+        {**row, "norm": 0.0} if row["of"] == "update" and row["step"] == at else row
         for row in record.tables["check_tensors"]
     ]
-    skipped = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
-    assert verdicts([reference(), skipped], 0.001)[DDP.id].word == BY_DESIGN
+    still = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    assert verdicts([reference(), still], 0.001)[DDP.id].word == word
 
 
 def test_no_design_excuses_copies_that_part() -> None:

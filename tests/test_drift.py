@@ -89,7 +89,7 @@ def test_steps_that_become_slower_are_told(trials: list[tuple[float, float]], to
     assert any("steps became slower during timing, by" in sentence for sentence in sentences) == told
 
 
-def hoarding(left: float, other: float, label: str = "ddp") -> Record:
+def leaking(left: float, other: float, label: str = "ddp") -> Record:
     """A trial of four warm-up and six timed steps whose counted step left so much, and found so much."""
     rows = [
         {"rank": 0, "phase": phase, "activations": size, "other": other, "peak": 50e6 + other}
@@ -114,12 +114,12 @@ def hoarding(left: float, other: float, label: str = "ddp") -> Record:
 def test_memory_grows_if_each_step_left_as_much_as_the_counted_one(
     left: float, other: float, told: bool
 ) -> None:
-    (*found,) = findings(AnalysedRun(info(DDP), [hoarding(left, other)]))
+    (*found,) = findings(AnalysedRun(info(DDP), [leaking(left, other)]))
     assert any("grows by 977 KiB with every step, to 9.54 MiB after 10" in each for each in found) == told
 
 
 def test_a_finding_of_several_cases_is_told_once() -> None:
-    records = [hoarding(1e6, 10e6), hoarding(1.2e6, 12e6, "fsdp")]
+    records = [leaking(1e6, 10e6), leaking(1.2e6, 12e6, "fsdp")]
     named = [record.case for record in records]
     (told,) = [each for each in findings(AnalysedRun(info(*named), records)) if "grows" in each]
     assert told.startswith("fsdp: memory grows by 1.14 MiB") and told.endswith(

@@ -198,8 +198,8 @@ def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite: Callable[.
     assert shown.count("MiB of its peak come and go within the phase backward, so no other column") == 1
 
 
-HOARDING = """
-workload: {user: {model: "small:Hoards", length: 32}}
+KEEPING = """
+workload: {user: {model: "small:KeepsLogits", length: 32}}
 data: text
 batch: {global_batch_size: 16}
 strategies: [ddp]
@@ -210,7 +210,7 @@ metrics: [memory, steptime]
 
 
 def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callable[..., Finished]) -> None:
-    finished = run_suite(HOARDING)
+    finished = run_suite(KEEPING)
     shown = " ".join(call("show", str(finished.folder)).stdout.split())
     # logits of 8 rows of 32 tokens and 256 classes in fp32, after each of ten steps
     assert "ddp: memory grows by 256 KiB with every step, to 2.50 MiB after 10: something keeps" in shown

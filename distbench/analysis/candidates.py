@@ -87,7 +87,7 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     if not row.measured:
         return f"{row.status}: {one_line(row.reason)}" if row.reason else row.status
     if voided := [verdict for verdict in row.verdicts.values() if verdict.voids]:
-        # with what it rests on where verdicts are told
+        # the whole sentence stands among the verdicts of that kind
         return f"{voided[0].kind}: {one_line(voided[0].sentence.partition('; ')[0])}"
     # what can't be compared is a doubt, mentioned next to the answer, not a failure
     if unfair := [each for each in differences if each.kind == "work" and each.is_known]:

@@ -283,7 +283,7 @@ def _price(run: AnalysedRun, pick: Candidate) -> list[str]:
 
 
 def _barred(choice: Choice) -> list[str]:
-    """Cases that were faster but are not recommended, with the reason; of no pick, but for what that said."""
+    """Reasons against faster cases; without a pick, those that its headline does not give."""
     pick = choice.pick
     pace = pick.speed.value if pick and pick.speed else 0.0
     told = "" if pick or not choice.left_out else _commonest([why for _, why in choice.left_out])[0]

@@ -21,7 +21,7 @@ _APART = 2.0
 
 
 @dataclass(frozen=True)
-class Growth:
+class MemoryGrowth:
     """Tensors that every step leaves behind."""
 
     per_step: float
@@ -32,11 +32,11 @@ class Growth:
     """Those steps."""
 
 
-def growth(record: Record | None) -> Growth | None:
-    """What each step of *record* leaves behind, on the rank where that is most; None: nothing to speak of.
+def memory_growth(record: Record | None) -> MemoryGrowth | None:
+    """Memory that each step of *record* leaves behind, on the rank with most of it; None: little or none.
 
-    The counted step leaves something, and no kind explains at least as much for each step before it when it
-    begins. What is allocated once is only the latter, what is kept for one step only the former.
+    The counted step leaves bytes behind, and began with about as many unexplained ones for each step before
+    it. A buffer that is allocated once is not left by that step; one that it replaces is there once.
     """
     rows = record.tables.get("memory", []) if record else []
     if record is None or not (steps := _steps_before(record)):
@@ -48,7 +48,7 @@ def growth(record: Record | None) -> Growth | None:
         before = max((float(row.get("other") or 0) for row in counted), default=0.0)
         peak = max((float(row.get("peak") or 0) for row in counted), default=0.0)
         if _GROWN * peak < left * steps < _SLACK * before:
-            found.append(Growth(left, left * steps, steps))
+            found.append(MemoryGrowth(left, left * steps, steps))
     return max(found, key=lambda each: each.total, default=None)
 
 
@@ -59,8 +59,8 @@ def _steps_before(record: Record) -> int:
 
 
 @dataclass(frozen=True)
-class Outstanding:
-    """The one rank that needs far more memory than all others; in bytes."""
+class MemoryOutlier:
+    """The rank that needs far more memory than all others; in bytes."""
 
     rank: int
     peak: float
@@ -68,13 +68,14 @@ class Outstanding:
     """Highest peak of the other ranks."""
 
 
-def outstanding(record: Record | None) -> Outstanding | None:
-    """The rank of *record* with at least twice the peak of any other; None: there is none."""
+def memory_outlier(record: Record | None) -> MemoryOutlier | None:
+    """The rank of *record* with at least twice the peak of any other; None: none, or a peak is unknown."""
     samples = record.samples.get("memory_peak", []) if record else []
-    peaks = sorted(((ranks[0] or 0.0, rank) for rank, ranks in enumerate(samples) if ranks), reverse=True)
-    if len(peaks) < 2 or not peaks[1][0] or peaks[0][0] < _APART * peaks[1][0]:
+    known = [(ranks[0], rank) for rank, ranks in enumerate(samples) if ranks and ranks[0] is not None]
+    peaks = sorted(known, reverse=True)
+    if len(known) < max(2, len(samples)) or not peaks[1][0] or peaks[0][0] < _APART * peaks[1][0]:
         return None
-    return Outstanding(peaks[0][1], peaks[0][0], peaks[1][0])
+    return MemoryOutlier(peaks[0][1], peaks[0][0], peaks[1][0])
 
 
 def is_unsettled(row: CaseSummary) -> bool:
@@ -94,30 +95,30 @@ def _drifts(row: CaseSummary, test: Callable[[Sequence[float], Sequence[float]],
 
 def sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
     """Each finding once: the case with most of it, and which others have it too."""
-    grown = {row.case.id: found for row in measured if (found := growth(row.detail))}
+    grown = {row.case.id: found for row in measured if (found := memory_growth(row.detail))}
     leaking = [row for row in measured if row.case.id in grown]
     if leaking:
         row = max(leaking, key=lambda each: grown[each.case.id].total)
         slower = f" Steps become slower{_by(row)}." if is_slowing(row) else ""
-        yield f"{_grown(grown[row.case.id], names[row.case.id])}{_others(leaking, row, names)}.{slower}"
+        yield f"{_growth_text(grown[row.case.id], names[row.case.id])}{_others(leaking, row, names)}.{slower}"
     if slowing := [row for row in measured if is_slowing(row) and row not in leaking]:
         row = max(slowing, key=lambda each: each.values["drift"].value)
         yield (
             f"{names[row.case.id]}: steps became slower during timing{_by(row)}: their work grows, or the "
             f"machine slows down (distbench show --view telemetry){_others(slowing, row, names)}."
         )
-    yield from _alone(measured, names)
+    yield from _outlier(measured, names)
 
 
-def _grown(found: Growth, name: str) -> str:
+def _growth_text(found: MemoryGrowth, name: str) -> str:
     return (
         f"{name}: memory grows by {bytes_text(found.per_step)} with every step, to {bytes_text(found.total)} "
         f"after {found.steps}: something keeps tensors of each step, such as a list of losses or logits"
     )
 
 
-def _alone(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
-    found = [(row, one) for row in measured if (one := outstanding(row.detail))]
+def _outlier(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
+    found = [(row, one) for row in measured if (one := memory_outlier(row.detail))]
     if found:
         row, one = max(found, key=lambda pair: pair[1].peak / pair[1].others)
         others = _others([each for each, _ in found], row, names)

@@ -96,8 +96,10 @@ class ByDesign:
     """First step, from 0 on, whose update is another one: up to there rounding explains every difference."""
     changes_gradients: bool = True
     """Whether the gradients of that step are others as well; False: only what its update makes of them."""
-    moves_alike: bool = True
-    """Whether its parameters move about as far as those of the reference; False: any distance."""
+    bounded_from: int = 0
+    """First step after which its parameters have moved about as far as those of the reference."""
+    bounded_until: int | None = None
+    """First step whose update may be of any size; None: there is none."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Uneven(Small):
         return self.head(self.odd(x))
 
 
-class Hoards(Small):
+class KeepsLogits(Small):
     """Keeps what it gives, for a metric at the end, and in rank 0 a picture for its log."""
 
     def __init__(self) -> None:

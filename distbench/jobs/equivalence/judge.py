@@ -34,8 +34,6 @@ from distbench.strategies.description import ByDesign
 
 # lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
 _BY_DESIGN = 3.0
-# the first step after which one update that was skipped is less than half of all
-_FEW = 2
 # of a remark that is no cause of a difference
 _EXACT = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
@@ -101,7 +99,7 @@ class Judge:
         design, drift = design_of(record.case, record), _drift(record)
         outside = [error for error in errors if error.of_limit > 1]
         wrong = [error for error in outside if not _is_meant(error, design)]
-        wrong += _beyond_design(training, reference) if design and design.moves_alike else []
+        wrong += _beyond_design(training, reference, design) if design else []
         first = min(
             wrong or outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None
         )
@@ -196,18 +194,16 @@ def _is_meant(error: Worst, design: ByDesign | None) -> bool:
     return error.place.step > design.since or error.place.family not in before
 
 
-def _beyond_design(training: Training, reference: Training) -> list[Worst]:
-    """The first step after which the median tensor has moved as far as no design explains.
-
-    Too little is told from the third update on: a design may skip the first.
-    """
+def _beyond_design(training: Training, reference: Training, design: ByDesign) -> list[Worst]:
+    """The first step after which the median tensor has moved as far as *design* does not explain."""
     moves = [place for place, size in reference.sizes.items() if size and place.family == "parameter"]
     for step, places in grouped(moves, lambda place: place.step).items():
+        if step < design.bounded_from or (design.bounded_until is not None and step >= design.bounded_until):
+            continue
         moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
         times = statistics.median(moved)
         # what is no number is told of its tensor
-        least = 1 / _BY_DESIGN if step >= _FEW else 0.0
-        if any(map(math.isnan, moved)) or least <= times <= _BY_DESIGN:
+        if any(map(math.isnan, moved)) or 1 / _BY_DESIGN <= times <= _BY_DESIGN:
             continue
         told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
         most = f"{_BY_DESIGN:g} times at most" if times > 1 else f"{1 / _BY_DESIGN:.2g} at least"
