@@ -11,14 +11,15 @@ from typing import Any
 
 from records import measured
 
-from distbench.analysis.verdicts import Verdict
+from distbench.analysis.job_results import Verdict
 from distbench.core import registry
 from distbench.core.case import Batch, Case, Choice, Dtype, Limits, Measure, Optimizer, Precision
+from distbench.core.job import PlannedTrial
+from distbench.core.machine import Machine
 from distbench.ipc.trial_files import Phases, Progress, TrialFile
 from distbench.jobs.equivalence import Check, Equivalence
-from distbench.plan.tasks import Task
+from distbench.jobs.equivalence.results import EquivalenceResults
 from distbench.record import Record
-from distbench.system.machine import Machine
 
 HERE = Path(__file__).parent
 
@@ -72,7 +73,9 @@ class Laboratory:
     def verdicts(self, cases: Sequence[Case], check: Check | None = None) -> dict[str, Verdict]:
         """Verdicts on *cases*, by label."""
         check = check or Check()
-        found = Equivalence().judge({"false_alarm": check.false_alarm}, self.records(cases, check))
+        found = EquivalenceResults(Equivalence()).judge(
+            {"false_alarm": check.false_alarm}, self.records(cases, check)
+        )
         return {case.label: found[case.id] for case in cases}
 
     def records(self, cases: Sequence[Case], check: Check) -> list[Record]:
@@ -80,7 +83,7 @@ class Laboratory:
         machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
         return [self._record(task) for task in Equivalence().tasks(check, cases, machine)]
 
-    def _record(self, task: Task) -> Record:
+    def _record(self, task: PlannedTrial) -> Record:
         import torch
 
         from distbench.jobs.equivalence.ranks import run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from distbench import plan
+from distbench.core.machine import Machine
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.core.job import Job
+from distbench.core.job import JobSpec
 from distbench.plan import Planned
 from distbench.record import Failure, Record, Status
 from distbench.record.run_folder import RunInfo
@@ -41,11 +41,11 @@ def case(label: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
     return Case(**{**fields, **changes})
 
 
-def job_of(kind: str, **options: Any) -> Job:
-    return Job.from_json({"kind": kind, "options": options}, kind)
+def job_of(kind: str, **options: Any) -> JobSpec:
+    return JobSpec.from_json({"kind": kind, "options": options}, kind)
 
 
-def with_options(job: Job, **changes: Any) -> Job:
+def with_options(job: JobSpec, **changes: Any) -> JobSpec:
     return dataclasses.replace(job, options=dataclasses.replace(job.options, **changes))
 
 

@@ -11,10 +11,10 @@ from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
 from records import case, info, measured, with_options
 
 from distbench.analysis.candidates import candidates, fronts
+from distbench.analysis.job_results import Verdict
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.recommendation import answer
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Case, Choice, Precision
 from distbench.gate.case_verdict import demanded
 from distbench.jobs.convergence.verdict import AS_REFERENCE

@@ -19,12 +19,13 @@ from conftest import PLUGINS, QUICK, Done, Finished
 from drills import Drill
 
 from distbench import plan
+from distbench.core.machine import Machine
 from distbench.core.registry import PLUGIN_PATH
 from distbench.core.text import telling_line
 from distbench.ipc.build_files import Event, Item, Journal, write_items
 from distbench.suite import load
 from distbench.system import build_cache
-from distbench.system.machine import Machine, cache_folder
+from distbench.system.machine import cache_folder
 
 Run = Callable[..., Finished]
 Command = Callable[..., Done]

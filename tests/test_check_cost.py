@@ -13,11 +13,12 @@ from evidence import DDP, none, reference, rounding, trained
 from records import with_options
 
 from distbench.core.case import Batch, Case, Choice, Device, Precision
+from distbench.core.job import PlannedTrial
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence import Check, CheckOptions, Equivalence
+from distbench.jobs.equivalence.results import EquivalenceResults
 from distbench.jobs.equivalence.verdict import verdicts
-from distbench.plan.tasks import Task
 from distbench.record import Record
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
 LARGE = dataclasses.replace(
@@ -28,15 +29,15 @@ LARGE = dataclasses.replace(
 )
 
 
-def tasks(*cases: Case, **check: Any) -> list[Task]:
+def tasks(*cases: Case, **check: Any) -> list[PlannedTrial]:
     return list(Equivalence().tasks(Check(**check), cases, MACHINE))
 
 
-def options_of(task: Task) -> CheckOptions:
+def options_of(task: PlannedTrial) -> CheckOptions:
     return task.job.options_as(CheckOptions)
 
 
-def predicted_s(of: list[Task]) -> float:
+def predicted_s(of: list[PlannedTrial]) -> float:
     return sum(Equivalence().predicted(task) or 0.0 for task in of)
 
 
@@ -127,8 +128,8 @@ def test_a_verdict_on_reduced_work_says_so() -> None:
 
 def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
     records = [on_reduced_work(reference()), on_reduced_work(trained(rounding))]
-    assert Equivalence().expected_losses(records) == {}
-    assert Equivalence().expected_losses([reference(), trained(rounding)])
+    assert EquivalenceResults(Equivalence()).expected_losses(records) == {}
+    assert EquivalenceResults(Equivalence()).expected_losses([reference(), trained(rounding)])
 
 
 @pytest.mark.train

@@ -20,7 +20,7 @@ from distbench.analysis.link_utilization import Alone
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
 from distbench.core.case import Case
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.gate.case_verdict import demanded
 from distbench.gate.columns import compared
 from distbench.jobs.links import _carrier
@@ -254,7 +254,7 @@ def test_a_gate_makes_them_in_both_arms_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parent / "plugins"))
-    values = {column.name: 1e9 for column in kind_of("collectives").columns} | {"loss": 2.5}
+    values = {column.name: 1e9 for column in job_kind("collectives").columns} | {"loss": 2.5}
     log = tmp_path / "log"
     suite = f"""
 workload: {{mlp: {{}}}}

@@ -8,11 +8,11 @@ import pytest
 from conftest import Finished
 from records import case
 
+from distbench.core.machine import Machine
 from distbench.metrics.base import Trial
 from distbench.metrics.steptime import StepTime
 from distbench.run.failure_reasons import reason_of
 from distbench.strategies.zero import Zero
-from distbench.system.machine import Machine
 
 SUITE = """
 workload: {MODEL}

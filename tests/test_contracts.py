@@ -19,9 +19,9 @@ from records import case
 
 from distbench.core import registry
 from distbench.core.case import Choice, Precision
+from distbench.core.columns import OVER_RANKS
+from distbench.core.machine import Machine
 from distbench.launchers.base import Launch
-from distbench.metrics.base import OVER_RANKS
-from distbench.system.machine import Machine
 
 LAPTOP = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 

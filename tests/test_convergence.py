@@ -17,6 +17,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.statistics.probability import holm
 from distbench.core.case import Batch, Case, Optimizer
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.compared import CONFIDENCE, P_VALUE
 from distbench.jobs.convergence.large_batch import effects
@@ -28,7 +29,6 @@ from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite
 from distbench.suite.yaml_reader import Places
-from distbench.system.machine import Machine
 from distbench.worker.spikes import Spikes
 
 PLUGINS = Path(__file__).parent / "plugins"

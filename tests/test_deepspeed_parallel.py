@@ -20,12 +20,12 @@ from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
 from distbench.core.case import Batch, Case, Choice
 from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.zero import Zero
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 MACHINE = Machine(
     "cpu", 8, {"torch": "1", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True

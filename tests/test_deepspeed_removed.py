@@ -11,8 +11,8 @@ from records import case
 from distbench import plan
 from distbench.core import registry
 from distbench.core.case import Choice
+from distbench.core.machine import Machine
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "2.13.0", "deepspeed": "0.19.8"}, has_libaio=False, has_compiler=True)
 TECHNIQUES = ("onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics")

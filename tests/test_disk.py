@@ -15,13 +15,13 @@ from records import case, info, measured
 from distbench.analysis.run import AnalysedRun
 from distbench.core import registry
 from distbench.core.case import Batch, Choice, Precision
+from distbench.core.machine import Machine
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.disk import Disk
 from distbench.metrics.disk.probe import BLOCK, probe
 from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero, disk
 from distbench.strategies.zero.config import Elements, configuration
-from distbench.system.machine import Machine
 from distbench.views.disk import DiskView
 
 ALL = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "nvme_path": "/fast disk/{a}[1]"}

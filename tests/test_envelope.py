@@ -12,13 +12,13 @@ import pytest
 from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
 
-from distbench.analysis.verdicts import Verdict
+from distbench.analysis.job_results import Verdict
 from distbench.core.case import Optimizer, Precision
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.record import NO_REFERENCE, Record, Status
-from distbench.system.machine import Machine
 
 SGD = Optimizer(name="sgd")
 

@@ -25,18 +25,19 @@ from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.core.case import CURRENT, Choice
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.launchers.base import LaunchError, Place
 from distbench.launchers.server import Server
 from distbench.plan import Plan, make
-from distbench.plan.tasks import reference_of
+from distbench.plan.references import reference_of
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.report.header import facts
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
 from distbench.system.interpreters import NEEDED
-from distbench.system.machine import Machine, ops_folder
+from distbench.system.machine import ops_folder
 
 NO_DEEPSPEED = Machine("cpu", 2, {"torch": "2.13.0"}, has_libaio=False, has_compiler=True)
 TOLD = {

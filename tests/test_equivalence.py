@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import info
 
+from distbench.analysis.job_results import Verdict
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Precision
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts

@@ -15,11 +15,11 @@ from records import case
 from distbench.core import registry
 from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.utilisation import Utilisation
 from distbench.plan import Planned, make
 from distbench.suite import Overrides, load
-from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.base import Setting

@@ -14,10 +14,10 @@ from test_growth import Part
 
 from distbench import plan
 from distbench.core.errors import DistbenchError, RecordError
+from distbench.core.machine import Machine
 from distbench.core.serialization import decoded, parsed
 from distbench.ipc.messages import AGENT, CONTROLLER, Wire, WireError, new_token
 from distbench.suite.suite import of_text
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 4, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 SUITE = """\

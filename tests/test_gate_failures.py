@@ -16,7 +16,7 @@ from distbench.gate.case_verdict import case_verdict
 from distbench.gate.launch_failures import FailureLog, Launches
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Finding
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import Record
 from distbench.run import Bench, Observer, StopRequest
 from distbench.suite.gate import GateRules, Tolerances
@@ -36,10 +36,10 @@ class PretendedBench:
     def renew(self) -> None:
         """Nothing is kept that could be renewed."""
 
-    def found(self, task: Task) -> Record | None:
+    def found(self, task: PlannedTrial) -> Record | None:
         return self.stored.get(task.round)
 
-    def make(self, task: Task, *, keep: bool = True) -> Record:
+    def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         started = f"launch {np.random.default_rng().integers(1 << 60)}"
         if self.crashes():
             return replace(records.failed(task.case, round_=task.round), started=started)

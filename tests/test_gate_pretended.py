@@ -86,18 +86,15 @@ def test_a_model_that_learns_something_else_is_another_training_however_fast(gat
 
 MOVING = """
 from dataclasses import dataclass
-import numpy as np
-from distbench.core.job import Job
-from distbench.jobs.base import Kind
-from distbench.metrics.base import Column
-from distbench.plan.tasks import Task
+from distbench.core.columns import Column
+from distbench.core.job import JobKind, JobSpec, PlannedTrial
 
 @dataclass(frozen=True)
 class Section:
     'Nothing to set.'
 
 @dataclass(frozen=True)
-class Moves(Kind):
+class Moves(JobKind):
     'Makes up the loss of a training from moved weights.'
     name = folder = 'moves'
     section = Section
@@ -106,10 +103,17 @@ class Moves(Kind):
     def tasks(self, section, cases, machine):
         return []
 
-    def moving(self, section, cases):
-        return [Task(case, job=Job(self.name)) for case in cases]
+    def perturbed_trials(self, section, cases):
+        return [PlannedTrial(case, job=JobSpec(self.name)) for case in cases]
+"""
+MOVING_RESULTS = """
+from dataclasses import dataclass
+import numpy as np
+from distbench.analysis.job_results import JobResults
 
-    def moved_losses(self, records):
+@dataclass(frozen=True)
+class MovesResults(JobResults):
+    def perturbed_losses(self, records):
         return {each.case_id: [np.array([each.values['moved_loss']])] for each in records}
 """
 
@@ -120,6 +124,7 @@ def moving(gated: Gated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gat
     kind, suite = tmp_path / "jobs" / "moves" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(MOVING)
+    kind.with_name("results.py").write_text(MOVING_RESULTS)
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
     text = SUITE.replace("cpu_busy: 0.5}", f"cpu_busy: 0.5, moved_loss: 2.5}}, log: {tmp_path / 'log'}")
     suite.write_text(f"{text}moves: true\nsensitivity: {{trainings: 0}}\n")

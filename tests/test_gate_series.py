@@ -11,7 +11,7 @@ import records
 from distbench.core.case import Batch, Case
 from distbench.gate.case_verdict import case_verdict, without_efficiency
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import WARM_UP, Record, Status
 from distbench.run import Bench, Observer, StopRequest
 from distbench.suite.gate import GateRules, Tolerances
@@ -39,10 +39,10 @@ class PretendedBench:
     def renew(self) -> None:
         self.renewed += 1
 
-    def found(self, task: Task) -> Record | None:
+    def found(self, task: PlannedTrial) -> Record | None:
         return self.stored.get((task.case.id, task.round))
 
-    def make(self, task: Task, *, keep: bool = True) -> Record:
+    def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         self.log.append((self.arm, task.case.world_size, task.round))
         if keep and self.fails:
             self.fails -= 1
@@ -132,7 +132,7 @@ def test_a_series_without_a_verdict_ends_at_its_last_pair() -> None:
     log: list[tuple[str, int, int]] = []
 
     class Unsteady(PretendedBench):
-        def make(self, task: Task, *, keep: bool = True) -> Record:
+        def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
             record = super().make(task, keep=keep)
             return replace(record, values={**record.values, "step_s": wide[task.round % 2]})
 

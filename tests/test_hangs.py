@@ -15,7 +15,7 @@ from conftest import QUICK, Finished, record_of, run_in
 from drills import Drill
 
 from distbench.core.case import Limits
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.ipc.trial_files import Progress, error_file, interim_file, log_file, progress_file, result_file
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Status
@@ -82,7 +82,7 @@ HEALTHY_WAITS = 8
 
 
 def watched(ranks: TwoRanks, **options: bool) -> Watch:
-    return Watch(ranks, ranks.folder, 2, LIMITS, StopRequest(), kind_of("measure"), **options)
+    return Watch(ranks, ranks.folder, 2, LIMITS, StopRequest(), job_kind("measure"), **options)
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ def suite(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_the_kinds_of_job_have_words_and_folders_of_their_own() -> None:
-    words = [kind.name for kind in job.kinds()]
+    words = [kind.name for kind in job.job_kinds()]
     assert {"measure", "check", "checkpoint", "converge"} <= set(words)
     assert words[-1] == "measure", "what is measured comes last"
-    assert len({kind.folder for kind in job.kinds()}) == len(words) == len(set(words))
+    assert len({kind.folder for kind in job.job_kinds()}) == len(words) == len(set(words))
 
 
 @pytest.mark.train
@@ -83,14 +83,14 @@ def test_it_may_be_switched_on_and_off_from_the_command_line(
 
 def test_options_of_a_kind_that_is_not_installed_keep_what_all_kinds_share() -> None:
     plain = {"kind": "gone", "options": {"role": "case", "of": "1234567890", "shards": 3}}
-    read = job.Job.from_json(plain, "record.json")
-    assert (read.kind, read.options) == ("gone", job.Options(role="case", of="1234567890"))
+    read = job.JobSpec.from_json(plain, "record.json")
+    assert (read.kind, read.options) == ("gone", job.JobOptions(role="case", of="1234567890"))
 
 
 def test_a_kind_keeps_its_options_through_json() -> None:
-    for kind in job.kinds():
-        made = job.Job(kind.name, kind.options(role="reference", of="a", reference="b"))
-        assert job.Job.from_json(json.loads(json.dumps(made.to_json())), "record.json") == made
+    for kind in job.job_kinds():
+        made = job.JobSpec(kind.name, kind.options(role="reference", of="a", reference="b"))
+        assert job.JobSpec.from_json(json.loads(json.dumps(made.to_json())), "record.json") == made
         assert made.provides == "b"
 
 

@@ -13,7 +13,7 @@ from conftest import QUICK, Finished
 
 from distbench.analysis.communication import moving
 from distbench.core.case import Limits
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.ipc.trial_files import (
     Phases,
     Progress,
@@ -121,7 +121,7 @@ class OneRank(Handle):
 @pytest.mark.parametrize("clock", [0.0, 4e9], ids=["behind", "ahead"])
 def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path: Path, clock: float) -> None:
     limits = Limits(step=0.3, start=0.3)
-    watch = Watch(OneRank(tmp_path, 10, clock), tmp_path, 1, limits, StopRequest(), kind_of("measure"))
+    watch = Watch(OneRank(tmp_path, 10, clock), tmp_path, 1, limits, StopRequest(), job_kind("measure"))
     assert watch.until_end().status is Status.MEASURED
 
 
@@ -137,7 +137,7 @@ class NeverEnds(OneRank):
 def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path: Path) -> None:
     handle = NeverEnds(tmp_path, 0, time.time())
     limits = Limits(trial=5)
-    ending = Watch(handle, tmp_path, 1, limits, StopRequest(), kind_of("measure"), end_s=0.2).until_end()
+    ending = Watch(handle, tmp_path, 1, limits, StopRequest(), job_kind("measure"), end_s=0.2).until_end()
     assert ending.status is Status.MEASURED, ending.reason
 
 
@@ -154,7 +154,7 @@ class Cut(OneRank):
 
 def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path: Path) -> None:
     limits = Limits(start=0.1)
-    ending = Watch(Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), kind_of("measure")).until_end()
+    ending = Watch(Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), job_kind("measure")).until_end()
     assert ending.status is Status.CRASHED
     assert ending.reason.startswith("the agent on far has been silent for 9 s; limits.start")
     assert ending.failure and ending.failure.phase == NODE_LOST
@@ -172,7 +172,7 @@ def test_a_rank_that_gives_no_new_sign_is_late_though_its_file_is_touched(tmp_pa
     silent = Silent(tmp_path, 0, 0.0)
     Progress(progress_file(tmp_path, 0)).at(phase)
     limits = Limits(step=0.3, start=0.3)
-    ending = Watch(silent, tmp_path, 1, limits, StopRequest(), kind_of("measure")).until_end()
+    ending = Watch(silent, tmp_path, 1, limits, StopRequest(), job_kind("measure")).until_end()
     assert ending.status is (Status.INIT_TIMEOUT if phase == "start" else Status.HANG)
 
 

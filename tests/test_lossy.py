@@ -22,13 +22,13 @@ from distbench.analysis.run import AnalysedRun
 from distbench.core import registry
 from distbench.core.case import Case, Choice, Measure, Optimizer, Precision
 from distbench.core.errors import SuiteError, UsageError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.measure import Measuring, shortened
 from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
 from distbench.suite import load
-from distbench.system.machine import Machine
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 

@@ -15,13 +15,13 @@ from distbench.analysis.run import AnalysedRun
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.core.meshes import OF_DATA
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.metrics.base import Trial
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.suite import load
-from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)

@@ -15,9 +15,9 @@ from families import FAMILIES, GROUPED, SMALL
 from distbench.cli import main
 from distbench.core import registry
 from distbench.core.case import Choice
+from distbench.core.machine import Machine
 from distbench.plan import make
 from distbench.suite import load
-from distbench.system.machine import Machine
 from distbench.workloads._hf_source import keys_of
 from distbench.workloads.base import Workload
 

@@ -25,13 +25,13 @@ from distbench.analysis.mesh_dimensions import miscounted
 from distbench.core import registry
 from distbench.core.case import Case, Choice, Optimizer, Precision
 from distbench.core.errors import SuiteError, UsageError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS
 from distbench.record.run_folder import Run
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded
 from distbench.strategies.zero import Zero
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
 RANKS = 3

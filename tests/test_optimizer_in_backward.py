@@ -15,11 +15,11 @@ from records import case
 from distbench.adopt import adopt
 from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.base import Strategy
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.single import Single
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FSDP = FullyShardedDataParallel(optimizer_in_backward=True)

@@ -15,11 +15,11 @@ from records import case
 
 from distbench.core.case import Optimizer
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.optimizers import KINDS, OWN_KEYS, Weight, state_bytes
 from distbench.plan import Plan, make
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)

@@ -16,7 +16,7 @@ from conftest import MODELS, Finished
 from drills import Drill
 
 from distbench.core.case import Limits
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.ipc.trial_files import error_file, result_file
 from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.record import Status
@@ -160,7 +160,7 @@ class Killed(Handle):
 
 
 def ending_of(handle: Handle, folder: Path) -> Ending:
-    return Watch(handle, folder, 1, Limits(), StopRequest(), kind_of("measure")).until_end()
+    return Watch(handle, folder, 1, Limits(), StopRequest(), job_kind("measure")).until_end()
 
 
 @pytest.mark.parametrize("parent", [False, True], ids=["a rank", "its parent"])
@@ -263,7 +263,7 @@ def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_de
 def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
     full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
     handle = Raised(tmp_path, {"message": symptom}, full)
-    ending = Watch(handle, tmp_path, 2, Limits(), StopRequest(), kind_of("measure")).until_end()
+    ending = Watch(handle, tmp_path, 2, Limits(), StopRequest(), job_kind("measure")).until_end()
     assert (ending.status, ending.failure and ending.failure.rank) == (Status.OOM_GPU, 1)
 
 

@@ -13,13 +13,13 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import Batch, Choice, Deadlines, Limits
 from distbench.core.errors import SuiteError
-from distbench.core.job import kind_of
+from distbench.core.job import PlannedTrial, job_kind
+from distbench.core.machine import Machine
 from distbench.plan import Plan, make
-from distbench.plan.tasks import Task
 from distbench.plan.time_limits import limits_of_all, prepare_limit
 from distbench.run import launch_for
 from distbench.suite import Overrides, Suite, load
-from distbench.system.machine import Machine, detect_machine, no_gpu, ops_folder
+from distbench.system.machine import detect_machine, no_gpu, ops_folder
 from distbench.workloads.transformer import PRESETS
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
@@ -672,9 +672,9 @@ def test_the_limit_of_a_trial_follows_the_steps_of_its_job(suite, section, kind,
 def test_the_profiled_step_that_warms_up_has_time_where_there_is_one(suite, device, profiled):
     asked = suite(LARGE + "measure: {warmup: 1, steps: 10, profile_steps: 3, check_steps: 1}\n")
     case = replace(make(asked, CPU).cases[0].case, device=device)
-    assert kind_of("measure").steps(Task(case), asked.measure) == 1 + 10 + 1 + profiled + 1
+    assert job_kind("measure").steps(PlannedTrial(case), asked.measure) == 1 + 10 + 1 + profiled + 1
     none = replace(asked.measure, profile_steps=0)
-    assert kind_of("measure").steps(Task(case), none) == 1 + 10 + 1 + 1
+    assert job_kind("measure").steps(PlannedTrial(case), none) == 1 + 10 + 1 + 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
 
-from distbench.analysis.verdicts import Verdict
+from distbench.analysis.job_results import Verdict
 from distbench.core import registry
 from distbench.core.case import Batch, Case, Choice, Dtype, Optimizer
 from distbench.jobs.equivalence import ADVICE, Check

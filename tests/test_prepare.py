@@ -17,6 +17,7 @@ from conftest import PLUGINS, QUICK, Done, Finished
 from distbench import plan
 from distbench.core import registry
 from distbench.core.case import Choice, Device
+from distbench.core.machine import Machine
 from distbench.core.registry import PLUGIN_PATH
 from distbench.ipc.build_files import Event, Item, read_items
 from distbench.record.run_folder import new_run_id
@@ -24,7 +25,7 @@ from distbench.run import Observer
 from distbench.run.builds import Progress, prepare
 from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load
-from distbench.system.machine import Machine, ops_folder, package_versions
+from distbench.system.machine import ops_folder, package_versions
 
 Command = Callable[..., Done]
 WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"

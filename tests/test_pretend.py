@@ -12,8 +12,8 @@ import pytest
 
 from distbench import plan
 from distbench.cli import main
+from distbench.core.machine import Machine
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 SUITE = """
 workload: {mlp: {}}

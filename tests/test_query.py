@@ -19,8 +19,8 @@ from records import case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
+from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.errors import UsageError
-from distbench.metrics.base import TableColumn, TableSpec
 from distbench.query import Database
 from distbench.query.tables import TABLES, VIEW
 from distbench.record import RankDevice, Record

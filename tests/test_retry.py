@@ -13,7 +13,7 @@ from drills import Drill
 from held import Held
 from records import case, failed, info, job_of, measured, unsupported
 
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import NO_REFERENCE, NODE_LOST, Failure, Status
 from distbench.record.run_folder import Run
 from distbench.run.trial_index import Ledger
@@ -127,7 +127,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.mark.parametrize(("phase", "is_made"), [("time", False), (NODE_LOST, True)])
 def test_a_trial_that_lost_its_node_is_made_again(run: Run, phase: str, is_made: bool) -> None:
     run.write_record(replace(failed(case()), failure=Failure(rank=None, phase=phase)))
-    assert Ledger(run).missing([Task(case())]) == ([Task(case())] if is_made else [])
+    assert Ledger(run).missing([PlannedTrial(case())]) == ([PlannedTrial(case())] if is_made else [])
 
 
 SMALLER = case("ddp", name="smaller")
@@ -144,15 +144,15 @@ def test_a_case_that_a_smaller_one_has_replaced_is_settled(
     run.write_record(failed(case(), status=Status.OOM_HOST))
     if fallback:
         run.write_record(fallback)
-    task = Task(case(), instead=(SMALLER,))
+    task = PlannedTrial(case(), instead=(SMALLER,))
     assert Ledger(run, retry_failed=retry_failed).missing([task]) == ([task] if is_made else [])
 
 
-REFERENCE = Task(case("single"), job=job_of("check", role="reference", reference="r"))
-COMPARED = Task(case(), job=job_of("check", role="case", of=case().id, reference="r"), needs="r")
+REFERENCE = PlannedTrial(case("single"), job=job_of("check", role="reference", reference="r"))
+COMPARED = PlannedTrial(case(), job=job_of("check", role="case", of=case().id, reference="r"), needs="r")
 
 
-def made_by(task: Task, record: Any) -> Any:
+def made_by(task: PlannedTrial, record: Any) -> Any:
     """The record that *task* left, with what is in *record*."""
     return replace(record, job=task.job, case=task.case, case_id=task.case.id)
 

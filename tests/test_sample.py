@@ -17,14 +17,14 @@ from conftest import call
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
-from distbench.core.job import Job
+from distbench.core.job import JobSpec
+from distbench.core.machine import Machine
 from distbench.core.units import bytes_text
 from distbench.plan import make
 from distbench.record.run_folder import Run
 from distbench.report.page import render
 from distbench.report.view import views
 from distbench.suite import Suite
-from distbench.system.machine import Machine
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts"}
@@ -131,7 +131,7 @@ def test_the_sample_is_a_complete_run_of_its_suite() -> None:
     plan = make(Suite.from_resolved(info.suite), machine)
     assert [item.case for item in plan.cases] == [item.case for item in info.cases]
     planned = [(task.case.id, task.round, task.job) for task in plan.trials]
-    refused = [(item.case.id, 0, Job()) for item in plan.cases if item.problem]
+    refused = [(item.case.id, 0, JobSpec()) for item in plan.cases if item.problem]
     stored = [(record.case.id, record.round, record.job) for record in run.records()]
     assert sorted(stored, key=str) == sorted(planned + refused, key=str)
     assert AnalysedRun.read(run).parity.findings == {}

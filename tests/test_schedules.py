@@ -15,9 +15,9 @@ from distbench.adopt import _optimizer
 from distbench.core import lr_schedule
 from distbench.core.case import Case, Optimizer
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence import Check, Equivalence
 from distbench.suite import load
-from distbench.system.machine import Machine
 
 SCHEDULES = {
     "constant": Optimizer(),

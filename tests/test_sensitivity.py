@@ -19,6 +19,7 @@ from distbench.analysis.loss_deviation import BLURRED, DIFFERS, DISAGREE, SAME
 from distbench.analysis.missing_verdicts import unchecked
 from distbench.core.case import Case
 from distbench.jobs.sensitivity import Sensitive, Sensitivity
+from distbench.jobs.sensitivity.results import SensitivityResults
 from distbench.record import Record
 
 CASES = (SINGLE, DDP, FSDP)
@@ -42,7 +43,10 @@ def amplified(seed: int, growth: float) -> np.ndarray:
 
 def asked(records: Sequence[Record], **section: int) -> set[str]:
     """Labels of the cases that are to be trained from moved weights."""
-    return {task.case.label for task in Sensitive().follow_up(Sensitivity(**section), CASES, records)}
+    return {
+        task.case.label
+        for task in SensitivityResults(Sensitive()).follow_up_trials(Sensitivity(**section), CASES, records)
+    }
 
 
 def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
@@ -109,17 +113,15 @@ def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_again
 
 FOLLOWING = """
 from dataclasses import dataclass
-from distbench.core.job import Job
-from distbench.jobs.base import Kind
-from distbench.metrics.base import Column
-from distbench.plan.tasks import Task
+from distbench.core.columns import Column
+from distbench.core.job import JobKind
 
 @dataclass(frozen=True)
 class Section:
     'Nothing to set.'
 
 @dataclass(frozen=True)
-class Again(Kind):
+class Again(JobKind):
     'Looks at the last case that was measured, then at the first.'
     name = folder = 'again'
     section = Section
@@ -128,9 +130,17 @@ class Again(Kind):
     def tasks(self, section, cases, machine):
         return []
 
-    def follow_up(self, section, cases, records):
-        looked = any(record.job.kind == self.name for record in records)
-        return [Task(case, job=Job(self.name)) for case in (cases if looked else cases[-1:])]
+"""
+FOLLOWING_RESULTS = """
+from dataclasses import dataclass
+from distbench.analysis.job_results import JobResults
+from distbench.core.job import JobSpec, PlannedTrial
+
+@dataclass(frozen=True)
+class AgainResults(JobResults):
+    def follow_up_trials(self, section, cases, records):
+        looked = any(record.job.kind == self.kind.name for record in records)
+        return [PlannedTrial(case, job=JobSpec(self.kind.name)) for case in (cases if looked else cases[-1:])]
 """
 PRETENDED = """
 workload: {mlp: {}}
@@ -149,6 +159,7 @@ def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resume
     kind, log, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "log", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
+    kind.with_name("results.py").write_text(FOLLOWING_RESULTS)
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
     suite.write_text(f"{PRETENDED}launcher: {{pretend: {{values: {{looks: 1.0}}, log: {log}}}}}\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"))
@@ -196,6 +207,7 @@ def test_a_follow_up_that_fails_is_not_made_again_and_again(
     kind, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
+    kind.with_name("results.py").write_text(FOLLOWING_RESULTS)
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
     suite.write_text(f"{PRETENDED}launcher: pretend\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"))

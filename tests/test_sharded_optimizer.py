@@ -12,9 +12,9 @@ from records import case
 from distbench.adopt import adopt
 from distbench.core.case import Choice, Optimizer
 from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 SHARDED = DistributedDataParallel(sharded_optimizer=True)

@@ -10,13 +10,13 @@ import pytest
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.run import AnalysedRun
 from distbench.core.case import Device
+from distbench.core.machine import Machine
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.suite import Suite, load
-from distbench.system.machine import Machine
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
 PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")

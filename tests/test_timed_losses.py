@@ -12,14 +12,14 @@ from conftest import Finished
 from evidence import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from records import case, failed, in_bf16, info, measured
 
+from distbench.analysis.job_results import ExpectedLosses, Verdict
 from distbench.analysis.key_findings import judged_bad, judgements
-from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN, Expected
+from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN
 from distbench.analysis.missing_verdicts import unchecked
 from distbench.analysis.recommendation import answer
 from distbench.analysis.rounding_bounds import BETWEEN_STRATEGIES
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.timed_losses import timed_losses
-from distbench.analysis.verdicts import Verdict
 from distbench.core.case import Batch, Case, Choice, Precision
 from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, NO_DROPOUT
 from distbench.jobs.equivalence.arms import NOT_CHECKED
@@ -289,7 +289,7 @@ def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_
 
 def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
     trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
-    nowhere = Expected("a reference", np.full(len(TRUTH), np.nan))
+    nowhere = ExpectedLosses("a reference", np.full(len(TRUTH), np.nan))
     alone = timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
     assert alone.sentence().startswith("not compared: no step has a known loss both here and in a reference")
     assert timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME, "by each other"

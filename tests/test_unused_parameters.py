@@ -11,10 +11,10 @@ from records import case
 
 from distbench.adopt import adopt
 from distbench.core.case import Choice
+from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.system.machine import Machine
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FINDING = DistributedDataParallel(find_unused_parameters=True)

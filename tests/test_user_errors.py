@@ -14,7 +14,7 @@ from conftest import MODELS, QUICK, Finished, call, call_outside
 from records import case, failed, job_of, measured
 
 from distbench.core.case import Batch, Case, Choice, Precision
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import NOT_LAUNCHED, Record, Status
 from distbench.record.run_folder import Run
 from distbench.run.user_errors import UserErrors
@@ -65,15 +65,15 @@ TRIED = [
 def test_a_trial_that_can_only_repeat_the_error_is_not_launched(
     why: str, records: list[Record], next_case: Case
 ) -> None:
-    reason = decided(records).why_not(Task(next_case))
+    reason = decided(records).why_not(PlannedTrial(next_case))
     assert reason.startswith(f"{NOT_LAUNCHED}: RuntimeError at mine.py:7 ended {records[0].case.name}"), why
     # its check trains it as well
-    assert decided(records).why_not(Task(next_case, job=job_of("check", role="case"))) == reason
+    assert decided(records).why_not(PlannedTrial(next_case, job=job_of("check", role="case"))) == reason
 
 
 @pytest.mark.parametrize(("why", "records", "next_case"), TRIED)
 def test_a_trial_that_may_go_otherwise_is_launched(why: str, records: list[Record], next_case: Case) -> None:
-    assert decided(records).why_not(Task(next_case)) == "", why
+    assert decided(records).why_not(PlannedTrial(next_case)) == "", why
 
 
 def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
@@ -81,8 +81,8 @@ def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
     in_check = replace(raised(SINGLE, step="check 0"), job=check)
     by_ddp = replace(raised(of("ddp"), step="check 0"), job=check)
     both = decided([in_check, by_ddp])
-    assert both.why_not(Task(of("fsdp"), job=check)).startswith(NOT_LAUNCHED)
-    assert both.why_not(Task(of("fsdp"))) == ""
+    assert both.why_not(PlannedTrial(of("fsdp"), job=check)).startswith(NOT_LAUNCHED)
+    assert both.why_not(PlannedTrial(of("fsdp"))) == ""
 
 
 def decided(records: list[Record]) -> UserErrors:

@@ -9,9 +9,9 @@ import pytest
 from records import case
 
 from distbench.core.case import Choice, Precision
+from distbench.core.machine import Machine
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import DEEPSPEED, Elements, configuration, for_model
-from distbench.system.machine import Machine
 from distbench.workloads.transformer import PRESETS
 
 MACHINE = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distbench.analysis.estimate import Estimate
+from distbench.analysis.job_results import Gravity, Verdict
 from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.price import cost_of, described, prices
 from distbench.analysis.settings import design_of, unsteady
-from distbench.analysis.statistics.intervals import Interval, intervals
-from distbench.analysis.verdicts import Gravity, Verdict, verdicts, vouched
+from distbench.analysis.statistics.intervals import intervals
+from distbench.analysis.verdicts import verdicts, vouched
 from distbench.core.case import CHOICES, CURRENT, Axis, Case
 from distbench.core.grouping import grouped
-from distbench.core.job import MEASURE, kind_of
-from distbench.core.units import number_text
+from distbench.core.job import MEASURE, job_kind
 from distbench.ipc.trial_files import log_file
 from distbench.record import Failure, Record, Status, of_kind
 from distbench.record.reading import Damaged
@@ -50,57 +50,6 @@ _BUT: tuple[tuple[Axis, ...], ...] = (
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
 # a trial that was stopped says nothing about its case; any other end does
 _UNINFORMATIVE = (Status.CANCELLED, Status.UNSUPPORTED)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number over the trials of a case. The trial is the sample, never the step."""
-
-    value: float
-    """Median over trials; of a pace (``PACE``), what ``interval`` says; of a peak, the largest."""
-    low: float
-    """Smallest trial."""
-    high: float
-    """Largest trial."""
-    n: int
-    """Trials."""
-    trials: tuple[float, ...] = ()
-    """Value of each trial, in the order of the rounds."""
-    rounds: tuple[int, ...] = ()
-    """Round of each trial."""
-    interval: Interval | None = None
-    """Of a pace that can be in a ratio: its mean with the differences between rounds taken out."""
-    is_peak: bool = False
-    """Whether it says how much a device must hold: then ``value`` is that of the largest trial."""
-
-    @property
-    def over_trials(self) -> Estimate:
-        """The median and the range, whatever the other cases of the run did."""
-        if self.interval is None:
-            return self
-        return dataclasses.replace(self, value=statistics.median(self.trials), interval=None)
-
-    @property
-    def text(self) -> str:
-        """``value`` with the digits that its interval allows."""
-        return self.interval.text() if self.interval else number_text(self.value)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Ends of the interval, or else of the range over trials."""
-        return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
-
-    @property
-    def spread(self) -> float | None:
-        """Half the width of the interval, or else of the range, over the value.
-
-        None: of one trial, and of a peak.
-        """
-        if self.interval is not None:
-            return None if self.interval.half is None else math.expm1(self.interval.half)
-        if self.n < 2 or not self.value or self.is_peak:
-            return None
-        return (self.high - self.low) / 2 / abs(self.value)
 
 
 # known by identity: a summary holds a whole record, and what is made of a run is cached by its summaries
@@ -187,7 +136,7 @@ def summarise(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damage
     Args:
         damaged: Trials that can't be read: they are in no number.
     """
-    unreadable = {trial.case_id: trial for trial in damaged if trial.folder == kind_of(MEASURE).folder}
+    unreadable = {trial.case_id: trial for trial in damaged if trial.folder == job_kind(MEASURE).folder}
     judged = verdicts(info.suite, records)
     records = of_kind(records, MEASURE)
     by_case = grouped(records, lambda record: record.case_id)

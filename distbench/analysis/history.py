@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from distbench.analysis.case_summary import CaseSummary, Estimate
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
+from distbench.analysis.estimate import Estimate
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Scaling, ScalingPoint
 from distbench.analysis.settings import differences, environment

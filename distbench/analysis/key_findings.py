@@ -10,12 +10,12 @@ from distbench.analysis.case_names import parts, shared_parts
 from distbench.analysis.case_summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.job_results import Verdict
 from distbench.analysis.loss_deviation import BY_DESIGN, NOT_COMPARABLE
 from distbench.analysis.ranks import STRAGGLER
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.statistics.block_model import set_aside
-from distbench.analysis.verdicts import Verdict
 from distbench.core.grouping import gathered, grouped
 from distbench.core.text import listed, one_line
 from distbench.core.units import count_text, number_text, ratio_texts

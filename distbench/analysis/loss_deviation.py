@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from distbench.analysis.rounding_bounds import BLUNT
 from distbench.core.units import count_text
 
@@ -21,24 +19,6 @@ BY_DESIGN = "differs by design"
 """Word of a case that is beyond rounding only from the step on in which its strategy begins to differ."""
 BLURRED = "not told apart"
 """Word of a case that is further away than rounding usually leads, in a training that it leads as far."""
-
-
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Losses of a training that is trusted, from its first step on, and how far rounding leads from them."""
-
-    source: str
-    """What it is, for people: ``single/ws1 of the check``."""
-    losses: np.ndarray
-    """Of each step (steps,); NaN where unknown."""
-    allowed: np.ndarray | None = None
-    """Deviation that rounding explains at each step (steps,), in the unit of the loss; None: ``tolerance``
-    says."""
-    case_id: str = ""
-    """Of the case whose timed trials these are; empty: another kind of job vouches for them."""
-    spread: np.ndarray | None = None
-    """How far rounding was seen to lead this training up to each step (steps,), in the unit of the loss;
-    None: nobody has looked."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from distbench.analysis.job_results import INCONCLUSIVE
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import INCONCLUSIVE, LOSSES
+from distbench.analysis.verdicts import LOSSES
 from distbench.core.text import one_line
 from distbench.core.units import count_text
 

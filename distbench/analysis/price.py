@@ -15,7 +15,7 @@ from distbench.core.units import number_text
 from distbench.suite.cost import Cost
 
 if TYPE_CHECKING:
-    from distbench.analysis.case_summary import Estimate
+    from distbench.analysis.estimate import Estimate
 
 PER_BILLION, HOURS, WHOLE = "cost_per_billion_tokens", "training_hours", "training_cost"
 NAMES = (PER_BILLION, HOURS, WHOLE)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Choice, Goal, Wish, choose, turns
+from distbench.analysis.job_results import job_results
 from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.statistics.intervals import Interval
-from distbench.analysis.verdicts import judges
 from distbench.core.grouping import grouped
 from distbench.core.text import listed, one_line
 from distbench.core.units import bytes_text, count_text, percent_text, ratio_texts
@@ -308,12 +308,12 @@ def _doubts(pick: Candidate, run: AnalysedRun) -> list[str]:
     """Whether the pick is known to be the same training and the same work."""
     verdicts = next(row.verdicts for row in run.cases if row.case.id == pick.id)
     doubts = []
-    for kind, judge in judges().items():
-        verdict = verdicts.get(kind)
-        if verdict and (judge.unasked or verdict.gravity == "bad"):
+    for kind, results in job_results().items():
+        verdict, unasked = verdicts.get(kind), results.kind.unasked
+        if verdict and (unasked or verdict.gravity == "bad"):
             doubts.append(f"{kind.capitalize()}: {one_line(verdict.sentence)}.")
-        elif judge.unasked and not verdict:
-            doubts.append(judge.unasked)
+        elif unasked and not verdict:
+            doubts.append(unasked)
     if unfair := run.parity.findings.get(pick.id):
         more = f", and {len(unfair) - 1} more" if len(unfair) > 1 else ""
         doubts.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, Estimate
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
+from distbench.analysis.estimate import Estimate
 from distbench.analysis.ranks import work
 from distbench.core.case import Case
 from distbench.core.grouping import grouped

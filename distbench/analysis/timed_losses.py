@@ -4,11 +4,11 @@ A check looks at every step, and a look may heal what it looks for: a gathered p
 for. The trials that are timed train the same batches from the same weights with nothing in the way, so their
 losses are evidence that costs nothing. They are held against
 
-1. a training that another kind of job vouches for (``Kind.expected_losses``): the reference of the
+1. a training that another kind of job vouches for (``JobResults.expected_losses``): the reference of the
    equivalence check, as far as it trained, and what rounding was seen to do to it there;
 2. over all steps, the ``single`` cases of the same work, one process without a wrapper; where there is none,
    what most of the cases of the same work agree on. Rounding is then bounded by ``tolerance``, and by how
-   far it was seen to lead the very training where that was tried (``Kind.moved_losses``).
+   far it was seen to lead the very training where that was tried (``JobResults.perturbed_losses``).
 
 A case that is another training by design vouches for none, and is held against the others.
 
@@ -23,14 +23,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from distbench.analysis.loss_deviation import (
-    DISAGREE,
-    NOT_COMPARABLE,
-    SAME,
-    UNKNOWN,
-    Expected,
-    TimedLosses,
-)
+from distbench.analysis.job_results import ExpectedLosses
+from distbench.analysis.loss_deviation import DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN, TimedLosses
 from distbench.analysis.timed_trials import Timed
 from distbench.core.case import CHOICES
 from distbench.core.grouping import grouped
@@ -49,17 +43,17 @@ _NO_MEAN = (
 
 def timed_losses(
     records: Sequence[Record],
-    expected: Mapping[str, Expected],
-    moved: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+    expected: Mapping[str, ExpectedLosses],
+    perturbed: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
 ) -> dict[str, TimedLosses]:
     """What the losses of measured trials say, by case id; nothing of a case without anything to compare with.
 
-    *expected* are the trusted trainings by case id; *moved* the losses (steps,) of trainings of a case from
-    weights that were moved by rounding.
+    *expected* are the trusted trainings by case id; *perturbed* the losses (steps,) of trainings of a case
+    from weights perturbed by rounding.
     """
     measured = [record for record in records if record.status is Status.MEASURED]
     by_case = grouped(measured, lambda record: record.case_id)
-    cases = [Timed(mine, moved.get(case_id, ())) for case_id, mine in by_case.items()]
+    cases = [Timed(mine, perturbed.get(case_id, ())) for case_id, mine in by_case.items()]
     found: dict[str, TimedLosses] = {}
     for peers in grouped(cases, _training_of).values():
         found |= _of_peers(peers, expected)
@@ -72,7 +66,7 @@ def _training_of(timed: Timed) -> Hashable:
     return case.work((*CHOICES, "world_size")), timed.parts if case.parts_matter else 0
 
 
-def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
+def _of_peers(peers: Sequence[Timed], expected: Mapping[str, ExpectedLosses]) -> dict[str, TimedLosses]:
     """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
     # what only some of them draw, or draw beside a reference that draws nothing, is not the model's
     if all(timed.draws for timed in peers) and not any(timed.case.id in expected for timed in peers):
@@ -129,7 +123,7 @@ def _designed(cases: Sequence[Timed], others: Sequence[Timed]) -> dict[str, Time
     return {timed.case.id: timed.against(reference) for timed in cases} if reference else {}
 
 
-def _single(cases: Sequence[Timed]) -> Expected | None:
+def _single(cases: Sequence[Timed]) -> ExpectedLosses | None:
     """What a plain process trained, if its trials agree."""
     for timed in cases:
         if timed.case.label == SINGLE:
@@ -137,7 +131,7 @@ def _single(cases: Sequence[Timed]) -> Expected | None:
     return None
 
 
-def _consensus(cases: Sequence[Timed]) -> Expected | None:
+def _consensus(cases: Sequence[Timed]) -> ExpectedLosses | None:
     """What more than half of *cases* trained, all their trials; None if there is no such majority."""
     ways = [timed.trained for timed in cases]
     support = [sum(timed.against(way).word == SAME for timed in cases) for way in ways]
@@ -149,7 +143,7 @@ def _consensus(cases: Sequence[Timed]) -> Expected | None:
 
 
 def _divided(
-    cases: Sequence[Timed], found: Mapping[str, TimedLosses], reference: Expected
+    cases: Sequence[Timed], found: Mapping[str, TimedLosses], reference: ExpectedLosses
 ) -> dict[str, TimedLosses]:
     """Those of *cases* that divide the batch alike and agree with each other, but not with *reference*.
 

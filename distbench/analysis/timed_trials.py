@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from distbench.analysis.job_results import ExpectedLosses
 from distbench.analysis.loss_deviation import (
     BLURRED,
     BY_DESIGN,
@@ -15,7 +16,6 @@ from distbench.analysis.loss_deviation import (
     SAME,
     UNKNOWN,
     Deviation,
-    Expected,
     TimedLosses,
 )
 from distbench.analysis.losses import losses_of
@@ -45,9 +45,9 @@ class _Place:
 class Timed:
     """The measured trials of one case, whose first steps are the warm-up's."""
 
-    def __init__(self, records: Sequence[Record], moved: Sequence[np.ndarray] = ()) -> None:
-        """Take the trials, and losses (steps,) of the same training from weights *moved* by rounding."""
-        self.records, self._moved = records, moved
+    def __init__(self, records: Sequence[Record], perturbed: Sequence[np.ndarray] = ()) -> None:
+        """Take the trials, and losses (steps,) of the same training from *perturbed* weights."""
+        self.records, self._perturbed = records, perturbed
         self.case: Case = records[0].case
 
     @property
@@ -88,20 +88,20 @@ class Timed:
 
         That from its own weights is one of them. Infinite from where one broke down; None without any.
         """
-        if not self._moved:
+        if not self._perturbed:
             return None
-        trainings = [self.middle, *self._moved]
+        trainings = [self.middle, *self._perturbed]
         steps = min(map(len, trainings))
         curves = np.array([curve[:steps] for curve in trainings])
         apart = curves.max(axis=0) - curves.min(axis=0)
         return np.asarray(np.maximum.accumulate(np.where(np.isfinite(apart), apart, np.inf)))
 
     @property
-    def trained(self) -> Expected:
+    def trained(self) -> ExpectedLosses:
         """Its losses, for others to be held against."""
-        return Expected(self.case.name, self.middle, case_id=self.case.id, spread=self.spread)
+        return ExpectedLosses(self.case.name, self.middle, case_id=self.case.id, spread=self.spread)
 
-    def against(self, expected: Expected) -> TimedLosses:
+    def against(self, expected: ExpectedLosses) -> TimedLosses:
         """The trials held against *expected*."""
         found = [
             place
@@ -128,7 +128,7 @@ class Timed:
         seen = ", whose own weights moved by rounding lead as far" if any(p.unusual for p in found) else ""
         return TimedLosses(SAME, source + seen, len(found), 0, worst, of, min(place.sharp for place in found))
 
-    def _design(self, expected: Expected) -> ByDesign | None:
+    def _design(self, expected: ExpectedLosses) -> ByDesign | None:
         """What may take it away from *expected*.
 
         A check's reference reduces no gradients, so it has not seen what it is to round them for that, as
@@ -136,7 +136,7 @@ class Timed:
         """
         return self.design if expected.allowed is None else design_of(self.case, self.records[0])
 
-    def _place(self, number: int, curve: np.ndarray, expected: Expected) -> _Place | None:
+    def _place(self, number: int, curve: np.ndarray, expected: ExpectedLosses) -> _Place | None:
         """What the trial of round *number* comes to; None if there is no step that both know."""
         count = min(len(curve), len(expected.losses))
         steps = np.flatnonzero(np.isfinite(curve[:count]) & np.isfinite(expected.losses[:count]))
@@ -163,7 +163,7 @@ class Timed:
         )
 
     def _limits(
-        self, known: np.ndarray, steps: np.ndarray, expected: Expected
+        self, known: np.ndarray, steps: np.ndarray, expected: ExpectedLosses
     ) -> tuple[np.ndarray, np.ndarray]:
         """What rounding usually explains of a deviation from *known* at *steps*, and what it does here."""
         record = self.records[0]
@@ -177,7 +177,7 @@ class Timed:
         return usual, np.fmax(usual, SEEN * np.fmin.reduce(padded)) if padded else usual
 
 
-def _blurred(first: Deviation, expected: Expected) -> str:
+def _blurred(first: Deviation, expected: ExpectedLosses) -> str:
     """Why a case that is first unusually far from *expected* in *first* is not told apart from it."""
     spread = expected.spread if expected.spread is not None else np.array([])
     seen = spread[first.step] if first.step < len(spread) else np.inf

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
+from distbench.analysis.job_results import CurvePoint, job_results
 from distbench.analysis.losses import numbers
-from distbench.core.job import kinds
 from distbench.core.text import one_line, plain, shorten
 from distbench.record import Record
 from distbench.record.untrusted import untrusted_records
@@ -17,17 +17,6 @@ from distbench.system.files import slug
 
 # the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value
 _LONGEST_NAME, _LONGEST_VALUE = 100, 250
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """The values of one step."""
-
-    step: int
-    """The first step of a training, or of a trial's warm-up, is 1."""
-    values: dict[str, float]
-    time: float | None = None
-    """Seconds since 1970: start of the training plus its seconds of training so far."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +42,10 @@ def curves_of(records: Iterable[Record]) -> list[Curves]:
     Raises:
         RecordError: the parts of a record do not fit together.
     """
-    known = {kind.name: kind for kind in kinds()}
+    known = {results.kind.name: results for results in job_results().values()}
     shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
     with untrusted_records("the curves"):
-        made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
+        made = [(record, results.kind.folder, *results.curve(record)) for record, results in shown]
     return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
 
 

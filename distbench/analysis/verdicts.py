@@ -1,76 +1,26 @@
-"""What a judgement comes to, in one shape for all kinds of jobs: exit codes, gates, pages and JSON follow.
+"""Verdicts on the cases of a run: those of each kind of job, and one on the losses of the timed trials.
 
-Each kind of job judges its own records; here the kinds are asked. What is measured is judged beside them, for
-it is held against the others' references.
+Timed losses are judged here because they are compared with the references of the kinds of job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-from distbench.analysis.loss_deviation import BY_DESIGN, SAME, Expected, TimedLosses
+from distbench.analysis.job_results import ExpectedLosses, Gravity, Verdict, job_results
+from distbench.analysis.loss_deviation import BY_DESIGN, SAME, TimedLosses
 from distbench.analysis.timed_losses import timed_losses
-from distbench.core import registry
 from distbench.core.job import MEASURE
-from distbench.core.serialization import finite
 from distbench.record import Record, of_kind
 from distbench.record.untrusted import untrusted_records
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from distbench.jobs.base import Kind
 
-Gravity = Literal["ok", "unknown", "bad"]
 LOSSES = "losses"
 """Kind of the verdicts on what was timed, which nobody has to ask for and no plug-in makes."""
-INCONCLUSIVE = "inconclusive"
-"""Word of a judgement that was tried and can't tell. Any other unknown could not be tried."""
-
-
-class Evidence(Protocol):
-    """What a verdict rests on."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the judgement of one case comes to."""
-
-    kind: str
-    """Plug-in of the kind of job, such as ``equivalence``, or ``LOSSES``."""
-    word: str
-    """One of the few words of the kind, for programs."""
-    gravity: Gravity
-    """bad: the run ends with exit code 1, and a gate that requires the kind fails."""
-    sentence: str
-    """The verdict for people, without the name of the case."""
-    detail: Evidence | None = None
-    voids: bool = False
-    """Whether the numbers of the case may not be compared: it is a different training."""
-    vouches: bool = False
-    """Whether it shows that the case trains as well as its reference: then a case may be recommended that is
-    another training by design."""
-    by_outcome: bool = False
-    """Whether what vouches is how well the training ended, so that it need not be the same in any step."""
-    remarks: tuple[str, ...] = ()
-    """Sentences for people that hold for several cases alike, so that a run says each of them once."""
-    extent: tuple[float, str] | None = None
-    """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
-    one word are summed up by."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, null for what is infinite."""
-        return {
-            "word": self.word,
-            "gravity": self.gravity,
-            "sentence": self.sentence,
-            "detail": finite(self.detail.to_json()) if self.detail else None,
-        }
 
 
 def vouched(verdicts: Mapping[str, Verdict]) -> bool:
@@ -86,12 +36,6 @@ def vouched(verdicts: Mapping[str, Verdict]) -> bool:
     return any(each.vouches and (each.by_outcome or not has_parted) for each in verdicts.values())
 
 
-def judges() -> dict[str, Kind]:
-    """Kinds of jobs by the name of their plug-in, in their order."""
-    kinds: dict[str, Kind] = {name: registry.load("jobs", name)() for name in registry.names("jobs")}
-    return dict(sorted(kinds.items(), key=lambda item: (item[1].order, item[0])))
-
-
 def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
     """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*.
 
@@ -99,12 +43,13 @@ def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, d
         RecordError: the records of a kind of job do not fit together.
     """
     by_case: dict[str, dict[str, Verdict]] = {}
-    for kind, judge in judges().items():
-        if own := of_kind(records, judge.name):
-            with untrusted_records(f"the records in {judge.folder}"):
-                judged = judge.judge(suite.get(judge.name) or {}, own)
+    for plugin, results in job_results().items():
+        kind = results.kind
+        if own := of_kind(records, kind.name):
+            with untrusted_records(f"the records in {kind.folder}"):
+                judged = results.judge(suite.get(kind.name) or {}, own)
             for case_id, verdict in judged.items():
-                by_case.setdefault(case_id, {})[kind] = verdict
+                by_case.setdefault(case_id, {})[plugin] = verdict
     for case_id, found in judged_losses(records).items():
         by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)
     return by_case
@@ -116,26 +61,26 @@ def judged_losses(records: Sequence[Record]) -> dict[str, TimedLosses]:
     Raises:
         RecordError: the records of a kind of job do not fit together.
     """
-    expected: dict[str, Expected] = {}
-    for judge in judges().values():
-        if own := of_kind(records, judge.name):
-            with untrusted_records(f"the records in {judge.folder}"):
-                expected |= judge.expected_losses(own)
-    return timed_losses(of_kind(records, MEASURE), expected, moved_losses(records))
+    expected: dict[str, ExpectedLosses] = {}
+    for results in job_results().values():
+        if own := of_kind(records, results.kind.name):
+            with untrusted_records(f"the records in {results.kind.folder}"):
+                expected |= results.expected_losses(own)
+    return timed_losses(of_kind(records, MEASURE), expected, perturbed_losses(records))
 
 
-def moved_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
-    """Losses (steps,) of trainings from weights moved by rounding, by case id, that all kinds know of.
+def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
+    """Losses (steps,) of trainings from weights perturbed by rounding, by case id, that all kinds know of.
 
     Raises:
         RecordError: the records of a kind of job do not fit together.
     """
-    moved: dict[str, Sequence[np.ndarray]] = {}
-    for judge in judges().values():
-        if own := of_kind(records, judge.name):
-            with untrusted_records(f"the records in {judge.folder}"):
-                moved |= judge.moved_losses(own)
-    return moved
+    perturbed: dict[str, Sequence[np.ndarray]] = {}
+    for results in job_results().values():
+        if own := of_kind(records, results.kind.name):
+            with untrusted_records(f"the records in {results.kind.folder}"):
+                perturbed |= results.perturbed_losses(own)
+    return perturbed
 
 
 def _of_timed(found: TimedLosses) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from distbench.core import registry
 from distbench.core.grouping import gathered
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.plan import Plan, Planned
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -24,5 +24,5 @@ def later_texts(suite: Suite, planned: Plan) -> Iterator[str]:
         if text:
             yield f"{', '.join(dict.fromkeys(labels))}: {text}"
     for word, section in suite.jobs.items():
-        if of_kind := kind_of(word).later:
+        if of_kind := job_kind(word).later:
             yield f"{word}: {of_kind.format_map(vars(section))}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distbench.core import registry
+from distbench.core.machine import core_count
 from distbench.core.units import count_text
 from distbench.doctor import of_host
 from distbench.metrics.base import Absent
@@ -18,7 +19,7 @@ from distbench.run import Execution
 from distbench.run.control import Observer
 from distbench.suite import Suite
 from distbench.system.host_state import inspect_host
-from distbench.system.machine import cache_folder, core_count, no_gpu
+from distbench.system.machine import cache_folder, no_gpu
 
 _SPOILING = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distbench.cli.display import displayed
-from distbench.core.job import MEASURE, kind_of
-from distbench.plan import Task
+from distbench.core.job import MEASURE, job_kind
+from distbench.plan import PlannedTrial
 from distbench.record import Record, Status, round_text
 from distbench.record.progress import Event, Journal
 from distbench.run import Observer
@@ -33,7 +33,7 @@ class Told(Observer):
         """Tell that it is built, or could not be."""
         self._event(Event("item_ended", item, done, total, seconds, failed=failed))
 
-    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
+    def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
         """Tell the case and the time left; before the first trial, what may spoil it."""
         if self._forewarning and (warning := self._forewarning()):
             self.note(warning)
@@ -70,8 +70,8 @@ class Told(Observer):
             tell(event)
 
 
-def _what(trial: Task | Record) -> str:
-    if trial.job.kind == MEASURE or not kind_of(trial.job.kind).trains:
+def _what(trial: PlannedTrial | Record) -> str:
+    if trial.job.kind == MEASURE or not job_kind(trial.job.kind).trains:
         return f"{trial.case.name} {round_text(trial.round)}"
     return f"{trial.job.kind} {trial.case.name} ({trial.case.optimizer.name})"
 

@@ -12,7 +12,7 @@ from distbench.core.case import Case, Measure
 from distbench.core.job import MEASURE
 from distbench.core.text import listed, one_line
 from distbench.core.units import count_text, duration_text
-from distbench.plan import Plan, Task
+from distbench.plan import Plan, PlannedTrial
 from distbench.record import Record, Status
 from distbench.record.catalog import usual_times
 from distbench.suite import Suite
@@ -121,7 +121,7 @@ class Expected:
         return f"noisy trials: {self.repeats:,} more at most{time} (measure.repeat_noisy: {each} per case)"
 
     @property
-    def _trials(self) -> list[Task]:
+    def _trials(self) -> list[PlannedTrial]:
         return [task for task in self.plan.trials if not task.problem]
 
     @property
@@ -156,5 +156,5 @@ class Expected:
         return listed([f"{name}: {why}" for name, why in self.untimed.items()], most=3)
 
 
-def _key(task: Task) -> tuple[str, str]:
+def _key(task: PlannedTrial) -> tuple[str, str]:
     return task.job.kind, task.case.id

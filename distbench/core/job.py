@@ -1,6 +1,7 @@
-"""What a trial is launched for: a kind of job, found among the plug-ins, and the options of its ranks.
+"""Kinds of job, found among the plug-ins, and the trials that they plan.
 
-What differs between kinds is asked of the kind itself; ``kinds`` lists them.
+Suites, plans, records and runs ask ``JobKind``; what its records say is asked of ``analysis.job_results``.
+Only what serves one kind alone names it, as the gate names measuring.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from distbench.core import registry
+from distbench.core.case import Case, Measure
+from distbench.core.columns import Column, TableSpec
 from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.machine import Machine
 from distbench.core.serialization import decoded
+from distbench.core.suite_mistakes import SuiteMistake
 
-if TYPE_CHECKING:
-    from distbench.jobs.base import Kind
-
-T = TypeVar("T", bound="Options")
+T = TypeVar("T", bound="JobOptions")
 
 MEASURE = "measure"
 """The kind whose trials are the numbers of a case; a suite always has it."""
@@ -29,7 +32,7 @@ REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
-class Options:
+class JobOptions:
     """What the ranks of a trial get besides the case; each kind adds fields with defaults of its own."""
 
     role: str = ""
@@ -47,11 +50,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSpec:
     """What the ranks of a trial do once they have joined."""
 
     kind: str = MEASURE
-    options: Options = field(default_factory=Options)
+    options: JobOptions = field(default_factory=JobOptions)
 
     @property
     def provides(self) -> str:
@@ -68,23 +71,134 @@ class Job:
         return {"kind": self.kind, "options": self.options.to_json()}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any], source: str) -> Job:
+    def from_json(cls, plain: Mapping[str, Any], source: str) -> JobSpec:
         """The job that ``to_json`` described; of a kind that is not installed only what all kinds share.
 
         Raises:
             RecordError: the kind is missing, or an option has the wrong type.
         """
         shared = decoded(cls, plain, f"{source}: job")
-        options = next((kind.options for kind in kinds() if kind.name == shared.kind), None)
+        options = next((kind.options for kind in job_kinds() if kind.name == shared.kind), None)
         if options is None:
             return shared
         return cls(shared.kind, decoded(options, plain.get("options", {}), f"{source}: job.options"))
 
 
-MEASURING = Job()
+MEASURE_JOB = JobSpec()
 
 
-def kinds() -> tuple[Kind, ...]:
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One trial to launch."""
+
+    case: Case
+    round: int = 0
+    job: JobSpec = MEASURE_JOB
+    instead: tuple[Case, ...] = ()
+    """Fallback cases, tried in order if it runs out of memory."""
+    needs: str = ""
+    """Case id of an earlier task of the same job whose result this one is compared with."""
+    leaves: str = ""
+    """File in the run's scratch folder that later tasks read; it ends with the run."""
+    reads: str = ""
+    """File in that folder that an earlier task of the same job leaves."""
+    problem: str | None = None
+    """Why it can't be launched here, for its record."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Unique key within a run; its record has the same."""
+        return self.job.kind, self.case.name, self.case.id, self.round
+
+    def candidates(self) -> Iterator[PlannedTrial]:
+        """Yield the task itself, then its fallbacks."""
+        for case in (self.case, *self.instead):
+            yield dataclasses.replace(self, case=case, instead=())
+
+
+class JobKind(ABC):
+    """A kind of job. A frozen dataclass without fields; what a suite may set are those of ``section``.
+
+    Loading it imports neither torch nor numpy: ``ranks`` is imported in the ranks only, and what judges
+    and shows is imported where that is done.
+    """
+
+    name: ClassVar[str]
+    """The word in ``job.kind`` of a record, and the section of a suite that asks for it."""
+    folder: ClassVar[str]
+    """Folder of its records in that of a run."""
+    section: ClassVar[type[Any]]
+    """Frozen dataclass of the section of a suite: a docstring and bounds at each field."""
+    options: ClassVar[type[JobOptions]] = JobOptions
+    """Frozen dataclass of what its ranks get besides the case; every field has a default."""
+    always: ClassVar[bool] = False
+    """Whether a suite that leaves the section out asks for it all the same."""
+    columns: ClassVar[tuple[Column, ...]] = ()
+    """The numbers that its ranks deliver besides those of metrics."""
+    tables: ClassVar[tuple[TableSpec, ...]] = ()
+    """The tables that its ranks leave besides those of metrics."""
+    with_metrics: ClassVar[bool] = False
+    """Whether the metrics of the suite take part."""
+    trains: ClassVar[bool] = True
+    """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
+    deterministic: ClassVar[bool] = False
+    """Whether its ranks switch on deterministic algorithms; what they call is called again without those that
+    torch lacks. Of an iterator only the call itself is."""
+    reads_of_others: ClassVar[bool] = False
+    """Whether ranks read files that other ranks write, which takes a file system that their nodes share."""
+    phases: ClassVar[tuple[str, ...]] = ()
+    """The phases of its ranks that have steps, in their order; by default one, called as the kind."""
+    deadline: ClassVar[str] = "step"
+    """The key of ``limits`` for one step of these phases."""
+    ranks: ClassVar[str] = ".ranks:run"
+    """``module:function``, relative to the plug-in's folder, that each rank calls."""
+    order: ClassVar[int] = 50
+    """Its place in a run and in reports; lower comes first."""
+    later: ClassVar[str] = ""
+    """What ``plan`` says of the trials that follow up on others, if the kind has such."""
+    unasked: ClassVar[str] = ""
+    """Advice beside a recommendation for a case that has no verdict of this kind."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls) and not cls.phases:
+            cls.phases = (cls.name,)
+
+    @abstractmethod
+    def tasks(self, section: Any, cases: Sequence[Case], machine: Machine) -> Iterable[PlannedTrial]:
+        """Trials of *cases* that *section* asks for, in the order of launch."""
+
+    def perturbed_trials(self, section: Any, cases: Sequence[Case]) -> Iterable[PlannedTrial]:
+        """Trials of *cases* from weights perturbed by rounding; by default none."""
+        return ()
+
+    def predicted(self, task: PlannedTrial) -> float | None:
+        """Seconds that *task* will take, by what is known before it is launched; None: nothing is known."""
+        return None
+
+    def steps(self, task: PlannedTrial, measure: Measure) -> int:
+        """Steps, one after another, that *task* has time for, in a run that measures as *measure* says.
+
+        1 where ``predicted`` tells what it takes, or where it trains nothing to speak of.
+        """
+        return 1
+
+    def foretold(self, tasks: Sequence[PlannedTrial]) -> str:
+        """What ``plan`` says of *tasks* of this kind beside their number; by default nothing."""
+        return ""
+
+    def problems(self, section: Any, cases: Sequence[Case]) -> list[SuiteMistake]:
+        """Mistakes in *section* that show only beside the cases of the suite."""
+        return []
+
+    def is_idle(self, section: Any) -> bool:
+        """Whether *section* asks for no trial at all."""
+        return False
+
+
+PLUGIN_BASE = JobKind
+
+
+def job_kinds() -> tuple[JobKind, ...]:
     """Every kind of job, in the order in which a run makes their trials.
 
     Raises:
@@ -93,21 +207,21 @@ def kinds() -> tuple[Kind, ...]:
     return _kinds(os.environ.get(registry.PLUGIN_PATH, ""))
 
 
-def kind_of(word: str) -> Kind:
+def job_kind(word: str) -> JobKind:
     """Kind of job that *word* names, as ``job.kind`` of a record does.
 
     Raises:
         UsageError: there is none, or a plug-in can't be imported.
     """
-    known = {kind.name: kind for kind in kinds()}
+    known = {kind.name: kind for kind in job_kinds()}
     if word not in known:
         raise UsageError(f"unknown kind of job {word!r}: {did_you_mean(word, known)}")
     return known[word]
 
 
 @functools.cache
-def _kinds(_plugin_path: str) -> tuple[Kind, ...]:
-    made: list[Kind] = [registry.load("jobs", name)() for name in registry.names("jobs")]
+def _kinds(_plugin_path: str) -> tuple[JobKind, ...]:
+    made: list[JobKind] = [registry.load("jobs", name)() for name in registry.names("jobs")]
     names = [word for kind in made for word in dict.fromkeys((kind.name, kind.folder))]
     for word, count in Counter(names).items():
         if count > 1:

@@ -27,6 +27,8 @@ from distbench.core.errors import UsageError, did_you_mean
 
 KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH = "DISTBENCH_PLUGINS"
+# lower layers ask kinds of job, so what they ask lies below them
+_SEAMS = {"jobs": "distbench.core.job", "views": "distbench.report.view"}
 _HERE = Path(__file__).parents[1]
 
 
@@ -150,7 +152,7 @@ def _plugin_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
 
 
 def _seam(kind: str) -> ModuleType:
-    return importlib.import_module(f"distbench.{kind}.base")
+    return importlib.import_module(_SEAMS.get(kind, f"distbench.{kind}.base"))
 
 
 # a plan of many cases asks for the same few plug-ins thousands of times; a refusal is not kept

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from distbench.core import registry
 from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
 from distbench.ipc.diagnosis_files import Order, Report
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError
 from distbench.plan import machine_of
 from distbench.record.run_folder import new_run_id, storing
 from distbench.run.control import StopRequest
 from distbench.suite import Suite
-from distbench.system.machine import Machine, cache_folder
+from distbench.system.machine import cache_folder
 from distbench.system.processes import ending
 
 _PATIENCE_S = 20.0

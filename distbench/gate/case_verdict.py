@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import settings_apart
-from distbench.analysis.verdicts import INCONCLUSIVE, judges
+from distbench.analysis.job_results import INCONCLUSIVE, job_results
 from distbench.core.text import listed, one_line
 from distbench.core.units import bytes_text, duration_text, number_text
 from distbench.gate import losses
@@ -61,7 +61,7 @@ def case_verdict(
     summaries: Summaries,
     rules: GateRules,
     *,
-    moved: Sequence[np.ndarray] = (),
+    perturbed: Sequence[np.ndarray] = (),
     launches: Finding | None = None,
     confirms: bool,
 ) -> CaseVerdict:
@@ -70,7 +70,7 @@ def case_verdict(
     Args:
         repeat: Its track in the second series, if it was flagged, or its launches failed.
         summaries: What both runs recorded, for differing settings and required checks.
-        moved: Losses (steps,) of the baseline's trainings from weights moved by rounding, if any were made.
+        perturbed: Losses (steps,) of the baseline's trainings from perturbed weights, if any were made.
         launches: Finding on its launches, if any failed.
         confirms: Whether a regression or an improvement needs a second series to stand.
     """
@@ -87,7 +87,7 @@ def case_verdict(
     own = (
         [Finding("trial", "incomparable", work)]
         if work
-        else _of_one_training(own, losses.findings(pairs, rules.loss, moved))
+        else _of_one_training(own, losses.findings(pairs, rules.loss, perturbed))
     )
     own += [launches] if launches and not _has_failed(track, repeat) else []
     own += demanded(after, rules)
@@ -168,7 +168,7 @@ def demanded(row: CaseSummary | None, rules: GateRules) -> list[Finding]:
 def _required(row: CaseSummary | None, kind: str) -> Finding:
     verdict = row.verdicts.get(kind) if row else None
     if verdict is None:
-        section = judges()[kind].name if kind in judges() else kind
+        section = known.kind.name if (known := job_results().get(kind)) else kind
         return Finding(kind, "missing", f"no {kind} verdict for this case; does the suite have {section}?")
     word: Word = "pass" if verdict.gravity == "ok" else "invalid"
     if verdict.gravity == "unknown":

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from distbench import plan
+from distbench.analysis.job_results import job_results
 from distbench.analysis.settings import differences, environment
-from distbench.analysis.verdicts import judges, moved_losses
+from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.errors import InfrastructureError
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.core.units import count_text
 from distbench.gate import columns, launch_failures, losses
 from distbench.gate.arms import Arm
@@ -21,7 +22,7 @@ from distbench.gate.case_verdict import all_pairs, case_verdict, track_findings,
 from distbench.gate.folder import GateFolder
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import SECOND_SERIES, of_kind
 from distbench.record.reading import rereading
 from distbench.run import Bench, Deadline, Observer, Stopped, StopRequest, make_all, to_build
@@ -162,15 +163,15 @@ class Gate:
     @property
     def _compared(self) -> dict[str, float]:
         """Words of the kinds of job whose columns are compared -> allowed worsening."""
-        known = judges()
+        known = job_results()
         if self._calibrates:
             return {}
-        return {known[kind].name: limit for kind, limit in self._rules.columns.items()}
+        return {known[kind].kind.name: limit for kind, limit in self._rules.columns.items()}
 
     def _required_jobs(self, candidate: Bench, stop: StopRequest) -> None:
         """Run the candidate's checks and trainings that the rules require."""
-        kinds = judges()
-        words = {kinds[kind].name for kind in self._rules.demands}
+        known = job_results()
+        words = {known[kind].kind.name for kind in self._rules.demands}
         tasks = [task for task in self._plans[1].trials if task.job.kind in words]
         self._make(candidate, tasks, stop)
 
@@ -187,7 +188,7 @@ class Gate:
         ]
         arm = self._arms[0]
         jobs = arm.suite.jobs.items()
-        tasks = [task for word, section in jobs for task in kind_of(word).moving(section, doubted)]
+        tasks = [task for word, section in jobs for task in job_kind(word).perturbed_trials(section, doubted)]
         if stop.ends or not tasks:
             return
         cases = count_text(len(doubted), "case")
@@ -195,7 +196,7 @@ class Gate:
         with Bench.opened(self._folder.runs[0], arm.suite, self._observer, stop, arm.place) as baseline:
             self._make(baseline, tasks, stop)
 
-    def _make(self, bench: Bench, tasks: list[Task], stop: StopRequest) -> None:
+    def _make(self, bench: Bench, tasks: list[PlannedTrial], stop: StopRequest) -> None:
         """Make those *tasks* that no earlier session has made."""
         if todo := [task for task in tasks if bench.found(task) is None]:
             bench.prepare(to_build(todo))
@@ -204,7 +205,7 @@ class Gate:
     def _result(self, first: list[Track], second: list[Track], stopped: Stopped) -> Result:
         runs = self._folder.analysed()
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
-        moved = moved_losses(runs[0].records)
+        perturbed = perturbed_losses(runs[0].records)
         repeated = {track.slot.candidate.id: track for track in second}
         unreliable = launch_failures.findings(
             {track.slot.candidate.name: _launches(track, repeated) for track in first}
@@ -215,7 +216,7 @@ class Gate:
                 repeated.get(track.slot.candidate.id),
                 (before, after),
                 self._rules,
-                moved=moved.get(track.slot.baseline.id, ()),
+                perturbed=perturbed.get(track.slot.baseline.id, ()),
                 launches=unreliable.get(track.slot.candidate.name),
                 confirms=not self._calibrates,
             )

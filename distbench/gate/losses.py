@@ -38,14 +38,14 @@ def is_doubted(pairs: Pairs, demand: Demand) -> bool:
     return found is not None and found.doubted is not None
 
 
-def findings(pairs: Pairs, demand: Demand, moved: Sequence[np.ndarray] = ()) -> list[Finding]:
+def findings(pairs: Pairs, demand: Demand, perturbed: Sequence[np.ndarray] = ()) -> list[Finding]:
     """Finding on the losses of *pairs*, unless both arms made the same training.
 
-    *moved* are losses (steps,) of the baseline's trainings from weights moved by rounding.
+    *perturbed* are losses (steps,) of the baseline's trainings from perturbed weights.
     """
     if not pairs:
         return []
-    found = _parting(pairs, moved)
+    found = _parting(pairs, perturbed)
     if found is None:
         return _without_losses(pairs, demand)
     if apart := found.unexplained:
@@ -58,14 +58,16 @@ def findings(pairs: Pairs, demand: Demand, moved: Sequence[np.ndarray] = ()) -> 
     return []
 
 
-def _parting(pairs: Pairs, moved: Sequence[np.ndarray] = ()) -> Parting | None:
+def _parting(pairs: Pairs, perturbed: Sequence[np.ndarray] = ()) -> Parting | None:
     """How far the losses of *pairs* are apart; None if an arm reports none."""
     baseline, candidate = ([pair[side] for pair in pairs] for side in (0, 1))
     before, after = _losses(baseline), _losses(candidate)
     if before is None or after is None:
         return None
     records = [*baseline, *candidate]
-    return parting(before, after, coarsest(records, of_updates=False), records, Timed(baseline, moved).spread)
+    return parting(
+        before, after, coarsest(records, of_updates=False), records, Timed(baseline, perturbed).spread
+    )
 
 
 def _without_losses(pairs: Pairs, demand: Demand) -> list[Finding]:

@@ -18,7 +18,7 @@ from distbench.core.case import Case
 from distbench.gate.launch_failures import FailureLog, Launches
 from distbench.gate.metric_rules import Measured, has_ended, pairs_expected, rules
 from distbench.gate.sequential_test import Rule
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import WARM_UP, Record, Status
 from distbench.run import Bench, Deadline, Observer, StopRequest
 from distbench.suite.gate import GateRules
@@ -172,7 +172,7 @@ class Series:
             track.pairs.append((records[id(track), _BASELINE], records[id(track), _CANDIDATE]))
 
     def _trial(self, track: Track, arm: int, round_: int, *, keep: bool = True) -> Record:
-        task = Task(track.slot[arm], round_)
+        task = PlannedTrial(track.slot[arm], round_)
         total = max(self._done + 1, sum(map(self._trials_of, self._blocks)))
         left = self._spent_s / self._done * (total - self._done) if self._done else None
         self.observer.trial_started(task, self._done, total, left)

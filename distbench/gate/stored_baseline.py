@@ -21,7 +21,7 @@ from distbench.analysis.settings import differences, environment
 from distbench.analysis.statistics.between_run_variance import Days
 from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.analysis.statistics.quantiles import t_quantile
-from distbench.analysis.verdicts import moved_losses
+from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.grouping import gathered, grouped
 from distbench.core.job import MEASURE
 from distbench.gate import losses
@@ -93,7 +93,7 @@ def judged(
     same_machine = fingerprint(baseline.info.machine) == here
     incomparable = _incomparable(baseline, candidate, same_machine)
     records = [grouped(run.measured, lambda record: record.case_id) for run in (baseline, candidate)]
-    moved = moved_losses(baseline.records)
+    perturbed = perturbed_losses(baseline.records)
     cases = []
     for pair in compare(baseline.cases, candidate.cases):
         row = pair.after
@@ -113,7 +113,7 @@ def judged(
             times = before.get(case.id, []), after.get(case.id, [])
             pace = [advise(*times, known, earlier.absent, own.tokens_per_s)]
         pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
-        found = (*pace, *_of_pairs(pairs, rules, own, moved.get(case.id, ())), *demanded(row, rules))
+        found = (*pace, *_of_pairs(pairs, rules, own, perturbed.get(case.id, ())), *demanded(row, rules))
         cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
     return Result(
         gate_id=new_run_id(),
@@ -128,13 +128,15 @@ def judged(
     )
 
 
-def _of_pairs(pairs: Pairs, rules: GateRules, own: Tolerances, moved: Sequence[np.ndarray]) -> list[Finding]:
+def _of_pairs(
+    pairs: Pairs, rules: GateRules, own: Tolerances, perturbed: Sequence[np.ndarray]
+) -> list[Finding]:
     """Findings on all that does not depend on the occasion: memory, counts and losses.
 
-    *moved* are losses of the stored run's trainings from weights moved by rounding, where it made any.
+    *perturbed* are losses of the stored run's trainings from perturbed weights, where it made any.
     """
     found = findings(Measured(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
-    return [*map(_told_once, found), *losses.findings(pairs, rules.loss, moved)]
+    return [*map(_told_once, found), *losses.findings(pairs, rules.loss, perturbed)]
 
 
 def _told_once(finding: Finding) -> Finding:

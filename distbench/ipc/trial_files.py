@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from distbench.core.case import Case, Choice, Limits, Measure
-from distbench.core.job import MEASURING, Job
+from distbench.core.job import MEASURE_JOB, JobSpec
 from distbench.core.serialization import decoded
 from distbench.system.files import write_whole
 
@@ -60,7 +60,7 @@ class TrialFile:
     metrics: list[Choice]
     weights: str
     """File of the initial weights."""
-    job: Job = MEASURING
+    job: JobSpec = MEASURE_JOB
     leaves: str = ""
     """File to leave for later trials of the run; empty: none."""
     reads: str = ""
@@ -76,7 +76,7 @@ class TrialFile:
         data = json.loads(file.read_text())
         trial = decoded(cls, data, str(file))
         # the type of a job's options depends on its kind
-        return dataclasses.replace(trial, job=Job.from_json(data["job"], str(file)))
+        return dataclasses.replace(trial, job=JobSpec.from_json(data["job"], str(file)))
 
 
 def result_file(folder: Path, rank: int) -> Path:

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from distbench.core.case import Device, Limits
+from distbench.core.machine import Machine
 from distbench.system.cgroup_memory import CgroupMemory
-from distbench.system.machine import Machine, detect_machine
+from distbench.system.machine import detect_machine
 from distbench.system.processes import Share
 
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distbench.core.case import Device
+from distbench.core.machine import Machine
 from distbench.ipc.messages import CONTROLLERS, TOKEN, new_token
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import (
@@ -26,7 +27,7 @@ from distbench.launchers.nodes import Difference, Node, Started, called, differe
 from distbench.launchers.preparing import Preparing
 from distbench.launchers.sharing import blind, bring, root_of
 from distbench.launchers.trials import AgentHandle
-from distbench.system.machine import RUN_ID_VARIABLE, Machine, cache_folder, detect_machine
+from distbench.system.machine import RUN_ID_VARIABLE, cache_folder, detect_machine
 from distbench.system.processes import Share
 
 

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 from distbench.core.bounds import Positive
 from distbench.core.case import Limits
+from distbench.core.machine import Machine
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, exit_of, server_command
 from distbench.launchers.visible import by_number
 from distbench.system import clock
-from distbench.system.machine import RUN_ID_VARIABLE, Machine
+from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import Share, kill_tagged
 
 # for a launch, and for the end of all ranks: both take a warm parent milliseconds

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound, Positive
+from distbench.core.machine import core_count
 from distbench.ipc.messages import CONTROLLERS, TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started, forwarded
-from distbench.system.machine import RUN_ID_VARIABLE, core_count, detect_machine
+from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
 
 
 @dataclass(frozen=True)

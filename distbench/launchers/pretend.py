@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core.errors import Refused
-from distbench.core.job import MEASURE, kind_of
+from distbench.core.job import MEASURE, job_kind
 from distbench.ipc.build_files import Event, note_event, read_items
 from distbench.ipc.trial_files import TrialFile, error_file, log_file, result_file
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
@@ -74,7 +74,7 @@ class _PretendedSite(Site):
         trial = TrialFile.read(launch.file)
         folder, does = launch.file.parent, trial.case.strategy.options.get("does", "works")
         self._options.note(f"trial {trial.case.label} {folder.name}")
-        columns = {column.name for column in kind_of(trial.job.kind).columns}
+        columns = {column.name for column in job_kind(trial.job.kind).columns}
         knows = trial.job.kind == MEASURE or (columns and columns <= self._options.values.keys())
         for rank in range(launch.processes):
             # as frameworks do: what shows a log or a message has to take the colours out

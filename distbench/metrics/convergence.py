@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.metrics.base import Absent, Column, Metric, Session, Values, alike
+from distbench.core.columns import Column, alike
+from distbench.metrics.base import Absent, Metric, Session, Values
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from distbench.core.columns import TableColumn, TableSpec, alike
 from distbench.core.grouping import gathered
-from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Trial, Values, alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.metrics.base import Metric, Trial, alike
+from distbench.core.columns import alike
+from distbench.metrics.base import Metric, Trial
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.metrics.base import Column, Metric, Trial, alike
+from distbench.core.columns import Column, alike
+from distbench.metrics.base import Metric, Trial
 
 _WINDOW = "over the timed window of the slowest rank"
 

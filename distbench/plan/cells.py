@@ -8,14 +8,14 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import KeyPath
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
 from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, selections
 from distbench.suite.sections import defaults
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
-from distbench.suite.yaml_reader import KeyPath
-from distbench.system.machine import Machine
 
 MAX_CASES = 100_000
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from distbench.core import registry
 from distbench.core.case import Batch, Case
 from distbench.core.errors import as_yaml
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.plan.cells import Cell
 from distbench.plan.environments import unlike
 from distbench.plan.nearest import Misfit
@@ -14,16 +16,14 @@ from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import Indivisible
 from distbench.suite.plugin_options import Plugin
-from distbench.suite.sections import Finding
 from distbench.suite.work import Work
-from distbench.system.machine import Machine
 
 
 class Checks:
     """Collects the mistakes in a suite over all its cells; asks each plug-in once per choice."""
 
     def __init__(self, suite: Suite, machine: Machine) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[SuiteMistake] = []
         self._suite = suite
         self._machine = machine
         self._seen: set[object] = set()
@@ -50,7 +50,7 @@ class Checks:
             return
         problem = self._launcher.problem(processes, self._machine)
         if problem:
-            self.findings.append(Finding(self._world_size_place(cell), problem, cell.world_size))
+            self.findings.append(SuiteMistake(self._world_size_place(cell), problem, cell.world_size))
 
     def batch(self, cell: Cell, work: Work, divided: Collection[int]) -> tuple[Batch, str | None]:
         """Batch of *cell*, and why the case can't run if the batch is right for others.
@@ -66,7 +66,7 @@ class Checks:
         if is_chosen or cell.world_size in divided or _is_due_to_mesh(cell, work):
             return work.batch.as_asked(cell.world_size), problem.reason
         place = cell.place_of(("batch", problem.field))
-        self.findings.append(Finding(place, str(problem), problem.size))
+        self.findings.append(SuiteMistake(place, str(problem), problem.size))
         return work.batch.as_asked(cell.world_size), None
 
     def unsupported(self, cell: Cell, case: Case, work: Work) -> str | None:
@@ -102,7 +102,7 @@ class Checks:
         options = [option for plugin in plugins.values() for option in plugin.choice.options]
         self.findings += [self._placed(cell, each, plugins) for each in _mistakes(problem, options)]
 
-    def _placed(self, cell: Cell, problem: str, plugins: Mapping[str, Plugin]) -> Finding:
+    def _placed(self, cell: Cell, problem: str, plugins: Mapping[str, Plugin]) -> SuiteMistake:
         for is_given in (True, False):
             for root, plugin in plugins.items():
                 name, options = plugin.choice.name, plugin.choice.options
@@ -111,9 +111,9 @@ class Checks:
                 if key:
                     said = f"{key} = {as_yaml(options[key])}"
                     message = problem.removeprefix(said).lstrip(": ")
-                    return Finding(cell.place_of((root, name, key)), message, options[key])
+                    return SuiteMistake(cell.place_of((root, name, key)), message, options[key])
         root = next(root for root in [*plugins, "workload"] if root in cell.work)
-        return Finding(cell.place_of((root,)), problem, plugins[root].choice.name)
+        return SuiteMistake(cell.place_of((root,)), problem, plugins[root].choice.name)
 
     def _world_size_place(self, cell: Cell) -> tuple[str | int, ...]:
         if cell.block:

@@ -10,12 +10,12 @@ from pathlib import Path
 from distbench.core import registry
 from distbench.core.case import CURRENT, Case
 from distbench.core.errors import Mistake, SuiteError
+from distbench.core.machine import Machine
 from distbench.data.base import Source
 from distbench.launchers.base import Launcher, Place
 from distbench.suite import Suite
 from distbench.suite.environments import KEY
 from distbench.system.interpreters import Interpreter, UnfitError, interpreter
-from distbench.system.machine import Machine
 
 
 def with_environments(suite: Suite, machine: Machine) -> Machine:

@@ -10,22 +10,23 @@ from typing import cast
 from distbench.core import registry
 from distbench.core.case import Case, Choice, Compile
 from distbench.core.errors import SuiteError
-from distbench.core.job import kind_of
+from distbench.core.job import PlannedTrial, job_kind
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.launchers.base import Launcher
 from distbench.plan.case_names import base_name, place_name, unique
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks, is_divisible
 from distbench.plan.environments import with_environments
 from distbench.plan.globs import check_gate, check_only
-from distbench.plan.tasks import Task
 from distbench.suite import Suite
 from distbench.suite.cells import located
 from distbench.suite.plugin_options import Plugin, Plugins
-from distbench.suite.sections import Finding, to_plain
+from distbench.suite.sections import to_plain
 from distbench.suite.suite import mistakes
 from distbench.suite.work import Work, WorkChecker
-from distbench.suite.yaml_reader import KeyPath, key_text
-from distbench.system.machine import Machine, no_gpu
+from distbench.suite.yaml_reader import key_text
+from distbench.system.machine import no_gpu
 
 MAX_TRIALS = 1_000_000
 
@@ -46,7 +47,7 @@ class Plan:
     """The cases and trials of a suite on a machine."""
 
     cases: list[Planned]
-    trials: list[Task]
+    trials: list[PlannedTrial]
     """In the order of launch; cases with a problem have none."""
 
 
@@ -95,7 +96,7 @@ def make(suite: Suite, machine: Machine | None = None) -> Plan:
     wrong = [
         finding
         for word, section in suite.jobs.items()
-        for finding in kind_of(word).problems(section, [item.case for item in every])
+        for finding in job_kind(word).problems(section, [item.case for item in every])
     ]
     if wrong:
         raise SuiteError(mistakes(wrong, suite.places))
@@ -110,11 +111,11 @@ def refusing(suite: Suite, plan: Plan, machine: Machine, refusal: Callable[[Case
     return Plan(cases, _tasks(suite, [item.case for item in cases if item.problem is None], machine))
 
 
-def _tasks(suite: Suite, cases: Sequence[Case], machine: Machine) -> list[Task]:
-    tasks: list[Task] = []
+def _tasks(suite: Suite, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    tasks: list[PlannedTrial] = []
     for word, section in suite.jobs.items():
         # at most one more than allowed: a kind may yield far more than fit into memory
-        tasks += itertools.islice(kind_of(word).tasks(section, cases, machine), MAX_TRIALS + 1)
+        tasks += itertools.islice(job_kind(word).tasks(section, cases, machine), MAX_TRIALS + 1)
         if len(tasks) > MAX_TRIALS:
             raise SuiteError([suite.places.mistake((word,), f"gives more than {MAX_TRIALS:,} trials")])
     return tasks
@@ -144,7 +145,7 @@ class _Planner:
         """
         drafts = self._drafts()
         if not drafts and not self._checks.findings:
-            self._checks.findings.append(Finding((), "no cases left after exclude"))
+            self._checks.findings.append(SuiteMistake((), "no cases left after exclude"))
         self._add_duplicates(drafts)
         if self._checks.findings:
             raise SuiteError(mistakes(self._checks.findings, self._suite.places))
@@ -212,7 +213,7 @@ class _Planner:
                 line = self._suite.places.at(there)[1]
                 other = f"{key_text(there)}{f' (line {line})' if line else ''}"
                 message = f"duplicates {other}; remove one of them"
-                self._checks.findings.append(Finding(here, message, case.name))
+                self._checks.findings.append(SuiteMistake(here, message, case.name))
 
 
 def _fitting(drafts: Sequence[_Draft]) -> list[_Draft]:

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from distbench import optimizers
 from distbench.core.case import FLOAT8_MULTIPLE, Case
+from distbench.core.machine import Machine
 from distbench.core.units import bytes_text
 from distbench.strategies.base import Strategy
-from distbench.system.machine import Machine, install_hint
+from distbench.system.machine import install_hint
 from distbench.workloads.base import Workload
 
 _AMPERE, _ADA = 8.0, 8.9

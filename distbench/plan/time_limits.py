@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.case import BYTES, Case, Deadlines, Limits, Measure
-from distbench.core.job import kind_of
+from distbench.core.job import PlannedTrial, job_kind
 from distbench.plan.pace import computed_s, updated_s
-from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
@@ -31,7 +30,7 @@ _COMPILED_S = 900.0
 _LEAST = Limits()
 
 
-def limits_of(asked: Deadlines, task: Task, measure: Measure) -> Limits:
+def limits_of(asked: Deadlines, task: PlannedTrial, measure: Measure) -> Limits:
     """Limits of the trial of *task*: those that are *asked* for, and the others by its size.
 
     *measure* says how many steps a trial has that is timed.
@@ -44,19 +43,19 @@ def limits_of(asked: Deadlines, task: Task, measure: Measure) -> Limits:
         build=max(_LEAST.build, build),
         step=max(_LEAST.step, step),
     )
-    kind = kind_of(task.job.kind)
+    kind = job_kind(task.job.kind)
     predicted, steps = kind.predicted(task) or 0.0, kind.steps(task, measure)
     own = own.with_(asked)
     trial = max(_LEAST.trial, own.start + own.build + max(steps * step, _MARGIN * predicted))
     return own.with_(Deadlines(trial=math.ceil(trial))).with_(asked)
 
 
-def limits_of_all(asked: Deadlines, tasks: Iterable[Task], measure: Measure) -> list[Limits]:
+def limits_of_all(asked: Deadlines, tasks: Iterable[PlannedTrial], measure: Measure) -> list[Limits]:
     """Limits of each of *tasks*; trials of a case share them, but for steps and predictions of their own."""
     known: dict[tuple[str, str, float | None, int], Limits] = {}
     found = []
     for task in tasks:
-        kind = kind_of(task.job.kind)
+        kind = job_kind(task.job.kind)
         key = task.case.id, task.job.kind, kind.predicted(task), kind.steps(task, measure)
         if key not in known:
             known[key] = limits_of(asked, task, measure)

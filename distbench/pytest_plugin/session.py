@@ -20,7 +20,7 @@ from distbench.core.case import Case
 from distbench.core.errors import OUT_OF_TIME
 from distbench.core.job import MEASURE
 from distbench.core.text import one_line
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import Record, Status, of_kind, round_text, run_folder
 from distbench.record.run_folder import Run, resume_command
 from distbench.run import Bench, Deadline, Execution, Observer, Pace, StopRequest
@@ -127,7 +127,7 @@ class SuiteRun:
         if self._stop.asked:
             raise KeyboardInterrupt
 
-    def _tasks(self, case: Case) -> list[Task]:
+    def _tasks(self, case: Case) -> list[PlannedTrial]:
         """Tasks for *case*: first its references and those that leave files for it."""
         own = [task for task in self._plan.trials if _of(task) == case.id]
         references = {task.job.options.reference for task in own}
@@ -140,7 +140,7 @@ class SuiteRun:
         tasks = {task.key: task for task in (*before, *own)}
         return [task for task in tasks.values() if not task.problem]
 
-    def _record(self, task: Task) -> Record:
+    def _record(self, task: PlannedTrial) -> Record:
         if task.key in self._shared:
             return self._shared[task.key]
         _log.info("%s %s, %s", task.job.kind, one_line(task.case.name), round_text(task.round))
@@ -195,6 +195,6 @@ def _only(suite: Suite, cases: Sequence[Case]) -> Suite:
     return dataclasses.replace(suite.asking_for(MEASURE, measure), only=names)
 
 
-def _of(task: Task) -> str:
+def _of(task: PlannedTrial) -> str:
     """Id of the case in whose test *task* runs; empty: in the first test that needs it."""
     return "" if task.job.provides else task.job.options.of or task.case.id

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distbench.core import registry
-from distbench.core.job import kinds
-from distbench.metrics.base import TableSpec
+from distbench.core.columns import TableSpec
+from distbench.core.job import job_kinds
 from distbench.report.view import views
 
 
@@ -220,5 +220,5 @@ def of_views() -> Iterator[Table]:
 _OF_METRICS = [of_metric(spec) for metric in registry.built_in("metrics").values() for spec in metric.tables]
 TABLES = {table.name: table for table in (RUNS, CASES, TRIALS, RANKS, STEPS, SAMPLES, JOBS, *_OF_METRICS)}
 """The documented tables by name. Metrics of plug-ins leave others, which their records describe."""
-OF_JOBS = {spec.name: of_metric(spec) for kind in kinds() for spec in kind.tables}
+OF_JOBS = {spec.name: of_metric(spec) for kind in job_kinds() for spec in kind.tables}
 """Tables of kinds of job, which older records do not describe."""

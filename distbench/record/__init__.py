@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from distbench.core.bounds import Bound, Name
 from distbench.core.case import MOST_RANKS, Case
+from distbench.core.columns import Better, OverRanks, TableSpec
 from distbench.core.errors import FormatError, RecordError
-from distbench.core.job import MEASURING, Job
+from distbench.core.job import MEASURE_JOB, JobSpec
 from distbench.core.serialization import decoded, parsed
-from distbench.metrics.base import Better, OverRanks, TableSpec
 from distbench.strategies.description import Description
 from distbench.system.files import content
 
@@ -189,7 +189,7 @@ class Record:
     """Facts of the worker: versions, device, threads."""
     failure: Failure | None = None
     """Of a measured trial: what failed after its timed steps, whose numbers are absent then."""
-    job: Job = MEASURING
+    job: JobSpec = MEASURE_JOB
     """What the trial was launched for."""
     degraded: str = ""
     """Why a measured trial is left out of comparisons (noisy machine); empty: it is clean."""
@@ -241,7 +241,9 @@ class Record:
         record = decoded(cls, data, source)
         # the type of a job's options depends on its kind
         return (
-            dataclasses.replace(record, job=Job.from_json(data["job"], source)) if "job" in data else record
+            dataclasses.replace(record, job=JobSpec.from_json(data["job"], source))
+            if "job" in data
+            else record
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from distbench.core import registry
-from distbench.metrics.base import TableColumn, TableSpec
+from distbench.core.columns import TableColumn, TableSpec
 
 Kind = Literal["text", "number"]
 _RANK = TableColumn("rank", "bigint", "Rank, from 0 on.")

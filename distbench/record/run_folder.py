@@ -40,7 +40,7 @@ from typing import Any, Literal
 from distbench import __version__
 from distbench.core.case import Case, Measure
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
-from distbench.core.job import MEASURE, kind_of, kinds
+from distbench.core.job import MEASURE, job_kind, job_kinds
 from distbench.core.serialization import decoded
 from distbench.core.text import clipped
 from distbench.core.units import bytes_text
@@ -201,7 +201,7 @@ class Run:
 
     def trial_folder(self, case: Case, round_: int, kind: str = MEASURE) -> Path:
         """Folder of one trial, which may not exist yet."""
-        return self.folder / kind_of(kind).folder / f"{slug(case.name)}-{case.id}" / str(round_)
+        return self.folder / job_kind(kind).folder / f"{slug(case.name)}-{case.id}" / str(round_)
 
     def write_record(self, record: Record) -> None:
         """Write *record* to disk before returning.
@@ -241,7 +241,7 @@ class Run:
         made = self._measure()
         if made is None:
             return
-        for folder in self._trial_folders(kind_of(kind).folder):
+        for folder in self._trial_folders(job_kind(kind).folder):
             case_id = folder.parent.name.rpartition("-")[2]
             if case_id not in case_ids:
                 continue
@@ -261,7 +261,7 @@ class Run:
 
     def trials(self) -> list[Path]:
         """Folders of its trials that have a record."""
-        return [folder for kind in kinds() for folder in self._trial_folders(kind.folder)]
+        return [folder for kind in job_kinds() for folder in self._trial_folders(kind.folder)]
 
     def _trial_folders(self, of_kind: str) -> list[Path]:
         """Folders in *of_kind*, that of a kind of job, that have a record."""

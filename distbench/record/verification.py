@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distbench.core.errors import FormatError, RecordError
-from distbench.core.job import kinds
+from distbench.core.job import job_kinds
 from distbench.core.serialization import decoded
 from distbench.record import Record, check_format, data_files, read_json
 from distbench.record.lock import OWNER_FILE
@@ -110,7 +110,7 @@ def _of_run(run: Run) -> Found:
 
 def _around(root: Path) -> Iterator[Found]:
     """What stands in the folder of a run and in those of its cases, besides ``run.json`` and the trials."""
-    of_kinds = {kind.folder for kind in kinds()}
+    of_kinds = {kind.folder for kind in job_kinds()}
     for name, problem in _EXPECTED.items():
         if not os.path.lexists(root / name):
             yield Found(name, "missing", problem)
@@ -129,7 +129,7 @@ def _foreign(root: Path, entry: Path) -> Found:
 
 
 def _trials(root: Path) -> Iterator[Path]:
-    for kind in kinds():
+    for kind in job_kinds():
         yield from (folder for folder in sorted(root.glob(f"{kind.folder}/*/*")) if folder.is_dir())
 
 

@@ -10,11 +10,12 @@ from typing import Any
 from distbench.analysis.case_names import shared_parts
 from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Wish, choose
+from distbench.analysis.job_results import Gravity
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import device_memory
 from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import LOSSES, Gravity
+from distbench.analysis.verdicts import LOSSES
 from distbench.core.case import Axis
 from distbench.core.grouping import grouped
 from distbench.core.text import one_line, shorten

@@ -11,11 +11,11 @@ from typing import Any
 from distbench.analysis.case_names import short_names
 from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
 from distbench.analysis.cross_workload import by_strategy, work_apart
+from distbench.analysis.job_results import job_results
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.statistics.between_run_variance import NO_PAST, Past
 from distbench.core.grouping import gathered
-from distbench.core.job import kinds
 from distbench.core.text import listed, one_line
 from distbench.core.units import value_text
 from distbench.record import of_kind
@@ -78,13 +78,14 @@ def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) ->
 
 
 def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, Sheet]]:
-    for kind in kinds():
-        sides = [of_kind(run.records, kind.name) for run in (before, after)]
+    for results in job_results().values():
+        name, folder = results.kind.name, results.kind.folder
+        sides = [of_kind(run.records, name) for run in (before, after)]
         if all(sides):
-            with untrusted_records(f"the records in {kind.folder}"):
-                own = kind.comparison(*sides)
+            with untrusted_records(f"the records in {folder}"):
+                own = results.comparison(*sides)
             if own:
-                yield kind.name, own
+                yield name, own
 
 
 def sheet(made: Comparison) -> Sheet:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from distbench.analysis.run import AnalysedRun
 from distbench.core import registry
-from distbench.core.job import kinds
+from distbench.core.columns import TableSpec
+from distbench.core.job import job_kinds
 from distbench.core.text import one_line
-from distbench.metrics.base import TableSpec
 from distbench.record import Record
 from distbench.report.view import CASE, case_cells
 from distbench.tables.table import Field, Row, Sheet
@@ -48,7 +48,10 @@ def _row(record: Record, row: Mapping[str, Any], names: Container[str]) -> Row:
 
 def _spec(records: Sequence[Record], name: str) -> TableSpec | None:
     """Description of the table: by the records, else by the metric or kind of job that leaves it today."""
-    tables = [*(m.tables for m in registry.built_in("metrics").values()), *(kind.tables for kind in kinds())]
+    tables = [
+        *(m.tables for m in registry.built_in("metrics").values()),
+        *(kind.tables for kind in job_kinds()),
+    ]
     built_in = [spec for specs in tables for spec in specs]
     described = [record.described_tables[name] for record in records if name in record.described_tables]
     return next((spec for spec in [*described, *built_in] if spec.name == name), None)

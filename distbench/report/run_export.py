@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.job_results import job_results
 from distbench.analysis.parity import Difference
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import judges
 from distbench.core.serialization import finite
 from distbench.record import Record, of_kind
 
@@ -21,9 +21,9 @@ _OWN_KEYS = ("convergence", "equivalence")
 def run_json(run: AnalysedRun) -> dict[str, Any]:
     """*run* as plain JSON types."""
     own_keys: dict[str, Any] = {}
-    for judge in judges().values():
-        if records := of_kind(run.records, judge.name):
-            own_keys |= finite(judge.run_json(records))
+    for results in job_results().values():
+        if records := of_kind(run.records, results.kind.name):
+            own_keys |= finite(results.run_json(records))
     return {
         "run_id": run.info.run_id,
         "suite": run.info.suite_name,

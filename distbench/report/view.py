@@ -73,6 +73,11 @@ class View(ABC):
         return Sheet(self.title, caption or self.caption, self.fields, tuple(rows), tuple(notes))
 
 
+PLUGIN_BASE = View
+HAS_OPTIONS = False
+"""They are listed without being imported, which would import scipy."""
+
+
 def case_cells(case: Case, shown: str = "") -> dict[str, Cell | str | int]:
     """Cells of the columns ``CASE``; people read *shown* as its name."""
     return {

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from distbench.core.grouping import gathered
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import Record
 
 K = TypeVar("K", bound=Hashable)
@@ -140,7 +140,7 @@ class Observer:
     def item_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
         """*item* was built in *seconds*, or could not be."""
 
-    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
+    def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
         """A trial starts; *remaining_s* is None while there is no basis for an estimate."""
 
     def trial_ended(self, record: Record) -> None:
@@ -154,15 +154,15 @@ class Pace:
     of all finished trials used.
     """
 
-    def __init__(self, todo: list[Task]) -> None:
+    def __init__(self, todo: list[PlannedTrial]) -> None:
         self._todo = [(task.job.kind, task.case.id) for task in todo]
         self._taken: list[tuple[tuple[str, str], float]] = []
 
-    def took(self, task: Task, seconds: float) -> None:
+    def took(self, task: PlannedTrial, seconds: float) -> None:
         """A trial took *seconds*."""
         self._taken.append(((task.job.kind, task.case.id), seconds))
 
-    def longest(self, task: Task) -> float | None:
+    def longest(self, task: PlannedTrial) -> float | None:
         """Seconds of the longest trial of *task*'s case so far; None if there is none."""
         own = (task.job.kind, task.case.id)
         return max((seconds for trial, seconds in self._taken if trial == own), default=None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from distbench.core.errors import InfrastructureError
 from distbench.core.units import bytes_text, count_text
 from distbench.ipc.trial_files import FULL
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import Record, Status, round_text
 from distbench.record.run_folder import LEAST_FREE, Run, resume_command, storing
 from distbench.run.failure_reasons import UNWRITABLE
@@ -32,7 +32,7 @@ class Room:
         self._largest: dict[str, int] = {}
         """Kind of job -> most bytes that a trial of this session has left."""
 
-    def check(self, task: Task) -> None:
+    def check(self, task: PlannedTrial) -> None:
         """See that there is room for *task*.
 
         Raises:
@@ -42,7 +42,7 @@ class Room:
         if free < max(_LEAST, self._largest.get(task.job.kind, 0)):
             raise self._end(f"its disk is full ({bytes_text(free)} free): {_named(task)} is not begun")
 
-    def check_ended(self, task: Task, record: Record) -> None:
+    def check_ended(self, task: PlannedTrial, record: Record) -> None:
         """See that no full disk is why *task* has failed, by its *record*: no later one would end otherwise.
 
         Where the room is back now that the trial has ended, it was the trial that needed too much.
@@ -61,7 +61,7 @@ class Room:
         if UNWRITABLE in record.reason or by_starting:
             raise self._end(f"the disk of a node is full: {lost}")
 
-    def took(self, task: Task, folder: Path) -> None:
+    def took(self, task: PlannedTrial, folder: Path) -> None:
         """Take in that *task* has left *folder*."""
         self._largest[task.job.kind] = max(self._largest.get(task.job.kind, 0), _size(folder))
 
@@ -83,7 +83,7 @@ class Room:
         )
 
 
-def _named(task: Task) -> str:
+def _named(task: PlannedTrial) -> str:
     return f"{task.job.kind} {task.case.name}, {round_text(task.round)},"
 
 

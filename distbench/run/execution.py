@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distbench.analysis.job_results import job_results
 from distbench.core.errors import InfrastructureError
-from distbench.core.job import MEASURING, kind_of
+from distbench.core.job import MEASURE_JOB
 from distbench.core.units import count_text
-from distbench.plan import Plan, Task, check_startable, make
+from distbench.plan import Plan, PlannedTrial, check_startable, make
 from distbench.record.run_folder import Run, RunInfo, State
 from distbench.record.submission import Request
 from distbench.run.control import Observer, Pace, Stopped, StopRequest
@@ -106,7 +107,7 @@ class Execution:
         )
 
     def _make_all(
-        self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None
+        self, bench: Bench, todo: list[PlannedTrial], observer: Observer, stop: StopRequest, more: More | None
     ) -> None:
         """Make what is still *todo*, and what that gives reason for."""
         ready, deadline = {task.case.id for task in todo}, Deadline()
@@ -128,8 +129,9 @@ class Execution:
             cases = [item.case for item in self.plan.cases if item.problem is None]
             asked = [
                 task
-                for word, section in self.suite.jobs.items()
-                for task in kind_of(word).follow_up(section, cases, records)
+                for results in job_results().values()
+                if (section := self.suite.jobs.get(results.kind.name)) is not None
+                for task in results.follow_up_trials(section, cases, records)
             ]
             todo = [task for task in bench.missing(asked) if task.key not in tried]
             if not todo:
@@ -146,18 +148,18 @@ class Execution:
         self.run.write_info(written)
         return written
 
-    def _round(self, case_ids: Sequence[str]) -> list[Task]:
+    def _round(self, case_ids: Sequence[str]) -> list[PlannedTrial]:
         """A trial of each of those cases, in a round that no case has had."""
         number = (
-            max((record.round for record in self.run.records() if record.job == MEASURING), default=-1) + 1
+            max((record.round for record in self.run.records() if record.job == MEASURE_JOB), default=-1) + 1
         )
-        chosen = [Task(item.case, number) for item in self.plan.cases if item.case.id in case_ids]
+        chosen = [PlannedTrial(item.case, number) for item in self.plan.cases if item.case.id in case_ids]
         # every second round reversed, as planned ones are
         return chosen[::-1] if number % 2 else chosen
 
 
 def make_all(
-    bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, deadline: Deadline
+    bench: Bench, todo: list[PlannedTrial], observer: Observer, stop: StopRequest, deadline: Deadline
 ) -> None:
     """Make the trials *todo* one after another, until *stop* or *deadline* ends it."""
     pace = Pace(todo)

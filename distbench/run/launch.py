@@ -8,10 +8,10 @@ from pathlib import Path
 from distbench.core import registry
 from distbench.core.case import Case, Limits
 from distbench.core.errors import InfrastructureError
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.ipc.trial_files import TrialFile
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.plan.environments import place_of
 from distbench.plan.time_limits import limits_of
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
@@ -23,7 +23,7 @@ from distbench.workloads.base import Workload
 
 
 def launch_for(
-    folder: Path, suite: Suite, task: Task, place: Place = HERE, stop: StopRequest | None = None
+    folder: Path, suite: Suite, task: PlannedTrial, place: Place = HERE, stop: StopRequest | None = None
 ) -> Launch:
     """Launch request of *task* in the run of *folder*, given up on *stop*."""
     case, job = task.case, task.job
@@ -39,8 +39,8 @@ def launch_for(
         leftovers=strategy.leftovers,
         reads=[weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)],
         leaves=[folder / "scratch" / name for name in [task.leaves] if name],
-        is_sampled=kind_of(job.kind).with_metrics,
-        reads_of_others=kind_of(job.kind).reads_of_others,
+        is_sampled=job_kind(job.kind).with_metrics,
+        reads_of_others=job_kind(job.kind).reads_of_others,
         start_s=limits_of(suite.limits, task, suite.measure).start,
     )
 
@@ -111,7 +111,7 @@ def _inductor() -> dict[str, str]:
     }
 
 
-def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile:
+def trial_file(run_id: str, folder: Path, suite: Suite, task: PlannedTrial) -> TrialFile:
     """Instructions for the ranks of *task*."""
     case = task.case
     return TrialFile(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.job import kind_of
+from distbench.core.columns import OVER_RANKS, Column
+from distbench.core.job import job_kind
 from distbench.ipc.trial_files import error_file, interim_file, result_file
-from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
+from distbench.metrics.base import Absent, Metric, Trial
 from distbench.record import Failure, RankDevice, Record, Status
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
@@ -44,7 +45,7 @@ def collect(
         _read(result_file(folder, rank)) or _read(interim_file(folder, rank)) for rank in range(processes)
     ]
     ended = dataclasses.replace(ended, devices=_devices(ranks, folder))
-    kind = kind_of(ended.job.kind)
+    kind = job_kind(ended.job.kind)
     described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
     described += [(kind.name, column) for column in kind.columns]
     columns = {column.name: describe(name, column) for name, column in described}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record import NO_REFERENCE, NODE_LOST, NOT_LAUNCHED, Attempt, Record, Status
 from distbench.record.reading import Damaged
 from distbench.record.run_folder import Run
@@ -57,12 +57,12 @@ class Ledger:
             place = record.failure.user_place if record.failure else ""
             self._references[provided] = place or record.reason
 
-    def status(self, task: Task) -> Status | None:
+    def status(self, task: PlannedTrial) -> Status | None:
         """How *task* has ended; None if it has not run, or can't be read."""
         entry = self._known.get(task.key)
         return entry.status if entry else None
 
-    def found(self, task: Task) -> Record | None:
+    def found(self, task: PlannedTrial) -> Record | None:
         """Record of *task* from an earlier session; None if it is still to be made, or damaged.
 
         Raises:
@@ -72,7 +72,7 @@ class Ledger:
             return None
         return self._run.record(task.case, task.round, task.job.kind)
 
-    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+    def missing(self, tasks: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Those *tasks* that are still to be made, or whose file for such a one is gone.
 
         These are the ones that have not run, were interrupted, or failed because of the machine (with
@@ -80,7 +80,7 @@ class Ledger:
         """
         again = {task.job.provides for task in tasks if task.job.provides and self._is_missing(task)}
         again |= {case_id for case_id, reason in self._references.items() if not reason}
-        todo: list[Task] = []
+        todo: list[PlannedTrial] = []
         wanted: set[str] = set()
         for task in reversed(tasks):
             lacked = task.needs in again and self._lacked_reference(task)
@@ -89,27 +89,27 @@ class Ledger:
                 wanted |= {task.reads} - {""}
         return todo[::-1]
 
-    def why_not(self, task: Task) -> str:
+    def why_not(self, task: PlannedTrial) -> str:
         """Why what *task* is compared with has no result; empty if it has one, or needs none."""
         return self._references.get(task.needs, "not run yet") if task.needs else ""
 
-    def expect(self, tasks: Sequence[Task]) -> None:
+    def expect(self, tasks: Sequence[PlannedTrial]) -> None:
         """Take in which of *tasks* are damaged: those compared with them then say so."""
         for task in tasks:
             if task.job.provides and self._folder(task) in self.damaged:
                 self._references.setdefault(task.job.provides, "its trial is damaged")
 
-    def attempts(self, task: Task) -> list[Attempt]:
+    def attempts(self, task: PlannedTrial) -> list[Attempt]:
         """Earlier launches of *task* that failed, for the record of the next one."""
         entry = self._known.get(task.key)
         return entry.attempts if entry else []
 
-    def has_failed(self, task: Task) -> bool:
+    def has_failed(self, task: PlannedTrial) -> bool:
         """Whether the last launch of *task* failed."""
         status = self.status(task)
         return status is not None and status.is_failure and status is not Status.CANCELLED
 
-    def _is_missing(self, task: Task) -> bool:
+    def _is_missing(self, task: PlannedTrial) -> bool:
         status = self.status(task)
         if status in _NOT_RUN:
             return self._folder(task) not in self.damaged
@@ -122,11 +122,11 @@ class Ledger:
             return True
         return self._retry_failed and status.is_failure
 
-    def _lacked_reference(self, task: Task) -> bool:
+    def _lacked_reference(self, task: PlannedTrial) -> bool:
         entry = self._known.get(task.key)
         if entry is None or entry.status is not Status.UNSUPPORTED:
             return False
         return entry.reason.startswith(NO_REFERENCE)
 
-    def _folder(self, task: Task) -> Path:
+    def _folder(self, task: PlannedTrial) -> Path:
         return self._run.trial_folder(task.case, task.round, task.job.kind)

@@ -40,7 +40,7 @@ from distbench.run.hang_diagnosis import Blame
 from distbench.system.log_files import Logs, recorded, tail
 
 if TYPE_CHECKING:
-    from distbench.jobs.base import Kind
+    from distbench.core.job import JobKind
 
 _POLL_S = 0.25
 # after the first failure the others get this long to report theirs, so that cause and victim differ
@@ -81,7 +81,7 @@ class Watch:
         processes: int,
         limits: Limits,
         stop: StopRequest,
-        kind: Kind,
+        kind: JobKind,
         *,
         stacks_tell: bool = True,
         end_s: float = _END_S,

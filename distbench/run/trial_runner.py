@@ -13,13 +13,13 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError
-from distbench.core.job import kind_of
+from distbench.core.job import job_kind
 from distbench.core.units import count_text
 from distbench.ipc.build_files import Unbuilt
 from distbench.ipc.trial_files import interim_file, result_file
 from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place, Site, UnsupportedError
 from distbench.metrics.base import Metric, Sampler, sampler_failure
-from distbench.plan import Plan, Task, check_startable
+from distbench.plan import Plan, PlannedTrial, check_startable
 from distbench.plan.time_limits import limits_of
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.quarantine import set_aside
@@ -57,7 +57,7 @@ class Bench:
         self._run, self._run_id, self._suite, self._place = run, run.info().run_id, suite, place
         self._observer, self._site, self._stop = observer, site, stop
         self._ledger, self._user_errors = ledger, user_errors
-        self._planned: list[Task] = []
+        self._planned: list[PlannedTrial] = []
         self._room = Room(run, lambda: len(ledger.missing(self._planned)))
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
@@ -103,11 +103,11 @@ class Bench:
         """Facts of the machine that ranks run on, where that is not this one and is known already."""
         return self._site.machine
 
-    def status(self, task: Task) -> Status | None:
+    def status(self, task: PlannedTrial) -> Status | None:
         """Status of *task* from this session or an earlier one; None if it has not run."""
         return self._ledger.status(task)
 
-    def found(self, task: Task) -> Record | None:
+    def found(self, task: PlannedTrial) -> Record | None:
         """Record of *task* from an earlier session; None if it is still to be made, or damaged.
 
         Raises:
@@ -115,7 +115,7 @@ class Bench:
         """
         return self._ledger.found(task)
 
-    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+    def missing(self, tasks: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Those *tasks* that are still to be made."""
         return self._ledger.missing(tasks)
 
@@ -145,7 +145,7 @@ class Bench:
         """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
         self._site.renew()
 
-    def make(self, task: Task, *, keep: bool = True) -> Record:
+    def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         """Run *task*, or its fallbacks when memory runs out; return the last record.
 
         A damaged trial in its place is set aside first; a failed one stays in the record as an attempt.
@@ -169,7 +169,7 @@ class Bench:
                 break
         return record
 
-    def begin(self, plan: Plan) -> list[Task]:
+    def begin(self, plan: Plan) -> list[PlannedTrial]:
         """Prepare the trials of *plan* that are still to be made, and return them.
 
         Those that can't be launched here are stored as such. Damaged ones stay as they are.
@@ -178,7 +178,7 @@ class Bench:
         self._ledger.expect(plan.trials)
         if text := damage_text(list(self._ledger.damaged.values())):
             self._observer.note(f"{text}; distbench check RUN --repair sets it aside to be measured again")
-        impossible = [Task(item.case, problem=item.problem) for item in plan.cases if item.problem]
+        impossible = [PlannedTrial(item.case, problem=item.problem) for item in plan.cases if item.problem]
         for task in self._ledger.missing([*impossible, *plan.trials]):
             if task.problem:
                 self._store(task, self._unlaunched(task, Status.UNSUPPORTED, task.problem))
@@ -189,13 +189,13 @@ class Bench:
             self.prepare(to_build(todo))
         return todo
 
-    def _set_aside(self, task: Task) -> None:
+    def _set_aside(self, task: PlannedTrial) -> None:
         """Move what a damaged trial has left out of the way of *task*."""
         if damaged := self._ledger.damaged.pop(self._folder(task), None):
             kept = set_aside(self._run.folder, damaged.trial)
             self._observer.note(f"{damaged.trial}: was damaged and is set aside: {kept}")
 
-    def _attempt(self, task: Task) -> Record:
+    def _attempt(self, task: PlannedTrial) -> Record:
         """Launch *task* if it can be; what distbench itself raises meanwhile is how it ended."""
         started, began = utc_now(), time.monotonic()
         try:
@@ -211,7 +211,7 @@ class Bench:
                 self._site.renew()
             return self._record(task, internal_errors.ending_of(error), started, time.monotonic() - began)
 
-    def _launched(self, task: Task) -> Record:
+    def _launched(self, task: PlannedTrial) -> Record:
         if self._user_errors and (reason := self._user_errors.why_not(task)):
             return self._unlaunched(task, Status.UNSUPPORTED, reason)
         if reason := self._ledger.why_not(task):
@@ -221,7 +221,7 @@ class Bench:
                 return self._unlaunched(task, *_status_without(item, failure))
         return self._trial(task)
 
-    def _store(self, task: Task, record: Record) -> Record:
+    def _store(self, task: PlannedTrial, record: Record) -> Record:
         """Store *record*, or how that failed; return what is stored."""
         try:
             self._run.write_record(record)
@@ -243,10 +243,10 @@ class Bench:
         self._room.took(task, folder)
         return record
 
-    def _folder(self, task: Task) -> Path:
+    def _folder(self, task: PlannedTrial) -> Path:
         return self._run.trial_folder(task.case, task.round, task.job.kind)
 
-    def _trial(self, task: Task) -> Record:
+    def _trial(self, task: PlannedTrial) -> Record:
         launch = launch_for(self._run.folder, self._suite, task, self._place, self._stop)
         folder = launch.file.parent
         self._clear(task, folder)
@@ -264,7 +264,7 @@ class Bench:
             if self._stop.asked:
                 ending = Ending(Status.CANCELLED, "stopped by a signal")
             return self._record(task, ending, started, time.monotonic() - began)
-        kind = kind_of(task.job.kind)
+        kind = job_kind(task.job.kind)
         metrics = self._metrics if kind.with_metrics else {}
         try:
             watch = Watch(
@@ -288,7 +288,7 @@ class Bench:
         ended = replace(ended, nodes=dict(handle.nodes))
         return collect(ended, launched, folder, launch.processes, metrics, sampled)
 
-    def _clear(self, task: Task, folder: Path) -> None:
+    def _clear(self, task: PlannedTrial, folder: Path) -> None:
         """Leave nothing in *folder* that the trial of *task* could mistake for its own."""
         if not self._ledger.attempts(task):
             shutil.rmtree(folder, ignore_errors=True)
@@ -303,10 +303,10 @@ class Bench:
             elif entry.name != RECORD_FILE:
                 entry.unlink()
 
-    def _unlaunched(self, task: Task, status: Status, reason: str) -> Record:
+    def _unlaunched(self, task: PlannedTrial, status: Status, reason: str) -> Record:
         return self._record(task, Ending(status, reason), utc_now(), 0.0)
 
-    def _record(self, task: Task, ending: Ending, started: str, wall_s: float) -> Record:
+    def _record(self, task: PlannedTrial, ending: Ending, started: str, wall_s: float) -> Record:
         return Record(
             run_id=self._run_id,
             case=task.case,
@@ -320,9 +320,9 @@ class Bench:
         )
 
 
-def to_build(tasks: Sequence[Task]) -> list[Case]:
+def to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
     """Cases for which something has to be built before *tasks* are made."""
-    training = [task for task in tasks if kind_of(task.job.kind).trains]
+    training = [task for task in tasks if job_kind(task.job.kind).trains]
     return [case for task in training for case in (task.case, *task.instead)]
 
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 from distbench.core.case import Case
-from distbench.core.job import MEASURE, kind_of
-from distbench.plan import Task
+from distbench.core.job import MEASURE, job_kind
+from distbench.plan import PlannedTrial
 from distbench.record import NOT_LAUNCHED, Failure, Record, Status
 from distbench.strategies.base import SINGLE
 
@@ -37,9 +37,9 @@ class UserErrors:
         elif record.failure and _is_at_once(record.failure, record.job.kind) and _has_own_rows(record.case):
             self._raised[key][record.failure.user_error].append(record)
 
-    def why_not(self, task: Task) -> str:
+    def why_not(self, task: PlannedTrial) -> str:
         """Why *task* is not to be launched; empty: it may not fail."""
-        if not kind_of(task.job.kind).trains or not _has_own_rows(task.case):
+        if not job_kind(task.job.kind).trains or not _has_own_rows(task.case):
             return ""
         # other kinds ask more of a model than to be timed: other dtypes, deterministic algorithms
         for kind in {MEASURE, task.job.kind}:

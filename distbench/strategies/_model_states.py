@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from distbench import optimizers
 from distbench.core.case import BYTES, Case, Dtype
+from distbench.core.machine import Machine
 from distbench.optimizers import Cut
 from distbench.strategies.base import TORCH_SHARDS, Strategy
-from distbench.system.machine import Machine
 
 
 def zero_table(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distbench import optimizers
 from distbench.core.case import BYTES, Case
 from distbench.core.errors import Refused as Refused
+from distbench.core.machine import Machine
 from distbench.core.meshes import OF_DATA
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
@@ -26,7 +27,6 @@ from distbench.strategies.description import (
     Meaning,
 )
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     import torch

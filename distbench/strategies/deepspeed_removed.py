@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies.base import Refused, Setting, Strategy
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 _NEEDS = {
     # by the source of DeepSpeed 0.19.6

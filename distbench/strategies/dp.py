@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies._model_states import Replicated
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import Card, Claim
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 _DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Setting, Strategy
@@ -21,7 +22,6 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 _NOTHING = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
 _STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)

@@ -6,17 +6,17 @@ from typing import Any
 
 from distbench.core.case import MOST_RANKS, Choice
 from distbench.core.errors import did_you_mean
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite.cells import Axis, Origins, Part, in_order, located, select
 from distbench.suite.plugin_options import axes_of, named, spread
-from distbench.suite.sections import Finding, is_axis
+from distbench.suite.sections import is_axis
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Raw, WorkChecker, normal
-from distbench.suite.yaml_reader import KeyPath
 
 
 class AxisReader:
     """Reads them and collects mistakes in *findings*."""
 
-    def __init__(self, top: Any, checker: WorkChecker, findings: list[Finding]) -> None:
+    def __init__(self, top: Any, checker: WorkChecker, findings: list[SuiteMistake]) -> None:
         self._top = top
         self._checker = checker
         self.findings = findings
@@ -65,7 +65,7 @@ class AxisReader:
         strategy = rest.pop("strategy", "*")
         if not isinstance(strategy, str):
             self.findings.append(
-                Finding((*origin, "strategy"), "expected a glob on labels, such as zero*", strategy)
+                SuiteMistake((*origin, "strategy"), "expected a glob on labels, such as zero*", strategy)
             )
             strategy = "*"
         size = rest.pop("world_size", None)
@@ -80,7 +80,7 @@ class AxisReader:
         prefix: tuple[str, ...] = (root,)
         if root in PLUGIN_ROOTS:
             plugin = named(raw, (root,))
-            if isinstance(plugin, Finding):
+            if isinstance(plugin, SuiteMistake):
                 return raw, []
             inner, prefix = plugin.options, (root, plugin.name)
         if not isinstance(inner, dict):
@@ -104,7 +104,9 @@ class AxisReader:
     def _axis(self, path: tuple[str, ...], values: Any, origin: KeyPath, placed: bool = True) -> list[Axis]:
         """The axis of *values*, each of which has its own place below *origin* if *placed*."""
         if not isinstance(values, list) or not values:
-            self.findings.append(Finding(origin, "expected a list of at least one value", values or None))
+            self.findings.append(
+                SuiteMistake(origin, "expected a list of at least one value", values or None)
+            )
             return []
         pairs: list[tuple[Any, KeyPath]] = []
         for i, value in enumerate(values):
@@ -119,7 +121,7 @@ class AxisReader:
             return []
         if path in {axis.path for axis in axes}:
             self.findings.append(
-                Finding(origin, f"{key} already lists several values; keep one of the two", values)
+                SuiteMistake(origin, f"{key} already lists several values; keep one of the two", values)
             )
             return []
         return self._axis(path, values, origin)
@@ -130,7 +132,7 @@ class AxisReader:
         problem = _path_problem(path, work)
         if problem is None:
             return path
-        self.findings.append(Finding(origin, problem, value))
+        self.findings.append(SuiteMistake(origin, problem, value))
         return None
 
     def _check_values(self, work: Raw, axes: list[Axis]) -> None:
@@ -163,31 +165,31 @@ def _one_by_one(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, Origins]
         yield select(work, [], [])
 
 
-def _may_fit(finding: Finding, varied: Collection[tuple[str, ...]]) -> bool:
+def _may_fit(finding: SuiteMistake, varied: Collection[tuple[str, ...]]) -> bool:
     """Whether values that can't be combined might be with other values of an axis."""
     root = str(finding.path[0])
     fields = {(root, field) for field in finding.combined}
     return bool(fields) and not fields.union([(root,)]).isdisjoint(varied)
 
 
-def sizes(raw: Any, path: KeyPath, findings: list[Finding]) -> tuple[int, ...]:
+def sizes(raw: Any, path: KeyPath, findings: list[SuiteMistake]) -> tuple[int, ...]:
     """World sizes in *raw*; mistakes are added to *findings*."""
     if not isinstance(raw, list):
         message = "expected a list of whole numbers, such as [1, 2]"
         message += ", or auto" if path == ("world_sizes",) else ""
-        findings.append(Finding(path, message, raw))
+        findings.append(SuiteMistake(path, message, raw))
         return ()
     valid: list[int] = []
     for i, given in enumerate(raw):
         size = int(given) if isinstance(given, float) and given.is_integer() else given
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_RANKS:
-            findings.append(Finding((*path, i), "expected a whole number, 1 or more", given))
+            findings.append(SuiteMistake((*path, i), "expected a whole number, 1 or more", given))
         elif size in valid:
-            findings.append(Finding((*path, i), "duplicate", given))
+            findings.append(SuiteMistake((*path, i), "duplicate", given))
         else:
             valid.append(size)
     if not raw:
-        findings.append(Finding(path, "empty; list at least one world size"))
+        findings.append(SuiteMistake(path, "empty; list at least one world size"))
     return tuple(valid)
 
 
@@ -202,7 +204,7 @@ def _spread_root(path: tuple[str, ...], value: Any) -> list[Any]:
     if len(path) > 1 or path[0] not in PLUGIN_ROOTS:
         return [value]
     plugin = named(value, path)
-    if isinstance(plugin, Finding):
+    if isinstance(plugin, SuiteMistake):
         return [value]
     return [variant.to_raw() for variant, _ in spread(plugin, PLUGIN_ROOTS[path[0]])]
 

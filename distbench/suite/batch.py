@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound
 from distbench.core.case import Batch
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.core.units import multiples_text
-from distbench.suite.sections import Finding
 
 _Count = Annotated[int, Bound(1)]
 
@@ -32,18 +32,20 @@ class BatchSpec:
     lr_batch_size: _Count | None = None
     """Global batch size that optimizer.lr is meant for; required for lr_scaling."""
 
-    def problems(self) -> list[Finding]:
+    def problems(self) -> list[SuiteMistake]:
         """Mistakes that apply at every world size."""
         if (self.global_batch_size is None) == (self.per_device_batch_size is None):
             message = (
                 "give exactly one of global_batch_size (strong scaling) and "
                 "per_device_batch_size (weak scaling); null removes one"
             )
-            return [Finding(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))]
+            return [
+                SuiteMistake(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))
+            ]
         if self.lr_scaling == "none" or self.lr_batch_size is not None:
             return []
         needs = f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
-        return [Finding(("batch",), needs, combined=("lr_scaling", "lr_batch_size"))]
+        return [SuiteMistake(("batch",), needs, combined=("lr_scaling", "lr_batch_size"))]
 
     def learning_rate(self, lr: float, global_batch_size: int) -> float:
         """Learning rate at *global_batch_size*, given the suite's *lr*."""

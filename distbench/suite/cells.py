@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite.plugin_options import Plugin
-from distbench.suite.sections import Finding
 from distbench.suite.work import Raw, assign
-from distbench.suite.yaml_reader import KeyPath
 
 Origins = Mapping[tuple[str, ...], KeyPath]
 """Path in the work -> place of the value in the suite."""
@@ -95,7 +94,7 @@ def in_order(axes: Sequence[Axis]) -> list[Axis]:
     return sorted(axes, key=lambda axis: len(axis.path))
 
 
-def located(finding: Finding, origins: Origins) -> Finding:
+def located(finding: SuiteMistake, origins: Origins) -> SuiteMistake:
     """*finding* at the place in the suite that the wrong value comes from."""
     for length in range(len(finding.path), 0, -1):
         origin = origins.get(tuple(map(str, finding.path[:length])))

@@ -9,10 +9,9 @@ from typing import Any
 
 from distbench.core.case import CURRENT
 from distbench.core.errors import did_you_mean
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite.cells import Axis, Part
-from distbench.suite.sections import Finding
 from distbench.suite.work import Raw
-from distbench.suite.yaml_reader import KeyPath
 
 KEY, FIELD = "environments", "environment"
 """The mapping of names, and the field of a case that has one of them."""
@@ -20,9 +19,11 @@ KEY, FIELD = "environments", "environment"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def read(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[Finding]]:
+def read(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[SuiteMistake]]:
     """Name -> path of an environment, relative ones from the folder of the suite's *file*, and mistakes."""
-    wrong = [Finding((KEY, name), why, path) for name, path in given.items() if (why := _problem(name, path))]
+    wrong = [
+        SuiteMistake((KEY, name), why, path) for name, path in given.items() if (why := _problem(name, path))
+    ]
     mistaken = {finding.path[1] for finding in wrong}
     here = Path(file).absolute().parent if file else Path.cwd()
     return {name: str(here / path) for name, path in given.items() if name not in mistaken}, wrong
@@ -42,11 +43,11 @@ def _problem(name: str, path: object) -> str | None:
 
 def unknown(
     known: Mapping[str, Any], work: Raw, axes: Sequence[Axis], parts: Sequence[Part]
-) -> list[Finding]:
+) -> list[SuiteMistake]:
     """Values of ``environment`` that are no name of an environment, each at its place."""
     names = [CURRENT, *known]
     return [
-        Finding(place, f"unknown; {_choices(str(value), names)}", value)
+        SuiteMistake(place, f"unknown; {_choices(str(value), names)}", value)
         for place, value in _chosen(work, axes, parts)
         if isinstance(value, str) and value not in names
     ]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 from distbench.core import registry
 from distbench.core.bounds import Bound, Positive
 from distbench.core.job import MEASURE
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.core.units import parse_fraction
-from distbench.suite.sections import Finding, check
-from distbench.suite.yaml_reader import KeyPath
+from distbench.suite.sections import check
 
 Demand = Literal["required", "ignored"]
 MOST_PAIRS = 1000
@@ -127,7 +127,7 @@ _Keys = dataclasses.make_dataclass(
 """Keys of ``gate`` in a suite; the tolerances are read separately."""
 
 
-def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Finding]]:
+def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[SuiteMistake]]:
     """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
     kinds = {key: raw[key] for key in other_kinds() if key in raw}
     keys, findings = check(_Keys, {key: value for key, value in raw.items() if key not in kinds}, path)
@@ -139,7 +139,7 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
     findings += wrong
     if keys and keys.min_pairs > keys.max_pairs:
         message = f"must be at most max_pairs = {keys.max_pairs}"
-        findings.append(Finding((*path, "min_pairs"), message, keys.min_pairs))
+        findings.append(SuiteMistake((*path, "min_pairs"), message, keys.min_pairs))
     if findings or keys is None:
         return None, findings
     rest = {name: getattr(keys, name) for name in PLAIN}
@@ -147,7 +147,7 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
     return GateRules(base, strategies, required=required, columns=columns, **rest), []
 
 
-def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[Finding]]:
+def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[SuiteMistake]]:
     """Allowed worsening of the columns of kinds of job."""
     columns, findings = {}, []
     for kind, value in raw.items():
@@ -157,7 +157,7 @@ def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], l
             columns[kind] = 0.0
         if not columns[kind]:
             message = f"Allowed: {', '.join(sorted(get_args(Demand)))}, or a fraction above 0 such as 10%"
-            findings.append(Finding((*path, kind), message, value))
+            findings.append(SuiteMistake((*path, kind), message, value))
     return columns, findings
 
 
@@ -167,7 +167,9 @@ def other_kinds() -> list[str]:
     return [kind for kind in registry.names("jobs") if kind not in {*own, MEASURE}]
 
 
-def _of_strategies(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str, Tolerances], list[Finding]]:
+def _of_strategies(
+    raw: Any, path: KeyPath, base: Tolerances
+) -> tuple[dict[str, Tolerances], list[SuiteMistake]]:
     """Tolerances by glob, and their mistakes; a value that is not a mapping is reported elsewhere."""
     tolerances: dict[str, Tolerances] = {}
     findings = []
@@ -182,14 +184,14 @@ def _of_strategies(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str,
 
 def _tolerances(
     raw: Mapping[str, Any], path: KeyPath, default: Tolerances
-) -> tuple[Tolerances, list[Finding]]:
+) -> tuple[Tolerances, list[SuiteMistake]]:
     fractions: dict[str, float | None] = {}
     findings = []
     for key, value in raw.items():
         try:
             fractions[key] = _tolerance(key, value)
         except ValueError as error:
-            findings.append(Finding((*path, key), str(error), value))
+            findings.append(SuiteMistake((*path, key), str(error), value))
     return dataclasses.replace(default, **fractions), findings
 
 

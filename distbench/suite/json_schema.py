@@ -12,7 +12,7 @@ from typing import Any, get_args
 from distbench.core import registry
 from distbench.core.case import MOST_RANKS, Deadlines
 from distbench.core.errors import UsageError
-from distbench.core.job import kinds
+from distbench.core.job import job_kinds
 from distbench.suite import gate, mesh_option
 from distbench.suite.cost import Cost
 from distbench.suite.parser import Top
@@ -43,7 +43,7 @@ def json_schema() -> Schema:
         UsageError: a kind of job can't be imported, or two share a word.
     """
     docs = {option.name: option.doc for option in (*registry.options(Top), *registry.options(Scalars))}
-    docs |= {kind.name: registry.summary(kind.section) for kind in kinds()}
+    docs |= {kind.name: registry.summary(kind.section) for kind in job_kinds()}
     standard = {key: value for key, value in defaults(Top).items() if value not in (None, "", [], {})}
     required = [key for key in field_names(Top) if key not in defaults(Top)]
     properties = {}
@@ -84,7 +84,7 @@ def _rest() -> dict[str, Schema]:
         "only": {"type": "array", "items": _TEXT},
         "environments": {"type": "object", "additionalProperties": _TEXT},
         "limits": _section(Deadlines),
-        **{kind.name: _job(kind.section, always=kind.always) for kind in kinds()},
+        **{kind.name: _job(kind.section, always=kind.always) for kind in job_kinds()},
         "gate": _gate(),
         "cost": _section(Cost),
         "launcher": _either({"const": "auto"}, _plugin("launchers", complete=True)),

@@ -8,7 +8,8 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.meshes import NAMES
-from distbench.suite.sections import Finding, keys_of
+from distbench.core.suite_mistakes import SuiteMistake
+from distbench.suite.sections import keys_of
 
 OPTION = "mesh"
 
@@ -28,7 +29,7 @@ def others(names: Sequence[str]) -> list[str]:
     return [name for name in NAMES if name not in names] if names else []
 
 
-def with_owners(finding: Finding, cls: type) -> Finding:
+def with_owners(finding: SuiteMistake, cls: type) -> SuiteMistake:
     """*finding* in the options of *cls*; of a dimension that it does not have, with those that do."""
     *_, option, name = ("", *finding.path)
     if option != OPTION or name not in others(keys_of(cls, OPTION)):

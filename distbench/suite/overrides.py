@@ -8,10 +8,10 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.errors import Mistake, SuiteError, did_you_mean
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite.plugin_options import named
-from distbench.suite.sections import Finding
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, normal
-from distbench.suite.yaml_reader import KeyPath, Places, key_text, parse_value
+from distbench.suite.yaml_reader import Places, key_text, parse_value
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _place_on(tree: dict[str, Any], places: Places, launcher: str) -> list[Mista
     """Have ``auto`` stand for *launcher*; a suite that names another one is a mistake."""
     said = tree.get("launcher") or "auto"
     choice = named(said, ("launcher",))
-    if isinstance(choice, Finding) or choice.name == launcher:
+    if isinstance(choice, SuiteMistake) or choice.name == launcher:
         # a mistake in its form is found with all others
         return []
     if choice.name != "auto":
@@ -121,9 +121,9 @@ def _in_list(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath:
         tree["metrics"] = list(registry.names("metrics"))
     listed: list[Any] = tree["metrics"] if isinstance(tree["metrics"], list) else []
     plugins = [named(raw, ("metrics", i)) for i, raw in enumerate(listed)]
-    names = [plugin.name for plugin in plugins if not isinstance(plugin, Finding)]
+    names = [plugin.name for plugin in plugins if not isinstance(plugin, SuiteMistake)]
     for i, plugin in enumerate(plugins):
-        if not isinstance(plugin, Finding) and plugin.name == path[1]:
+        if not isinstance(plugin, SuiteMistake) and plugin.name == path[1]:
             listed[i] = plugin.to_raw()
             return ("metrics", i, *path[1:])
     raise _refused(option, path, f"not a metric of the suite; {did_you_mean(path[1], names)}")
@@ -135,7 +135,7 @@ def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> Non
     if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
         return
     plugin = named(listed[place], path[:2])
-    if not isinstance(plugin, Finding):
+    if not isinstance(plugin, SuiteMistake):
         listed[place] = plugin.to_raw()
         if path[2] != plugin.name:
             raise _refused(option, path, f"strategies[{place}] is {plugin.name}")

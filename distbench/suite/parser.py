@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench.core import registry
 from distbench.core.case import CURRENT, Choice, Deadlines
-from distbench.core.job import kinds
+from distbench.core.job import job_kinds
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite import environments as surroundings
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes
 from distbench.suite.cells import StrategyChoice, located
 from distbench.suite.cost import Cost
 from distbench.suite.plugin_options import Plugins, axes_of, named, spread, value_of
-from distbench.suite.sections import Finding, check, has_defaults
+from distbench.suite.sections import check, has_defaults
 from distbench.suite.work import WorkChecker
-from distbench.suite.yaml_reader import KeyPath
 
 if TYPE_CHECKING:
-    from distbench.jobs.base import Kind
+    from distbench.core.job import JobKind
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def _launcher_here() -> str:
     return next((name for name, launcher in own.items() if launcher.is_around()), "local")
 
 
-def _form(kind: Kind) -> Any:
+def _form(kind: JobKind) -> Any:
     can_be_true = has_defaults(kind.section) and not kind.always
     return dict[str, Any] | bool | None if can_be_true else dict[str, Any] | None
 
@@ -103,11 +103,11 @@ class Reader:
     """Reads the parts of one suite and collects mistakes in ``findings``."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[SuiteMistake] = []
         self.plugins = Plugins()
         self.checker = WorkChecker(self.plugins)
         given = {key: value for key, value in tree.items() if value is not None}
-        top = _top(tuple((kind.name, _form(kind)) for kind in kinds()))
+        top = _top(tuple((kind.name, _form(kind)) for kind in job_kinds()))
         checked, findings = check(top, given, ())
         self.findings += findings
         # after a mistake at the top level, continue with the rest to find further mistakes
@@ -121,12 +121,12 @@ class Reader:
         choices: list[StrategyChoice] = []
         for i, raw in enumerate(self.top.strategies):
             plugin = named(raw, ("strategies", i))
-            if isinstance(plugin, Finding):
+            if isinstance(plugin, SuiteMistake):
                 self.findings.append(plugin)
             else:
                 choices += self._spread(plugin, ("strategies", i))
         if not self.top.strategies and not self.findings:
-            self.findings.append(Finding(("strategies",), "empty; list at least one strategy"))
+            self.findings.append(SuiteMistake(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
 
     def environments(self, file: str) -> dict[str, str]:
@@ -139,10 +139,10 @@ class Reader:
 
     def jobs(self) -> dict[str, Any]:
         """Sections of the kinds of job that are asked for, in the order of a run."""
-        sections = {kind.name: self._job(kind) for kind in kinds()}
+        sections = {kind.name: self._job(kind) for kind in job_kinds()}
         return {word: section for word, section in sections.items() if section is not None}
 
-    def _job(self, kind: Kind) -> Any:
+    def _job(self, kind: JobKind) -> Any:
         """Section of *kind*; None: it is not asked for. ``true`` stands for the defaults."""
         raw = getattr(self.top, kind.name)
         if raw in (None, False) and not kind.always:
@@ -176,23 +176,23 @@ class Reader:
             path: KeyPath = ("metrics", i)
             choice = self._plugin("metrics", item, path)
             if choice and choice.name in choices:
-                self.findings.append(Finding(path, "duplicate", choice.name))
+                self.findings.append(SuiteMistake(path, "duplicate", choice.name))
             elif choice:
                 choices[choice.name] = choice
         if self.top.metrics == []:
-            self.findings.append(Finding(("metrics",), "empty; omit the key for all metrics"))
+            self.findings.append(SuiteMistake(("metrics",), "empty; omit the key for all metrics"))
         return tuple(choices.values())
 
     def _plugin(self, kind: str, raw: Any, path: KeyPath) -> Choice | None:
         """One checked choice; None after a mistake."""
         plugin = named(raw, path)
-        if isinstance(plugin, Finding):
+        if isinstance(plugin, SuiteMistake):
             self.findings.append(plugin)
             return None
         checked = self._kept(self.plugins.check(kind, plugin, path))
         return checked.choice if checked else None
 
-    def _kept(self, checked: tuple[T, list[Finding]]) -> T:
+    def _kept(self, checked: tuple[T, list[SuiteMistake]]) -> T:
         """What was *checked*, whose mistakes are collected."""
         value, findings = checked
         self.findings += findings
@@ -202,7 +202,7 @@ class Reader:
         for option in axes_of(plugin, "strategies"):
             if not value_of(plugin, option):
                 place = (*origin, plugin.name, *option)
-                self.findings.append(Finding(place, "empty; list at least one value"))
+                self.findings.append(SuiteMistake(place, "empty; list at least one value"))
         for variant, indices in spread(plugin, "strategies"):
             checked, findings = self.plugins.check("strategies", variant, origin)
             name = variant.name

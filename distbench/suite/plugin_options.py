@@ -11,9 +11,9 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import Choice
 from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.suite import mesh_option
-from distbench.suite.sections import Finding, check, has_defaults, is_axis, is_axis_inside, to_plain
-from distbench.suite.yaml_reader import KeyPath
+from distbench.suite.sections import check, has_defaults, is_axis, is_axis_inside, to_plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Plugin:
         return Plugin(Choice(self.choice.name, to_plain(instance)), instance)
 
 
-def named(raw: Any, path: KeyPath) -> Choice | Finding:
+def named(raw: Any, path: KeyPath) -> Choice | SuiteMistake:
     """The plug-in that *raw* names, with unchecked options, or the mistake in its form."""
     if isinstance(raw, str):
         return Choice(raw)
@@ -37,7 +37,7 @@ def named(raw: Any, path: KeyPath) -> Choice | Finding:
         (name, options), *_ = raw.items()
         if options is None or isinstance(options, dict):
             return Choice(name, options or {})
-    return Finding(path, "expected a name, or a name with options: {name: {option: value}}", raw)
+    return SuiteMistake(path, "expected a name, or a name with options: {name: {option: value}}", raw)
 
 
 Option = tuple[str, ...]
@@ -102,9 +102,9 @@ class Plugins:
     """Checks plug-ins, each distinct choice once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Plugin | None, list[Finding]]] = {}
+        self._known: dict[str, tuple[Plugin | None, list[SuiteMistake]]] = {}
 
-    def check(self, kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+    def check(self, kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[SuiteMistake]]:
         """The checked plug-in, or None and all its mistakes.
 
         *path* is the place of its name, which matters only for mistakes.
@@ -115,16 +115,16 @@ class Plugins:
         return self._known[key]
 
 
-def _checked(kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+def _checked(kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[SuiteMistake]]:
     names = registry.names(kind)
     if plugin.name not in names:
-        return None, [Finding(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]
+        return None, [SuiteMistake(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]
     try:
         cls = registry.load(kind, plugin.name)
         options = mesh_option.without_ones(cls, plugin.options) if kind == "strategies" else plugin.options
         instance, findings = check(cls, options, (*path, plugin.name))
     except UsageError as error:
-        return None, [Finding(path, str(error), plugin.name)]
+        return None, [SuiteMistake(path, str(error), plugin.name)]
     if instance is None:
         return None, [mesh_option.with_owners(each, cls) for each in findings]
     return Plugin(Choice(plugin.name, to_plain(instance)), instance), []

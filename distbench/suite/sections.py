@@ -16,13 +16,12 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.core.bounds import Bound
 from distbench.core.case import deciding
 from distbench.core.errors import NULL, UsageError, did_you_mean
-from distbench.suite.yaml_reader import KeyPath
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -31,22 +30,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A mistake at a path in a suite, not yet traced to a line."""
-
-    path: KeyPath
-    message: str
-    value: object = None
-    combined: tuple[str, ...] = ()
-    """Fields of the section that can't be combined, if no single value is wrong."""
-
-
-def check(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[Finding]]:
+def check(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[SuiteMistake]]:
     """The *cls* that the mapping *raw* at *path* describes, or None and all its mistakes."""
     names = field_names(cls)
     known = {key: value for key, value in raw.items() if key in names}
-    findings = [Finding((*path, key), _unknown(key, names), raw[key]) for key in raw if key not in names]
+    findings = [SuiteMistake((*path, key), _unknown(key, names), raw[key]) for key in raw if key not in names]
     value, wrong = _validated(cls, known, path)
     findings += wrong
     ill_typed = {finding.path[: len(path) + 1] for finding in wrong}
@@ -179,7 +167,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
-def _validated(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[Finding]]:
+def _validated(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[SuiteMistake]]:
     value, errors = _parsed(cls, raw)
     if whole := [place for error in errors if (place := _whole_place(error, raw))]:
         raw = functools.reduce(_with_integer, whole, raw)
@@ -213,7 +201,7 @@ def _with_integer(raw: Any, place: KeyPath) -> Any:
     return copy
 
 
-def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:
+def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[SuiteMistake]:
     # a union fails once per member, with the member's name at the end of the place
     grouped: dict[KeyPath, list[str]] = {}
     for error in errors:
@@ -223,7 +211,7 @@ def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyP
             grouped[place].append(words)
     # a member of a union that fails inside of the value is the one that was meant
     meant = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
-    return [Finding((*path, *place), _either(grouped[place]), _value_at(raw, place)) for place in meant]
+    return [SuiteMistake((*path, *place), _either(grouped[place]), _value_at(raw, place)) for place in meant]
 
 
 def _is_below(place: KeyPath, other: KeyPath) -> bool:
@@ -295,7 +283,7 @@ def _words(error: ErrorDetails, value: object) -> str:
     return _EXPECTED.get(kind, error["msg"][:1].lower() + error["msg"][1:])
 
 
-def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:
+def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[SuiteMistake]:
     findings = []
     for key, bound in _bounds_of(cls).items():
         given = raw.get(key)
@@ -304,13 +292,13 @@ def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[Fin
             continue
         values = given if isinstance(given, list) else [given]
         problems = [problem for value in values if (problem := _wrong(value, bound))]
-        findings += [Finding((*path, key), problems[0], given)] if problems else []
+        findings += [SuiteMistake((*path, key), problems[0], given)] if problems else []
     return findings
 
 
-def _wrong_inside(raw: Mapping[str, Any], bound: Bound, path: KeyPath) -> list[Finding]:
+def _wrong_inside(raw: Mapping[str, Any], bound: Bound, path: KeyPath) -> list[SuiteMistake]:
     wrong = {key: problem for key, value in raw.items() if (problem := _wrong(value, bound))}
-    return [Finding((*path, key), problem, raw[key]) for key, problem in wrong.items()]
+    return [SuiteMistake((*path, key), problem, raw[key]) for key, problem in wrong.items()]
 
 
 def _wrong(value: object, bound: Bound) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import Case, Choice, Deadlines, Measure
 from distbench.core.errors import Mistake, SuiteError
-from distbench.core.job import MEASURE, kind_of, kinds
+from distbench.core.job import MEASURE, job_kind, job_kinds
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.suite import environments
 from distbench.suite import overrides as overriding
 from distbench.suite.cells import Axis, Part, StrategyChoice
@@ -19,7 +20,7 @@ from distbench.suite.cost import Cost
 from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
 from distbench.suite.parser import Reader
-from distbench.suite.sections import Finding, to_plain
+from distbench.suite.sections import to_plain
 from distbench.suite.unused_keys import unread
 from distbench.suite.work import Raw, with_default_work
 from distbench.suite.yaml_reader import Places, parse, read_text
@@ -70,8 +71,8 @@ class Suite:
 
     def asking_for(self, word: str, section: Any = None) -> Suite:
         """The suite with *section* for the kind of job *word*; None: its defaults."""
-        jobs = {**self.jobs, word: kind_of(word).section() if section is None else section}
-        ordered = {kind.name: jobs[kind.name] for kind in kinds() if kind.name in jobs}
+        jobs = {**self.jobs, word: job_kind(word).section() if section is None else section}
+        ordered = {kind.name: jobs[kind.name] for kind in job_kinds() if kind.name in jobs}
         return dataclasses.replace(self, jobs=ordered)
 
     def resolved(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class Suite:
             "only": list(self.only),
             **({environments.KEY: dict(self.environments)} if self.environments else {}),
             "limits": to_plain(self.limits),
-            **{kind.name: _plain(self.jobs.get(kind.name)) for kind in kinds()},
+            **{kind.name: _plain(self.jobs.get(kind.name)) for kind in job_kinds()},
             "gate": self.gate.resolved(),
             # left out, it is no key that another version does not know
             **({"cost": dataclasses.asdict(self.cost)} if self.cost else {}),
@@ -159,10 +160,10 @@ class Suite:
             tree=tree,
         )
         jobs = suite.jobs.items()
-        if not reader.findings and all(kind_of(word).is_idle(section) for word, section in jobs):
-            others = [kind.name for kind in kinds() if kind.name not in suite.jobs]
+        if not reader.findings and all(job_kind(word).is_idle(section) for word, section in jobs):
+            others = [kind.name for kind in job_kinds() if kind.name not in suite.jobs]
             message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
-            reader.findings.append(Finding((MEASURE, "trials"), message, 0))
+            reader.findings.append(SuiteMistake((MEASURE, "trials"), message, 0))
         if reader.findings:
             raise SuiteError(mistakes(reader.findings, places))
         return suite
@@ -200,9 +201,9 @@ def of_text(
     return suite
 
 
-def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
+def mistakes(findings: Sequence[SuiteMistake], places: Places) -> list[Mistake]:
     """*findings* with file and line, without duplicates, in the order of the file."""
-    unique: dict[object, Finding] = {}
+    unique: dict[object, SuiteMistake] = {}
     for finding in findings:
         unique.setdefault((finding.path, finding.message), finding)
     placed = [places.mistake(finding.path, finding.message, finding.value) for finding in unique.values()]

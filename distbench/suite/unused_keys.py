@@ -9,25 +9,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from distbench.core.case import Optimizer
+from distbench.core.suite_mistakes import KeyPath, SuiteMistake
 from distbench.optimizers import KINDS, OWN_KEYS, readers
 from distbench.suite.cells import Axis, Origins, Part, axes_of, located, selections
-from distbench.suite.sections import Finding
 from distbench.suite.work import Raw
-from distbench.suite.yaml_reader import KeyPath
 
 _PATHS = {("optimizer",), *(("optimizer", key) for key in ("name", *OWN_KEYS))}
 
 
-def unread(work: Raw, axes: Sequence[Axis], include: Sequence[Part]) -> list[Finding]:
+def unread(work: Raw, axes: Sequence[Axis], include: Sequence[Part]) -> list[SuiteMistake]:
     """Keys of checked *work* with its *axes*, and of each *include*, that nobody reads where they stand."""
     standing: dict[KeyPath, tuple[str, Any, set[str]]] = {}
     for section, origins in _sections(work, axes, include):
         for key in (key for key in OWN_KEYS if key in section):
-            place = located(Finding(("optimizer", key), ""), origins).path
+            place = located(SuiteMistake(("optimizer", key), ""), origins).path
             _, _, names = standing.setdefault(place, (key, section[key], set()))
             names.add(section.get("name", Optimizer.name))
     return [
-        Finding(place, _message(key, sorted(names)), value)
+        SuiteMistake(place, _message(key, sorted(names)), value)
         for place, (key, value, names) in standing.items()
         if names.isdisjoint(readers(key))
     ]

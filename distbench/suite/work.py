@@ -10,9 +10,10 @@ from distbench import optimizers
 from distbench.core import lr_schedule
 from distbench.core.bounds import Bound, Name
 from distbench.core.case import CURRENT, Optimizer, Precision, newer
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.suite.batch import BatchSpec
 from distbench.suite.plugin_options import Plugin, Plugins, named, with_defaults
-from distbench.suite.sections import Finding, check, defaults
+from distbench.suite.sections import check, defaults
 
 Raw = dict[str, Any]
 
@@ -68,7 +69,7 @@ def normal(root: str, raw: Any) -> Any:
     """Value of *root* with its shorthand expanded: ``bf16`` to ``{compute: bf16}``."""
     if root in (*PLUGIN_ROOTS, "launcher"):
         plugin = named(raw, (root,))
-        return raw if isinstance(plugin, Finding) else plugin.to_raw()
+        return raw if isinstance(plugin, SuiteMistake) else plugin.to_raw()
     if root == "precision" and isinstance(raw, str):
         return _of_precision(raw)
     if root == "optimizer" and isinstance(raw, str):
@@ -103,15 +104,15 @@ class WorkChecker:
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
-        self._known: dict[tuple[str, str], tuple[Any, list[Finding]]] = {}
+        self._known: dict[tuple[str, str], tuple[Any, list[SuiteMistake]]] = {}
 
-    def check(self, work: Mapping[str, Any]) -> tuple[Work | None, list[Finding]]:
+    def check(self, work: Mapping[str, Any]) -> tuple[Work | None, list[SuiteMistake]]:
         """The checked *work* (in normal form), or None and all its mistakes.
 
         A missing root also gives None, but no finding, because it has been reported before.
         """
         sections: dict[str, Any] = {}
-        findings: list[Finding] = []
+        findings: list[SuiteMistake] = []
         given = {**work, "scalars": {root: work[root] for root in SCALAR_ROOTS if root in work}}
         if given.get("data") is None:
             given.pop("data", None)
@@ -123,25 +124,25 @@ class WorkChecker:
             findings += wrong
         return (None if None in sections.values() else Work(**sections)), findings
 
-    def _section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+    def _section(self, root: str, raw: Any) -> tuple[Any, list[SuiteMistake]]:
         """Checked value of one root of the work or of its scalars, or None and its mistakes."""
         key = root, json.dumps(raw)
         if key not in self._known:
             self._known[key] = self._checked(root, raw)
         return self._known[key]
 
-    def _checked(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+    def _checked(self, root: str, raw: Any) -> tuple[Any, list[SuiteMistake]]:
         if root == "scalars":
             return check(Scalars, raw, ())
         if root in PLUGIN_ROOTS:
             plugin = named(raw, (root,))
-            if isinstance(plugin, Finding):
+            if isinstance(plugin, SuiteMistake):
                 return None, [plugin]
             return self._plugins.check(PLUGIN_ROOTS[root], plugin, (root,))
         if not isinstance(raw, dict):
-            return None, [Finding((root,), "expected a mapping", raw)]
+            return None, [SuiteMistake((root,), "expected a mapping", raw)]
         if root == "precision" and raw.get("compute") in ("float8", "fp8"):
-            return None, [Finding((root, "compute"), _FLOAT8, raw["compute"])]
+            return None, [SuiteMistake((root, "compute"), _FLOAT8, raw["compute"])]
         raw = with_derived(root, raw)
         value, findings = check(SECTION_ROOTS[root], raw, (root,))
         findings = findings or _crosswise(value)
@@ -166,7 +167,7 @@ def with_default_work(work: Mapping[str, Any]) -> Raw:
     full = {root: raw for root, raw in work.items() if root in SCALAR_ROOTS}
     for root, kind in PLUGIN_ROOTS.items():
         plugin = named(work.get(root), (root,))
-        if not isinstance(plugin, Finding):
+        if not isinstance(plugin, SuiteMistake):
             full[root] = with_defaults(plugin, kind).to_raw()
     for root, cls in SECTION_ROOTS.items():
         if root in work:
@@ -175,7 +176,7 @@ def with_default_work(work: Mapping[str, Any]) -> Raw:
     return full
 
 
-def _crosswise(value: Any) -> list[Finding]:
+def _crosswise(value: Any) -> list[SuiteMistake]:
     if isinstance(value, BatchSpec):
         return value.problems()
     if isinstance(value, Precision):
@@ -183,31 +184,33 @@ def _crosswise(value: Any) -> list[Finding]:
     return _of_optimizer(value) if isinstance(value, Optimizer) else []
 
 
-def _of_parts(value: Precision) -> list[Finding]:
+def _of_parts(value: Precision) -> list[SuiteMistake]:
     parts = {part: getattr(value, part) for part in _PARTS}
     if "fp64" in parts.values() and set(parts.values()) != {"fp64"}:
         message = "fp64 can't be mixed with other dtypes; precision: fp64 sets all of them"
-        return [Finding(("precision",), message, parts)]
+        return [SuiteMistake(("precision",), message, parts)]
     if value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
-        return [Finding(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))]
+        return [
+            SuiteMistake(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))
+        ]
     usual = Precision()
     for name in ("initial_scale_power", "loss_scale_window"):
         if getattr(value, name) != getattr(usual, name) and not value.is_scaled_dynamically:
             message = f"only a dynamic loss scale has {name}; set loss_scale: dynamic"
-            return [Finding(("precision", name), message, getattr(value, name), (name, "loss_scale"))]
+            return [SuiteMistake(("precision", name), message, getattr(value, name), (name, "loss_scale"))]
     if value.float8 != "none" and value.compute != "bf16":
         message = f"float8 needs compute: bf16 for all that is not in float8, not {value.compute}"
-        return [Finding(("precision", "float8"), message, value.float8, ("compute", "float8"))]
+        return [SuiteMistake(("precision", "float8"), message, value.float8, ("compute", "float8"))]
     if value.float8_emulated and value.float8 == "none":
         message = "there is no float8 to emulate; name a recipe in precision.float8, such as tensorwise"
-        return [Finding(("precision", "float8_emulated"), message, value.float8_emulated)]
+        return [SuiteMistake(("precision", "float8_emulated"), message, value.float8_emulated)]
     return []
 
 
-def _of_optimizer(value: Optimizer) -> list[Finding]:
+def _of_optimizer(value: Optimizer) -> list[SuiteMistake]:
     return [
-        Finding(("optimizer", key), message, getattr(value, key), (key, together))
+        SuiteMistake(("optimizer", key), message, getattr(value, key), (key, together))
         for together, problems in (
             ("name", optimizers.mistakes(value)),
             ("schedule", lr_schedule.problems(value)),

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.core.errors import Mistake, SuiteError
+from distbench.core.suite_mistakes import KeyPath
 from distbench.system.files import content
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
     from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
-
-KeyPath = tuple[str | int, ...]
 
 
 def key_text(path: Sequence[str | int]) -> str:

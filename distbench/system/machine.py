@@ -11,11 +11,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distbench.core.case import CURRENT, Case, Device
+from distbench.core.case import Device
+from distbench.core.machine import Machine, core_count
 from distbench.system import cgroup_memory
 from distbench.system.gpu_limits import gpu_facts
 
@@ -72,49 +72,6 @@ _VARIABLES = (
 _CPUS = Path("/proc/cpuinfo")
 _AMD = Path("/dev/kfd")
 """Device file of AMD's driver for computing."""
-
-
-def core_count() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Resources available to a case: one machine, or identical nodes of a cluster."""
-
-    device: Device
-    devices: int
-    """CUDA devices of all nodes, or CPU cores on them that ranks may use."""
-    packages: dict[str, str]
-    """Relevant installed distributions with their versions."""
-    has_libaio: bool
-    """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
-    has_compiler: bool
-    """Whether a C++ compiler is on the path."""
-    has_ninja: bool = True
-    """Whether ninja is, with which DeepSpeed builds its ops and looks whether they are up to date."""
-    cores: int = field(default_factory=core_count)
-    """CPU cores of one node that ranks may use."""
-    nodes: int = 1
-    device_memory: int | None = None
-    """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
-    compute_capability: float | None = None
-    """NVIDIA's number for what the oldest CUDA device can do; None: unknown, or computing on CPUs."""
-    memory: int | None = None
-    """Bytes of host memory of one node that ranks may use; None: unknown."""
-    python: str = field(default_factory=platform.python_version)
-    """Version of the Python that ranks run on."""
-    prefix: str = sys.prefix
-    """Folder of the Python environment that ranks run in."""
-    deepspeed: str = field(default_factory=lambda: package_folder("deepspeed"))
-    """Folder of DeepSpeed's package in it; empty: it is not installed."""
-    environments: Mapping[str, "Machine"] = field(default_factory=dict)
-    """The machine as the suite's other Python environments see it, by their names."""
-
-    def of(self, case: Case) -> "Machine":
-        """The machine as the processes of *case* see it."""
-        return self if case.environment == CURRENT else self.environments[case.environment]
 
 
 def detect_machine(device: str = "auto") -> Machine:
@@ -188,13 +145,6 @@ def search_path() -> str:
 def is_installed(package: str) -> bool:
     """Whether Python would find *package*, which is not imported: one installed in place, too."""
     return importlib.util.find_spec(package) is not None
-
-
-def package_folder(package: str) -> str:
-    """Folder of *package*, which is not imported; empty: it is not installed."""
-    spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec else None
-    return next(iter(places or ()), "")
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

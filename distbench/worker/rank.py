@@ -3,12 +3,13 @@
 import faulthandler
 import functools
 import gc
+import importlib
 import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from distbench.core import registry
 from distbench.core.case import Case
-from distbench.core.job import kind_of
+from distbench.core.job import JobKind, job_kind
 from distbench.core.serialization import finite
 from distbench.core.text import clipped
 from distbench.ipc.trial_files import (
@@ -44,6 +45,10 @@ from distbench.worker.rendezvous import Agreement, connect, join
 from distbench.worker.trainer import Delivery
 from distbench.worker.user_code import user_line
 from distbench.workloads.base import Workload
+
+RankFunction = Callable[[TrialFile, Setting, Phases], Delivery | Iterator[Delivery]]
+"""Trial, setting and phases in, what the rank delivers out. An iterator delivers ever more: if a rank fails
+later, all that every rank had delivered stands."""
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
 _ATTENTION = {
@@ -90,6 +95,13 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
         sys.stderr.flush()
     # an interpreter that exits normally after gloo's teardown sometimes aborts
     os._exit(code)
+
+
+def rank_function(kind: JobKind) -> RankFunction:
+    """Function of *kind* that each rank calls."""
+    module, _, function = kind.ranks.partition(":")
+    called: RankFunction = getattr(importlib.import_module(module, type(kind).__module__), function)
+    return called
 
 
 def _deliver(folder: Path, rank: int, results: Iterable[dict[str, Any]]) -> None:
@@ -153,7 +165,7 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     """Ever more of the result of this rank; what it runs on goes to *place* as soon as it is known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
-    kind = kind_of(trial.job.kind)
+    kind = job_kind(trial.job.kind)
     if kind.deterministic:
         fix_cublas_workspace()
     with phases.phase("start"):
@@ -169,7 +181,7 @@ def _results(
     parts = [strategy.data_rank(each, processes) for each in range(processes)]
     found = weights.parents[1] / PREPARE_FOLDER
     setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts, found, store)
-    job = functools.partial(kind.in_rank(), trial, setting, phases)
+    job = functools.partial(rank_function(kind), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()
     facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTED_BY}

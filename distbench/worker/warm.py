@@ -17,12 +17,12 @@ import torch.utils._python_dispatch
 import distbench.worker.rank
 import distbench.worker.trainer
 from distbench.core import registry
-from distbench.core.job import kinds
+from distbench.core.job import job_kinds
 
 # every rank reads its job, and imports what does it, its model and its data
-kinds()
+job_kinds()
 for job in registry.built_in("jobs").values():
-    job().in_rank()
+    distbench.worker.rank.rank_function(job())
 for kind in ("data", "workloads"):
     registry.built_in(kind)
 for kind in ("strategies", "metrics"):

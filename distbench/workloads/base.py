@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.system.machine import Machine
+    from distbench.core.machine import Machine
     from distbench.workloads.context import Around, Context
     from distbench.workloads.mixture import Mixture
     from distbench.workloads.splits import Splits

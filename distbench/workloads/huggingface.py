@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.system.machine import Machine
+    from distbench.core.machine import Machine
     from distbench.workloads._stage import Cut
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.system.machine import Machine
+    from distbench.core.machine import Machine
 
 
 _STATES = 16

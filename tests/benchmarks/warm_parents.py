@@ -18,7 +18,7 @@ import numpy as np
 
 from distbench import plan
 from distbench.analysis.statistics.quantiles import chi2_quantile
-from distbench.plan import Task
+from distbench.plan import PlannedTrial
 from distbench.record.run_folder import Run, RunInfo
 from distbench.run import Bench, Observer, StopRequest
 from distbench.suite import load
@@ -51,10 +51,10 @@ def log_times(folder: Path, parents: int, rounds: int) -> np.ndarray:
             run = Run.made_at(folder / str(i), info, suite.text)
             benches.append(stack.enter_context(Bench.opened(run, suite, Observer(), StopRequest())))
             benches[i].prepare([case])
-            benches[i].make(Task(case, rounds))
+            benches[i].make(PlannedTrial(case, rounds))
         for round_ in range(rounds):
             for i in random.permutation(parents):
-                record = benches[i].make(Task(case, round_))
+                record = benches[i].make(PlannedTrial(case, round_))
                 times[round_, i] = np.log(np.median(record.samples["step_s"]))
     return times
 

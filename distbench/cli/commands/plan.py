@@ -24,7 +24,8 @@ from distbench.core import registry
 from distbench.core.case import Case, Limits
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.grouping import grouped
-from distbench.core.job import MEASURE, kind_of
+from distbench.core.job import MEASURE, job_kind
+from distbench.core.machine import Machine
 from distbench.core.units import ABSENT, count_text, duration_text
 from distbench.plan import Plan, Planned, machine_of, make, refusing
 from distbench.plan.environments import with_environments
@@ -32,7 +33,7 @@ from distbench.plan.time_limits import limits_of_all, prepare_limit
 from distbench.run import launch_for
 from distbench.run.user_models import user_models
 from distbench.suite import Suite, load
-from distbench.system.machine import RUN_ID_VARIABLE, Machine
+from distbench.system.machine import RUN_ID_VARIABLE
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
@@ -108,7 +109,7 @@ def plan(
                         "job": task.job.kind,
                         "case_id": task.case.id,
                         "round": task.round,
-                        "predicted_s": kind_of(task.job.kind).predicted(task),
+                        "predicted_s": job_kind(task.job.kind).predicted(task),
                         "limits": {key: getattr(own, key) for key in _OF_TRIALS},
                     }
                     for task, own in zip(planned.trials, limits, strict=True)
@@ -216,7 +217,7 @@ def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
 
 def _print_foretold(planned: Plan) -> None:
     for word, tasks in grouped(planned.trials, lambda task: task.job.kind).items():
-        if foretold := kind_of(word).foretold(tasks):
+        if foretold := job_kind(word).foretold(tasks):
             say(wrapped(f"{word}: {foretold}", 0, 2))
 
 

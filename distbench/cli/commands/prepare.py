@@ -9,12 +9,13 @@ from distbench import plan
 from distbench.cli.options import Device, Only, Quiet, Set, Suite, WorldSizes, overrides
 from distbench.cli.output import complain, note
 from distbench.cli.progress import observer
+from distbench.core.machine import Machine
 from distbench.core.units import count_text, duration_text
 from distbench.record.run_folder import new_run_id
 from distbench.run.builds import prepare as build
 from distbench.suite import Suite as Loaded
 from distbench.suite import load
-from distbench.system.machine import Machine, cache_folder
+from distbench.system.machine import cache_folder
 from distbench.system.temporary import temporary_folder
 
 

@@ -13,7 +13,7 @@ from distbench.cli.options import REPORTS, Json, argument
 from distbench.cli.output import say, say_json, width
 from distbench.cli.readers import reads_runs
 from distbench.core.errors import DistbenchError, UsageError
-from distbench.core.job import kinds
+from distbench.core.job import job_kinds
 from distbench.core.text import listed, one_line
 from distbench.core.units import count_text
 from distbench.record import catalog as stored
@@ -60,7 +60,7 @@ def runs(
 
 def _sheet(folder: Path) -> Sheet:
     # before any run is read: a plug-in that can't be imported is no fault of the runs
-    kinds()
+    job_kinds()
     rows = [_row(run, folder) for run in stored.below(folder)]
     rows += [_waiting(run, folder) for run in stored.waiting(folder)]
     rows.sort(key=lambda row: str(row.value("created")), reverse=True)

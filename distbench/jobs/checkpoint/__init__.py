@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.bounds import Bound
 from distbench.core.case import CHOICES, Case, Measure
+from distbench.core.columns import Column, TableColumn, TableSpec
 from distbench.core.grouping import grouped
-from distbench.core.job import Job, Options
-from distbench.jobs.base import TRAINING, Kind, training_tables
-from distbench.metrics.base import Column, TableColumn, TableSpec
-from distbench.plan.tasks import Task
+from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
+from distbench.core.machine import Machine
+from distbench.jobs._recorded_trainings import TRAINING, training_tables
 from distbench.strategies.base import SINGLE
-from distbench.system.machine import Machine
-
-if TYPE_CHECKING:
-    from distbench.analysis.verdicts import Verdict
-    from distbench.record import Record
 
 # before its first step an optimizer has no state that could be lost
 _Steps = Annotated[int, Bound(1, 10_000)]
@@ -47,7 +42,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class CheckpointOptions(Checkpoint, Options):
+class CheckpointOptions(Checkpoint, JobOptions):
     """What the ranks of a checkpoint's trial get."""
 
     source: str = ""
@@ -59,13 +54,13 @@ class CheckpointOptions(Checkpoint, Options):
 
 
 @dataclass(frozen=True)
-class Checkpoints(Kind):
+class Checkpoints(JobKind):
     """Whether each case resumes as the same training from its checkpoints, and from those of others."""
 
     name: ClassVar[str] = "checkpoint"
     folder: ClassVar[str] = "checkpoints"
     section: ClassVar[type] = Checkpoint
-    options: ClassVar[type[Options]] = CheckpointOptions
+    options: ClassVar[type[JobOptions]] = CheckpointOptions
     columns: ClassVar[tuple[Column, ...]] = (
         _seconds("checkpoint_save_s", f"Saving in shards, in the framework's own format, {_ON_DISK}"),
         _seconds("checkpoint_load_s", "Loading these shards into a fresh engine (from the page cache)"),
@@ -99,7 +94,7 @@ class Checkpoints(Kind):
     deadline: ClassVar[str] = "build"
     order: ClassVar[int] = 20
 
-    def tasks(self, section: Checkpoint, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Checkpoint, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         """Tasks that test the checkpoints of *cases*.
 
         Each case saves, continues, and resumes from its own checkpoint; it also resumes from that of the
@@ -110,20 +105,10 @@ class Checkpoints(Kind):
         groups = grouped(cases, _training_of)
         return [task for group in groups.values() for task in _star(section, group)]
 
-    def steps(self, task: Task, measure: Measure) -> int:
+    def steps(self, task: PlannedTrial, measure: Measure) -> int:
         """Those before a save, and after it of the training and of each of up to three resumptions."""
         options = task.job.options_as(CheckpointOptions)
         return options.steps_before + 4 * options.steps_after
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        from distbench.jobs.checkpoint.verdict import resumptions
-
-        return {case_id: resumption.verdict for case_id, resumption in resumptions(records).items()}
-
-    def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
-        from distbench.jobs.checkpoint.verdict import continuations
-
-        return {"checkpoints": [continuation.to_json() for continuation in continuations(records)]}
 
 
 def _training_of(case: Case) -> Hashable:
@@ -131,21 +116,21 @@ def _training_of(case: Case) -> Hashable:
     return case.work((*CHOICES, "world_size")), case.batch.parts if case.parts_matter else 0
 
 
-def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
+def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[PlannedTrial]:
     reference = next((case for case in cases if case.label == SINGLE), cases[0])
     others = [(case, _read_each_other(case, reference)) for case in cases if case is not reference]
     own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
     given = dataclasses.replace(own, source=reference.name, source_id=reference.id)
     first = dataclasses.replace(own, directly=any(directly for _, directly in others))
-    tasks = [Task(reference, job=Job("checkpoint", first), leaves=_file(reference))]
+    tasks = [PlannedTrial(reference, job=JobSpec("checkpoint", first), leaves=_file(reference))]
     for case, directly in others:
         options = dataclasses.replace(given, directly=directly)
-        job = Job("checkpoint", options)
-        tasks.append(Task(case, job=job, leaves=_file(case), reads=_file(reference)))
+        job = JobSpec("checkpoint", options)
+        tasks.append(PlannedTrial(case, job=job, leaves=_file(case), reads=_file(reference)))
     for number, (case, directly) in enumerate(others, 1):
         back = dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
-        job = Job("checkpoint", dataclasses.replace(back, directly=directly))
-        tasks.append(Task(reference, number, job, reads=_file(case)))
+        job = JobSpec("checkpoint", dataclasses.replace(back, directly=directly))
+        tasks.append(PlannedTrial(reference, number, job, reads=_file(case)))
     return tasks
 
 

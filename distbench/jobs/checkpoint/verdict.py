@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from distbench import optimizers
-from distbench.analysis.verdicts import Gravity, Verdict
+from distbench.analysis.job_results import Gravity, Verdict
 from distbench.core.case import Case
 from distbench.core.grouping import grouped
 from distbench.core.text import one_line

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from distbench.core import registry
 from distbench.core.bounds import Bound
 from distbench.core.case import Case, Measure
+from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.errors import did_you_mean
-from distbench.core.job import REFERENCE, Job, Options
+from distbench.core.job import REFERENCE, JobKind, JobOptions, JobSpec, PlannedTrial
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.data.base import Merit, Source
-from distbench.jobs.base import Kind
-from distbench.metrics.base import TableColumn, TableSpec
-from distbench.plan.tasks import Task, reference_of
-from distbench.suite.sections import Finding
-from distbench.system.files import slug
-from distbench.system.machine import Machine
+from distbench.plan.references import reference_of
 from distbench.workloads.base import Workload
-
-if TYPE_CHECKING:
-    from distbench.analysis.training_curves import CurvePoint
-    from distbench.analysis.verdicts import Verdict
-    from distbench.record import Record
 
 REFERENCE_RUNS = 2
 """Trainings of the reference for each training of a case (MLPerf's training rules ask for 2N)."""
@@ -67,7 +59,7 @@ _STEP = TableColumn("step", "bigint", "Step of the training, from 1 on.")
 
 
 @dataclass(frozen=True)
-class ConvergeOptions(Converge, Options):
+class ConvergeOptions(Converge, JobOptions):
     """What the ranks of a training to a target get."""
 
     targets: dict[str, float] = field(default_factory=dict)
@@ -79,13 +71,13 @@ class ConvergeOptions(Converge, Options):
 
 
 @dataclass(frozen=True)
-class Convergence(Kind):
+class Convergence(JobKind):
     """Training of each case to a target on held-out data, next to the same training on one process."""
 
     name: ClassVar[str] = "converge"
     folder: ClassVar[str] = "convergence"
     section: ClassVar[type] = Converge
-    options: ClassVar[type[Options]] = ConvergeOptions
+    options: ClassVar[type[JobOptions]] = ConvergeOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
             "converge_curve",
@@ -113,7 +105,7 @@ class Convergence(Kind):
     )
     order: ClassVar[int] = 30
 
-    def tasks(self, section: Converge, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Converge, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         """Tasks that train *cases* and their references: all with the first seed, then with the second."""
         jobs: dict[str, tuple[Case, ConvergeOptions, int]] = {}
         for case in cases:
@@ -136,10 +128,10 @@ class Convergence(Kind):
             jobs[case.id] = case, own, section.seeds
         return [
             # with other weights and batches each time
-            Task(
+            PlannedTrial(
                 dataclasses.replace(case, seed=case.seed + i),
                 i,
-                Job("converge", options),
+                JobSpec("converge", options),
                 problem=options.problem or None,
             )
             for i in range(REFERENCE_RUNS * section.seeds)
@@ -147,14 +139,14 @@ class Convergence(Kind):
             if i < runs
         ]
 
-    def steps(self, task: Task, measure: Measure) -> int:
+    def steps(self, task: PlannedTrial, measure: Measure) -> int:
         """Those of the training, and for each evaluation as many as train on so many samples."""
         options = task.job.options_as(ConvergeOptions)
         evaluations = math.ceil(options.max_steps / options.eval_every)
         each = math.ceil(options.eval_samples / task.case.batch.global_batch_size)
         return options.max_steps + evaluations * each
 
-    def problems(self, section: Converge, cases: Sequence[Case]) -> list[Finding]:
+    def problems(self, section: Converge, cases: Sequence[Case]) -> list[SuiteMistake]:
         """Targets that are missing, and those that no case uses."""
         judged: dict[str, Case] = {}
         for case in cases:
@@ -162,42 +154,15 @@ class Convergence(Kind):
                 judged.setdefault(merit.name, case)
         targets = ("converge", "targets")
         missing = [
-            Finding(targets, f"missing {name}, the figure of merit of data {case.data.name}")
+            SuiteMistake(targets, f"missing {name}, the figure of merit of data {case.data.name}")
             for name, case in judged.items()
             if name not in section.targets
         ]
         return missing + [
-            Finding((*targets, name), f"not used by any case; {did_you_mean(name, judged)}", value)
+            SuiteMistake((*targets, name), f"not used by any case; {did_you_mean(name, judged)}", value)
             for name, value in section.targets.items()
             if name not in judged
         ]
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        from distbench.jobs.convergence.verdict import convergences
-
-        return {case_id: convergence.verdict for case_id, convergence in convergences(records).items()}
-
-    def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
-        from distbench.analysis.training_curves import CurvePoint
-
-        merit = f"evaluation/{slug(str(record.job.options_as(ConvergeOptions).merit.get('name', 'value')))}"
-        names = {"value": merit} | {key: key for key in ("loss", "grad_norm", "samples", "tokens", "seconds")}
-        began = _epoch(record.started)
-        return f"seed {record.case.seed}", [
-            CurvePoint(
-                row["step"],
-                {name: row[key] for key, name in names.items() if row.get(key) is not None},
-                None if began is None else began + row["seconds"],
-            )
-            for row in record.tables.get("converge_curve", ())
-        ]
-
-
-def _epoch(started: str) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(started).timestamp()
-    except ValueError:
-        return None
 
 
 def merit_of(case: Case) -> Merit | None:

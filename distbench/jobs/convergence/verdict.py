@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.verdicts import INCONCLUSIVE, Gravity, Verdict
+from distbench.analysis.job_results import INCONCLUSIVE, Gravity, Verdict
 from distbench.core.grouping import grouped
 from distbench.jobs.convergence.compared import LEAST, P_VALUE, Compared, Sides, Tests, tested
 from distbench.jobs.convergence.trainings import Group, Target

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from distbench.core import registry
 from distbench.core.bounds import Bound, Positive
 from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import gathered
-from distbench.core.job import REFERENCE, Job, Options
+from distbench.core.job import REFERENCE, JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.lr_schedule import corners
+from distbench.core.machine import Machine
 from distbench.core.units import count_text, duration_text
-from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
+from distbench.jobs._recorded_trainings import STEP, TRAINING, training_tables
 from distbench.jobs.equivalence.cost import Work, reduced, seconds_of
-from distbench.metrics.base import TableColumn, TableSpec
-from distbench.plan.tasks import Task, reference_in_parts, trusted
+from distbench.plan.references import reference_in_parts, trusted
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
-from distbench.system.machine import Machine
-
-if TYPE_CHECKING:
-    from distbench.analysis.loss_deviation import Expected
-    from distbench.analysis.verdicts import Verdict
-    from distbench.record import Record
-
 
 ADVICE = "advice"
 """What a remark of a reference is called that says what to do about a difference, once for all cases."""
@@ -61,7 +55,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class CheckOptions(Options):
+class CheckOptions(JobOptions):
     """What the ranks of a check get."""
 
     steps: int = 0
@@ -86,13 +80,13 @@ class CheckOptions(Options):
 
 
 @dataclass(frozen=True)
-class Equivalence(Kind):
+class Equivalence(JobKind):
     """Whether each case is the same training as one process with the whole global batch."""
 
     name: ClassVar[str] = "check"
     folder: ClassVar[str] = "checks"
     section: ClassVar[type] = Check
-    options: ClassVar[type[Options]] = CheckOptions
+    options: ClassVar[type[JobOptions]] = CheckOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         *training_tables("check"),
         TableSpec(
@@ -115,9 +109,9 @@ class Equivalence(Kind):
     order: ClassVar[int] = 10
     unasked: ClassVar[str] = "Equivalence was not checked; run with --check."
 
-    def tasks(self, section: Check, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Check, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         """Tasks that check *cases*: each reference is followed by the cases compared with it."""
-        groups: dict[str, list[Task]] = {}
+        groups: dict[str, list[PlannedTrial]] = {}
         asked = {case.id for case in cases}
         for case in cases:
             arms = trainings(case, section, asked)
@@ -142,15 +136,15 @@ class Equivalence(Kind):
                     groups[reference.id] = [_reference(section, reference, options, cases, machine)]
                 # the suite's own training has been asked about
                 problem = _strategy(armed).problem(armed, machine.of(armed)) if full != case else None
-                task = Task(armed, job=Job("check", options), needs=reference.id, problem=problem)
+                task = PlannedTrial(armed, job=JobSpec("check", options), needs=reference.id, problem=problem)
                 groups[reference.id].append(task)
         return [task for group in groups.values() for task in group]
 
-    def predicted(self, task: Task) -> float | None:
+    def predicted(self, task: PlannedTrial) -> float | None:
         options = task.job.options_as(CheckOptions)
         return seconds_of(task.case, options.steps, options.perturbed)
 
-    def foretold(self, tasks: Sequence[Task]) -> str:
+    def foretold(self, tasks: Sequence[PlannedTrial]) -> str:
         seconds = [self.predicted(task) for task in tasks]
         known = [each for each in seconds if each is not None]
         told = [f"about {duration_text(sum(known))} by prediction ({_BASIS})"] if known else []
@@ -163,16 +157,6 @@ class Equivalence(Kind):
         )
         told += [f"on reduced work ({work}): {', '.join(dict.fromkeys(of))}" for work, of in works.items()]
         return "; ".join(told)
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        from distbench.jobs.equivalence.verdict import verdicts
-
-        return verdicts(records, settings.get("false_alarm", Check.false_alarm))
-
-    def expected_losses(self, records: Sequence[Record]) -> dict[str, Expected]:
-        from distbench.jobs.equivalence.losses import expected_losses
-
-        return expected_losses(records)
 
 
 _BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
@@ -231,7 +215,7 @@ def _steps(check: Check, case: Case) -> int:
 
 def _reference(
     check: Check, reference: Case, options: CheckOptions, cases: Sequence[Case], machine: Machine
-) -> Task:
+) -> PlannedTrial:
     size = reference.batch.global_batch_size
     alike = [case for case in cases if case.batch.global_batch_size == size]
     if reference.parts_matter:
@@ -254,7 +238,7 @@ def _reference(
     instead = (
         case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)
     )
-    return Task(reference, job=Job("check", own), instead=tuple(instead))
+    return PlannedTrial(reference, job=JobSpec("check", own), instead=tuple(instead))
 
 
 def _strategy(case: Case) -> Strategy:

@@ -13,11 +13,11 @@ from typing import Any
 
 from distbench.core import registry
 from distbench.core.case import Case, Choice
+from distbench.core.machine import Machine
 from distbench.data.base import Source
 from distbench.plan.pace import computed_s, updated_s
-from distbench.plan.tasks import reference_of
+from distbench.plan.references import reference_of
 from distbench.strategies.base import Strategy
-from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 
 # a training in fp64 takes about two of them

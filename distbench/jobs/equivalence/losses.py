@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distbench.analysis.loss_deviation import Expected
+from distbench.analysis.job_results import ExpectedLosses
 from distbench.core.grouping import gathered
 from distbench.ipc.trial_files import NO_DROPOUT
 from distbench.jobs.equivalence import Check
@@ -21,7 +21,7 @@ _MARGIN = 5.0
 _RESOLUTION = 8 * float(np.finfo(np.float32).eps)
 
 
-def expected_losses(records: Sequence[Record]) -> dict[str, Expected]:
+def expected_losses(records: Sequence[Record]) -> dict[str, ExpectedLosses]:
     """Losses of the reference of each case by its id, with how far rounding may lead from them.
 
     A deviation is allowed up to a multiple of the largest that any perturbed training of the reference has
@@ -54,7 +54,7 @@ def _is_broken(record: Record) -> bool:
     return record.case.precision.compute in EPSILON and bool(Judge(record).broken(Check.false_alarm))
 
 
-def _expected(record: Record) -> Expected:
+def _expected(record: Record) -> ExpectedLosses:
     rows = record.tables.get("check_curve", [])
     ordered = sorted(rows, key=lambda row: row["step"])
     curves = {
@@ -67,4 +67,4 @@ def _expected(record: Record) -> Expected:
     allowed = _MARGIN * np.maximum.accumulate(np.maximum(apart, _RESOLUTION * np.abs(reference)))
     # where one of them broke down, nobody knows how far rounding leads
     known = np.where(np.isfinite(allowed), reference, np.nan)
-    return Expected(f"the check's {record.case.name}", known, allowed)
+    return ExpectedLosses(f"the check's {record.case.name}", known, allowed)

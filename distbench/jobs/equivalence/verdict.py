@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distbench.analysis.job_results import Gravity, Verdict
 from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.verdicts import Gravity, Verdict
 from distbench.core.grouping import grouped
 from distbench.jobs.equivalence import in_fp32
 from distbench.jobs.equivalence.arms import (

@@ -8,26 +8,19 @@ speed of the hardware, whatever the operation and the number of ranks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import Batch, Case, Choice, Device, Dtype, Optimizer, Precision
+from distbench.core.columns import Column, TableColumn, TableSpec
 from distbench.core.grouping import grouped
-from distbench.core.job import Job, Options
-from distbench.jobs.base import Kind
+from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import SuiteMistake
 from distbench.jobs.links.groups import Group
 from distbench.jobs.links.sizes import sizes_of
-from distbench.metrics.base import Column, TableColumn, TableSpec
-from distbench.plan.tasks import Task
-from distbench.suite.sections import Finding
-from distbench.system.machine import Machine
-
-if TYPE_CHECKING:
-    from distbench.analysis.verdicts import Verdict
-    from distbench.record import Record
-    from distbench.tables.table import Sheet
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 
@@ -101,7 +94,7 @@ class Collectives:
 
 
 @dataclass(frozen=True)
-class CollectivesOptions(Options):
+class CollectivesOptions(JobOptions):
     """What the ranks get besides the number of devices."""
 
     operations: tuple[str, ...] = ()
@@ -118,30 +111,30 @@ class CollectivesOptions(Options):
 
 
 @dataclass(frozen=True)
-class CollectiveBenchmark(Kind):
+class CollectiveBenchmark(JobKind):
     """What the links between ranks can do, in nccl-tests' definitions. Nothing is trained."""
 
     name: ClassVar[str] = "collectives"
     folder: ClassVar[str] = "collectives"
     section: ClassVar[type] = Collectives
-    options: ClassVar[type[Options]] = CollectivesOptions
+    options: ClassVar[type[JobOptions]] = CollectivesOptions
     columns: ClassVar[tuple[Column, ...]] = tuple(_columns())
     tables: ClassVar[tuple[TableSpec, ...]] = (_TABLE,)
     trains: ClassVar[bool] = False
     order: ClassVar[int] = 80
 
-    def tasks(self, section: Collectives, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Collectives, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         """Trials for each number of devices, once for all cases on it: links know no strategy."""
         by_size = grouped((case for case in cases if case.world_size > 1), lambda case: case.world_size)
         return [
-            Task(_carrier(size, same[0].device), number, Job(self.name, _options(section, same)))
+            PlannedTrial(_carrier(size, same[0].device), number, JobSpec(self.name, _options(section, same)))
             for number in range(section.trials)
             for size, same in by_size.items()
         ]
 
-    def problems(self, section: Collectives, cases: Sequence[Case]) -> list[Finding]:
+    def problems(self, section: Collectives, cases: Sequence[Case]) -> list[SuiteMistake]:
         findings = [
-            Finding((self.name, key), "empty; list at least one", "[]")
+            SuiteMistake((self.name, key), "empty; list at least one", "[]")
             for key in ("operations", "dtypes", "groups")
             if not getattr(section, key)
         ]
@@ -149,22 +142,14 @@ class CollectiveBenchmark(Kind):
             sizes_of(section.sizes, section.factor, "cpu")
         except ValueError as error:
             shown = section.sizes if isinstance(section.sizes, str) else list(section.sizes)
-            findings.append(Finding((self.name, "sizes"), str(error), shown))
+            findings.append(SuiteMistake((self.name, "sizes"), str(error), shown))
         if cases and all(case.world_size == 1 for case in cases):
             findings.append(
-                Finding((self.name,), "all cases have one device, and nothing communicates; add world sizes")
+                SuiteMistake(
+                    (self.name,), "all cases have one device, and nothing communicates; add world sizes"
+                )
             )
         return findings
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        from distbench.jobs.links.verdict import verdicts
-
-        return verdicts(records)
-
-    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet:
-        from distbench.jobs.links.compared import sheet
-
-        return sheet(before, after)
 
 
 def _options(section: Collectives, cases: Sequence[Case]) -> CollectivesOptions:

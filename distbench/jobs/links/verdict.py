@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.collectives import Missing, Result, missing, results
-from distbench.analysis.verdicts import Verdict
+from distbench.analysis.job_results import Verdict
 from distbench.core.grouping import grouped
 from distbench.core.text import listed, one_line
 from distbench.core.units import count_text

@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from distbench.core import registry
 from distbench.core.case import Case, Measure
-from distbench.jobs.base import Kind
-from distbench.metrics.base import Column, Pass
+from distbench.core.columns import Column
+from distbench.core.job import JobKind, PlannedTrial
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import SuiteMistake
+from distbench.metrics.base import Pass
 from distbench.metrics.profile import WARM_STEPS
-from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy
-from distbench.suite.sections import Finding
-from distbench.system.files import slug
-from distbench.system.machine import Machine
-
-if TYPE_CHECKING:
-    from distbench.analysis.training_curves import CurvePoint
-    from distbench.record import Record
 
 
 @dataclass(frozen=True)
-class Measuring(Kind):
+class Measuring(JobKind):
     """Time, memory and communication of each case, with nothing switched on that slows it down."""
 
     name: ClassVar[str] = "measure"
@@ -64,40 +59,25 @@ class Measuring(Kind):
     phases: ClassVar[tuple[str, ...]] = (*get_args(Pass), "flops")
     order: ClassVar[int] = 100
 
-    def tasks(self, section: Measure, cases: Sequence[Case], machine: Machine) -> Iterator[Task]:
+    def tasks(self, section: Measure, cases: Sequence[Case], machine: Machine) -> Iterator[PlannedTrial]:
         if section.order == "sequential":
-            return (Task(case, i) for case in cases for i in range(section.trials))
+            return (PlannedTrial(case, i) for case in cases for i in range(section.trials))
         # every second round reversed: a drift over the run weighs on all cases alike
         orders = (list(cases), list(reversed(cases)))
-        return (Task(case, i) for i in range(section.trials) for case in orders[i % 2])
+        return (PlannedTrial(case, i) for i in range(section.trials) for case in orders[i % 2])
 
-    def problems(self, section: Measure, cases: Sequence[Case]) -> list[Finding]:
+    def problems(self, section: Measure, cases: Sequence[Case]) -> list[SuiteMistake]:
         if section.trials and any(case.precision.float8_emulated for case in cases):
             message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
-            return [Finding(("precision", "float8_emulated"), message, True)]
+            return [SuiteMistake(("precision", "float8_emulated"), message, True)]
         wrong = [_not_begun(section, case, since) for case, since in _late(section, cases)[:1]]
         return wrong + _parts_of_cycles(section, cases)
 
-    def steps(self, task: Task, measure: Measure) -> int:
+    def steps(self, task: PlannedTrial, measure: Measure) -> int:
         """Those of all passes; one cycle is counted."""
         timed = measure.warmup + measure.steps + measure.unsynced_steps
         counted, profiled = cycle_of([task.case]), profile_steps(task.case, measure)
         return timed + counted + profiled + measure.check_steps
-
-    def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
-        from distbench.analysis.losses import losses_of
-        from distbench.analysis.training_curves import CurvePoint
-
-        if record.status != "measured":
-            return "", ()
-        losses = losses_of(record)
-        steps = {step: {"loss": loss} for step, loss in enumerate(losses, 1) if loss is not None}
-        totals = {
-            f"trial/{slug(name)}": value for name, value in record.values.items() if math.isfinite(value)
-        }
-        if totals:
-            steps.setdefault(max(len(losses), 1), {}).update(totals)
-        return f"trial {record.round}", [CurvePoint(step, steps[step]) for step in sorted(steps)]
 
     def is_idle(self, section: Measure) -> bool:
         return section.trials == 0
@@ -127,7 +107,7 @@ def _strategy(case: Case) -> Strategy:
     return strategy
 
 
-def _parts_of_cycles(section: Measure, cases: Sequence[Case]) -> list[Finding]:
+def _parts_of_cycles(section: Measure, cases: Sequence[Case]) -> list[SuiteMistake]:
     """That some of the steps of a cycle would weigh more in a timed window than others."""
     cut = [case for case in cases if section.steps % cycle_of([case])]
     if not cut or not section.trials:
@@ -139,7 +119,7 @@ def _parts_of_cycles(section: Measure, cases: Sequence[Case]) -> list[Finding]:
         f"the communication of {cut[0].label} repeats every {one} steps, so {section.steps} timed steps "
         f"would have more or less of it than a long training; use {nearest}"
     )
-    return [Finding(("measure", "steps"), message, section.steps)]
+    return [SuiteMistake(("measure", "steps"), message, section.steps)]
 
 
 def _late(section: Measure, cases: Sequence[Case]) -> list[tuple[Case, int]]:
@@ -148,9 +128,9 @@ def _late(section: Measure, cases: Sequence[Case]) -> list[tuple[Case, int]]:
     return late if section.trials else []
 
 
-def _not_begun(section: Measure, case: Case, since: int) -> Finding:
+def _not_begun(section: Measure, case: Case, since: int) -> SuiteMistake:
     message = (
         f"{case.label} communicates otherwise before step {since}, so such steps would be timed; use a "
         f"warm-up of {since} or more steps, or let it begin at step {section.warmup} or before"
     )
-    return Finding(("measure", "warmup"), message, section.warmup)
+    return SuiteMistake(("measure", "warmup"), message, section.warmup)

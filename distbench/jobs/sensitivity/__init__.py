@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from distbench.core.bounds import Bound
 from distbench.core.case import Case, Measure
-from distbench.core.grouping import gathered
-from distbench.core.job import Job, Options
-from distbench.jobs.base import STEP, TRAINING, Kind
-from distbench.metrics.base import TableColumn, TableSpec
-from distbench.plan.tasks import Task
-from distbench.system.machine import Machine
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from distbench.record import Record
+from distbench.core.columns import TableColumn, TableSpec
+from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
+from distbench.core.machine import Machine
+from distbench.jobs._recorded_trainings import STEP, TRAINING
 
 
 @dataclass(frozen=True)
@@ -30,14 +23,14 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class SensitivityOptions(Options):
+class SensitivityOptions(JobOptions):
     """What the ranks of such a trial get."""
 
     trainings: int = 0
 
 
 @dataclass(frozen=True)
-class Sensitive(Kind):
+class Sensitive(JobKind):
     """How far rounding leads a training whose timed losses are not those of the others.
 
     Rounding usually leads trainings less far apart than ``analysis.tolerance`` allows. At a learning rate
@@ -50,7 +43,7 @@ class Sensitive(Kind):
     folder: ClassVar[str] = "sensitivity"
     section: ClassVar[type] = Sensitivity
     always: ClassVar[bool] = True
-    options: ClassVar[type[Options]] = SensitivityOptions
+    options: ClassVar[type[JobOptions]] = SensitivityOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
             "sensitivity_curve",
@@ -64,38 +57,14 @@ class Sensitive(Kind):
         "held against: {trainings} trainings from weights moved by rounding"
     )
 
-    def tasks(self, section: Sensitivity, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Sensitivity, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         return []
 
-    def moving(self, section: Sensitivity, cases: Sequence[Case]) -> list[Task]:
-        job = Job(self.name, SensitivityOptions(trainings=section.trainings))
-        return [Task(case, job=job) for case in cases if section.trainings]
+    def perturbed_trials(self, section: Sensitivity, cases: Sequence[Case]) -> list[PlannedTrial]:
+        job = JobSpec(self.name, SensitivityOptions(trainings=section.trainings))
+        return [PlannedTrial(case, job=job) for case in cases if section.trainings]
 
-    def follow_up(self, section: Sensitivity, cases: Sequence[Case], records: Sequence[Record]) -> list[Task]:
-        """Trials of those *cases* that others are called another training for, by what is usual."""
-        from distbench.analysis.verdicts import judged_losses
-
-        doubted = {found.reference for found in judged_losses(records).values() if found.is_other}
-        return self.moving(section, [case for case in cases if case.id in doubted])
-
-    def moved_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
-        import numpy as np
-
-        from distbench.record import Status
-
-        return {
-            record.case_id: [np.array(losses, dtype=np.float64) for losses in curves.values()]
-            for record in records
-            if record.status is Status.MEASURED
-            and (
-                curves := gathered(
-                    (row["training"], row["loss"])
-                    for row in sorted(record.tables.get("sensitivity_curve", []), key=lambda row: row["step"])
-                )
-            )
-        }
-
-    def steps(self, task: Task, measure: Measure) -> int:
+    def steps(self, task: PlannedTrial, measure: Measure) -> int:
         trainings = task.job.options_as(SensitivityOptions).trainings
         return trainings * (measure.warmup + measure.steps)
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.core.bounds import Bound, Count, Positive
+from distbench.core.machine import core_count
 from distbench.ipc.messages import TOKEN
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
-from distbench.system.machine import core_count, detect_machine, install_hint, is_installed
+from distbench.system.machine import detect_machine, install_hint, is_installed
 
 _DRIVER = "distbench.launchers.spark.driver"
 

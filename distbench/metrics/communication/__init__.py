@@ -8,17 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.core.case import BYTES
+from distbench.core.columns import TableColumn, TableSpec, alike
 from distbench.core.meshes import Mesh
-from distbench.metrics.base import (
-    Absent,
-    Metric,
-    Session,
-    TableColumn,
-    TableSpec,
-    Values,
-    alike,
-    partly_trained,
-)
+from distbench.metrics.base import Absent, Metric, Session, Values, partly_trained
 from distbench.metrics.communication.traffic import WHERE, Call, Counted, Where, not_there
 
 if TYPE_CHECKING:

@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from distbench.core import registry
-from distbench.metrics.base import (
-    Absent,
-    Column,
-    Metric,
-    Session,
-    TableColumn,
-    TableSpec,
-    Trial,
-    Values,
-    alike,
-    or_absent,
-)
+from distbench.core.columns import Column, TableColumn, TableSpec, alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values, or_absent
 from distbench.metrics.disk.probe import BLOCK, DEPTH, probe
 
 if TYPE_CHECKING:

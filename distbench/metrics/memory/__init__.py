@@ -10,16 +10,8 @@ from typing import Any
 
 from distbench import optimizers
 from distbench.core.case import BYTES
-from distbench.metrics.base import (
-    Absent,
-    Metric,
-    Session,
-    TableColumn,
-    TableSpec,
-    Values,
-    alike,
-    partly_trained,
-)
+from distbench.core.columns import TableColumn, TableSpec, alike
+from distbench.metrics.base import Absent, Metric, Session, Values, partly_trained
 
 KINDS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",

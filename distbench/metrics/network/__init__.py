@@ -8,18 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.core.columns import TableColumn, TableSpec, alike
 from distbench.core.grouping import gathered
-from distbench.metrics.base import (
-    Absent,
-    Metric,
-    Session,
-    TableColumn,
-    TableSpec,
-    Trial,
-    Values,
-    alike,
-    or_absent,
-)
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values, or_absent
 from distbench.metrics.communication.traffic import crossing, ranks_of
 from distbench.metrics.network import counters
 

@@ -7,18 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench.metrics.base import (
-    Absent,
-    Left,
-    Metric,
-    Session,
-    TableColumn,
-    TableSpec,
-    Trial,
-    Values,
-    alike,
-    or_absent,
-)
+from distbench.core.columns import TableColumn, TableSpec, alike
+from distbench.metrics.base import Absent, Left, Metric, Session, Trial, Values, or_absent
 from distbench.metrics.communication.traffic import SCALAR, Counted
 from distbench.metrics.profile import pipeline
 from distbench.metrics.profile.one_step import TABLE

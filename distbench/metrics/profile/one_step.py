@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import gathered
-from distbench.metrics.base import TableColumn, TableSpec
 from distbench.metrics.profile.intervals import (
     Interval,
     Intervals,

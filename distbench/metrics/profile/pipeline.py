@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.metrics.base import TableColumn, TableSpec, alike
+from distbench.core.columns import TableColumn, TableSpec, alike
 from distbench.metrics.profile.intervals import Interval, Intervals, difference, intersection, length, union
 from distbench.metrics.profile.trace import Trace, clipped, launched_in
 

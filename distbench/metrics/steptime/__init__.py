@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values, alike
+from distbench.core.columns import alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values
 from distbench.metrics.steptime import drift
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from distbench.core.bounds import Bound
 from distbench.core.case import Case
-from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
+from distbench.core.columns import Column
+from distbench.metrics.base import Absent, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
 from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, kin, resolution, unsure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.metrics.base import Column, TableColumn, TableSpec, alike
+from distbench.core.columns import Column, TableColumn, TableSpec, alike
 
 # of several nodes, each column has the worst, unless its definition says otherwise
 _AROUND = "between the last sample before the timed window and the first after it"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values, alike, or_absent
+from distbench.core.columns import alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values, or_absent
 from distbench.metrics.utilisation.peaks import published
 
 _MODEL = (

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import ops
 from distbench.strategies.base import Strategy
-from distbench.system.machine import Machine, ops_folder, package_versions
+from distbench.system.machine import ops_folder, package_versions
 
 # what deepspeed.initialize would import in every rank of every trial
 _IMPORTS = (

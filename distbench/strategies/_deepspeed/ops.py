@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distbench.core.machine import Machine, package_folder
 from distbench.system import build_cache
 from distbench.system.build_cache import LibraryError
-from distbench.system.machine import Machine, package_folder
 
 OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 """Kernel of an optimizer -> DeepSpeed's builders of its ops."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from distbench.core import meshes
 from distbench.core.bounds import Count
 from distbench.core.case import BYTES, Case
+from distbench.core.machine import Machine
 from distbench.core.meshes import Mesh
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
@@ -28,7 +29,6 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import BYTES, Case
+from distbench.core.machine import Machine
 from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.ddp import lossy
@@ -25,7 +26,6 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 # an id of a case holds it, so that "unset" can't be another value
 TORCH_BUCKET_MB = 25.0

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from distbench.core import meshes, registry
 from distbench.core.bounds import Count
 from distbench.core.case import BYTES, Case
+from distbench.core.machine import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import not_offered, reduced_otherwise
 from distbench.strategies._undeclared import undeclared
@@ -24,7 +25,6 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
-from distbench.system.machine import Machine
 from distbench.workloads.base import Workload
 from distbench.workloads.mixture import Mixture
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from distbench.core import meshes, registry
 from distbench.core.bounds import Count
 from distbench.core.case import BYTES, Case
+from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
@@ -43,7 +44,6 @@ from distbench.strategies.fsdp.mesh import (
     mesh_problem,
     suffix,
 )
-from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

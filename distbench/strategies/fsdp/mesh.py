@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from distbench.core import meshes
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.core.meshes import Mesh
 from distbench.strategies._pipeline import nearest
-from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel

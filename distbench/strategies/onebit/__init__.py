@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from distbench.core.bounds import Bound, Count
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import OnDeepSpeed
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import (
@@ -26,7 +27,6 @@ from distbench.strategies.description import (
 from distbench.strategies.engine import Engine
 from distbench.strategies.onebit import limits, theory
 from distbench.strategies.onebit.card import CARDS
-from distbench.system.machine import Machine
 
 _CLASSES = {
     "adam": "deepspeed.runtime.fp16.onebit.adam.OnebitAdam",

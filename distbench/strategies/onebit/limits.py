@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distbench.core.case import Case, Precision
+from distbench.core.machine import Machine
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._unused import unused_option
-from distbench.system.machine import CUPY, Machine
+from distbench.system.machine import CUPY
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from distbench.core.bounds import Count
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.core.meshes import Mesh, asked_by
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
@@ -34,7 +35,6 @@ from distbench.strategies.pp.inside import INSIDE, every, labels, mesh_problem, 
 from distbench.strategies.pp.inside import Name as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
-from distbench.system.machine import Machine
 from distbench.workloads.stages import Stages
 
 

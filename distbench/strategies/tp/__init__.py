@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.case import BYTES, Case
+from distbench.core.machine import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
@@ -22,7 +23,6 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from distbench.core import meshes
 from distbench.core.bounds import Bound, Count
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import OnDeepSpeed, ops
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import (
@@ -31,7 +32,6 @@ from distbench.strategies.zero.autotp import AutoTensorParallelism
 from distbench.strategies.zero.card import GROUPS, PIPELINE, SPLIT
 from distbench.strategies.zero.card import card as card_of
 from distbench.strategies.zero.pipeline import MICRO_BATCHES, Pipeline
-from distbench.system.machine import Machine
 
 _GATHERED_TWICE = Deviation(
     "all_gather",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from distbench.core import meshes
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.optimizers import Cut
 from distbench.strategies._deepspeed import ops
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._unused import unused_option
 from distbench.strategies.zero.pipeline import MICRO_BATCHES
-from distbench.system.machine import Machine
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distbench.core.case import Device
+from distbench.core.machine import Machine
 from distbench.launchers.base import Launch, Site
 from distbench.launchers.local import Local
 from distbench.launchers.pretend import Pretend
-from distbench.system.machine import Machine, detect_machine
+from distbench.system.machine import detect_machine
 
 DEVICES_OF_A_NODE = 2
 

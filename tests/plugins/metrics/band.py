@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Trial
+from distbench.core.columns import Column
+from distbench.metrics.base import Metric, Trial
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.metrics.base import Column, Metric, Session, TableColumn, TableSpec, Values
+from distbench.core.columns import Column, TableColumn, TableSpec
+from distbench.metrics.base import Metric, Session, Values
 
 
 @dataclass(frozen=True)

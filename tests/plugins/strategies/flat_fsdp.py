@@ -4,8 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies.fsdp import FullyShardedDataParallel
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

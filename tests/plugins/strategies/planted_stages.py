@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

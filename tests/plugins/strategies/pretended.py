@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from distbench.core.case import Case
+from distbench.core.machine import Machine
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
-from distbench.system.machine import Machine
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from distbench.analysis.verdicts import Verdict
 from distbench.core.bounds import Bound
 from distbench.core.case import Case
-from distbench.core.job import Job, Options
-from distbench.jobs.base import Kind
-from distbench.metrics.base import Column, TableColumn, TableSpec
-from distbench.plan.tasks import Task
-from distbench.record import Record
-from distbench.system.machine import Machine
+from distbench.core.columns import Column, TableColumn, TableSpec
+from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
+from distbench.core.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -26,20 +22,20 @@ class Section:
 
 
 @dataclass(frozen=True)
-class ProbeOptions(Options):
+class ProbeOptions(JobOptions):
     """What the ranks of a probe get."""
 
     steps: int = 0
 
 
 @dataclass(frozen=True)
-class Probe(Kind):
+class Probe(JobKind):
     """Trains each case for a few steps and counts them."""
 
     name: ClassVar[str] = "probe"
     folder: ClassVar[str] = "probes"
     section: ClassVar[type] = Section
-    options: ClassVar[type[Options]] = ProbeOptions
+    options: ClassVar[type[JobOptions]] = ProbeOptions
     columns: ClassVar[tuple[Column, ...]] = (
         Column("probed_steps", "", "higher", "sum", "Steps taken by all ranks together."),
     )
@@ -55,17 +51,8 @@ class Probe(Kind):
         ),
     )
 
-    def tasks(self, section: Section, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    def tasks(self, section: Section, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         return [
-            Task(case, job=Job(self.name, ProbeOptions(role="case", steps=section.steps))) for case in cases
+            PlannedTrial(case, job=JobSpec(self.name, ProbeOptions(role="case", steps=section.steps)))
+            for case in cases
         ]
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        """Whether every rank took each step."""
-        verdicts = {}
-        for record in records:
-            taken, asked = record.values.get("probed_steps", 0), settings["steps"] * record.case.world_size
-            word, gravity = ("complete", "ok") if taken == asked else ("short", "bad")
-            sentence = f"{word}: {taken:g} of {asked} steps"
-            verdicts[record.case_id] = Verdict("probe", word, gravity, sentence)
-        return verdicts

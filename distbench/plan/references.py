@@ -1,44 +1,12 @@
-"""The trials to launch, and the reference trainings that cases are compared with."""
+"""The reference trainings that cases are compared with."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from distbench.core import registry
 from distbench.core.case import CURRENT, Batch, Case, Choice
-from distbench.core.job import MEASURING, Job
 from distbench.strategies.base import SINGLE
-
-
-@dataclass(frozen=True)
-class Task:
-    """One trial to launch."""
-
-    case: Case
-    round: int = 0
-    job: Job = MEASURING
-    instead: tuple[Case, ...] = ()
-    """Fallback cases, tried in order if it runs out of memory."""
-    needs: str = ""
-    """Case id of an earlier task of the same job whose result this one is compared with."""
-    leaves: str = ""
-    """File in the run's scratch folder that later tasks read; it ends with the run."""
-    reads: str = ""
-    """File in that folder that an earlier task of the same job leaves."""
-    problem: str | None = None
-    """Why it can't be launched here, for its record."""
-
-    @property
-    def key(self) -> tuple[str, str, str, int]:
-        """Unique key within a run; its record has the same."""
-        return self.job.kind, self.case.name, self.case.id, self.round
-
-    def candidates(self) -> Iterator[Task]:
-        """Yield the task itself, then its fallbacks."""
-        for case in (self.case, *self.instead):
-            yield dataclasses.replace(self, case=case, instead=())
 
 
 def reference_of(case: Case) -> Case:

@@ -1,0 +1,68 @@
+"""Columns and tables of records, described so that a reader needs no plug-in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["higher", "lower"] | None
+OverRanks = Literal["max", "min", "sum", "mean", "first"]
+
+OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
+    "max": max,
+    "min": min,
+    "sum": math.fsum,
+    "mean": lambda values: math.fsum(values) / len(values),
+    "first": lambda values: values[0],
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number that a metric gives, described so that a reader needs no plug-in."""
+
+    name: str
+    unit: str
+    """``s``, ``B``, ``tokens/s``, or empty for a pure number."""
+    better: Better
+    """Direction of better, or None where there is none."""
+    over_ranks: OverRanks
+    """How ranks become one number."""
+    doc: str
+    """The definition, with its source."""
+    per_step: bool = False
+    """Whether a rank gives one number per step; its value is then the mean over the steps."""
+
+
+def alike(
+    unit: str, better: Better, over_ranks: OverRanks, *, per_step: bool = False
+) -> Callable[..., tuple[Column, ...]]:
+    """Function that makes columns of one kind: name -> definition, by keyword."""
+    return lambda **docs: tuple(
+        Column(name, unit, better, over_ranks, doc, per_step) for name, doc in docs.items()
+    )
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of a table."""
+
+    name: str
+    type: Literal["varchar", "bigint", "double"]
+    """Type of SQL."""
+    doc: str
+    unit: str = ""
+    """``s``, ``B``, or empty for a name, an index or a pure number."""
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table that a metric leaves in records, described so that a reader needs no plug-in."""
+
+    name: str
+    doc: str
+    columns: tuple[TableColumn, ...]
+    by_rank: bool = True
+    """Whether a row is of a rank, in the column ``rank``; else it was sampled from outside of the ranks."""

@@ -1,0 +1,60 @@
+"""What a case may use: the devices, cores, memory and packages of a machine or of identical nodes."""
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from distbench.core.case import CURRENT, Case, Device
+
+
+def core_count() -> int:
+    """Number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def package_folder(package: str) -> str:
+    """Folder of *package*, which is not imported; empty: it is not installed."""
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec else None
+    return next(iter(places or ()), "")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Resources available to a case: one machine, or identical nodes of a cluster."""
+
+    device: Device
+    devices: int
+    """CUDA devices of all nodes, or CPU cores on them that ranks may use."""
+    packages: dict[str, str]
+    """Relevant installed distributions with their versions."""
+    has_libaio: bool
+    """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
+    has_compiler: bool
+    """Whether a C++ compiler is on the path."""
+    has_ninja: bool = True
+    """Whether ninja is, with which DeepSpeed builds its ops and looks whether they are up to date."""
+    cores: int = field(default_factory=core_count)
+    """CPU cores of one node that ranks may use."""
+    nodes: int = 1
+    device_memory: int | None = None
+    """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
+    compute_capability: float | None = None
+    """NVIDIA's number for what the oldest CUDA device can do; None: unknown, or computing on CPUs."""
+    memory: int | None = None
+    """Bytes of host memory of one node that ranks may use; None: unknown."""
+    python: str = field(default_factory=platform.python_version)
+    """Version of the Python that ranks run on."""
+    prefix: str = sys.prefix
+    """Folder of the Python environment that ranks run in."""
+    deepspeed: str = field(default_factory=lambda: package_folder("deepspeed"))
+    """Folder of DeepSpeed's package in it; empty: it is not installed."""
+    environments: Mapping[str, "Machine"] = field(default_factory=dict)
+    """The machine as the suite's other Python environments see it, by their names."""
+
+    def of(self, case: Case) -> "Machine":
+        """The machine as the processes of *case* see it."""
+        return self if case.environment == CURRENT else self.environments[case.environment]

@@ -1,0 +1,24 @@
+"""What the records of checks say: verdicts, and the losses that timed trials must have too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.job_results import ExpectedLosses, JobResults, Verdict
+from distbench.jobs.equivalence import Check
+from distbench.jobs.equivalence.losses import expected_losses
+from distbench.jobs.equivalence.verdict import verdicts
+from distbench.record import Record
+
+
+@dataclass(frozen=True)
+class EquivalenceResults(JobResults):
+    """Judge whether each case is the same training as its reference."""
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        return verdicts(records, settings.get("false_alarm", Check.false_alarm))
+
+    def expected_losses(self, records: Sequence[Record]) -> dict[str, ExpectedLosses]:
+        return expected_losses(records)

@@ -1,0 +1,24 @@
+"""What the records of collectives say: verdicts, and how two runs compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.job_results import JobResults, Verdict
+from distbench.jobs.links.compared import sheet
+from distbench.jobs.links.verdict import verdicts
+from distbench.record import Record
+from distbench.tables.table import Sheet
+
+
+@dataclass(frozen=True)
+class CollectiveResults(JobResults):
+    """Judge the bandwidths of collectives, and compare those of two runs."""
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        return verdicts(records)
+
+    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet:
+        return sheet(before, after)

@@ -1,0 +1,41 @@
+"""Losses of trainings from perturbed weights, and which cases give reason for such trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distbench.analysis.job_results import JobResults
+from distbench.analysis.verdicts import judged_losses
+from distbench.core.case import Case
+from distbench.core.grouping import gathered
+from distbench.core.job import PlannedTrial
+from distbench.jobs.sensitivity import Sensitivity
+from distbench.record import Record, Status
+
+
+@dataclass(frozen=True)
+class SensitivityResults(JobResults):
+    """Give the losses of trainings from weights perturbed by rounding."""
+
+    def follow_up_trials(
+        self, section: Sensitivity, cases: Sequence[Case], records: Sequence[Record]
+    ) -> Iterable[PlannedTrial]:
+        """Trials of those *cases* whose timed losses others exceed by more than usual rounding."""
+        doubted = {found.reference for found in judged_losses(records).values() if found.is_other}
+        return self.kind.perturbed_trials(section, [case for case in cases if case.id in doubted])
+
+    def perturbed_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
+        return {
+            record.case_id: [np.array(losses, dtype=np.float64) for losses in curves.values()]
+            for record in records
+            if record.status is Status.MEASURED
+            and (
+                curves := gathered(
+                    (row["training"], row["loss"])
+                    for row in sorted(record.tables.get("sensitivity_curve", []), key=lambda row: row["step"])
+                )
+            )
+        }
