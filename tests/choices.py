@@ -8,7 +8,7 @@ from evidence import check_record, differing, reference, rounding
 from records import case, measured
 
 from distbench.core.case import Case
-from distbench.core.case import Choice as Plugin
+from distbench.core.case import PluginChoice as Plugin
 from distbench.record import Record
 
 MIB = 2**20

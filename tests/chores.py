@@ -10,17 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distbench.core.registry import PLUGIN_PATH
-from distbench.ipc.build_files import Item, write_items
-from distbench.launchers.base import Handle, Launch
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.ipc.build_files import BuildItem, write_items
+from distbench.launchers.base import LaunchSpec, RunningLaunch
 
 
-def launch_of(folder: Path, command: str, processes: int = 1, **options: object) -> Launch:
+def launch_of(folder: Path, command: str, processes: int = 1, **options: object) -> LaunchSpec:
     """Launch of processes each of which runs *command*."""
     folder.mkdir(exist_ok=True)
     file = folder / "prepare.json"
-    write_items(file, [Item("metric", "chore", {"name": "chore", "options": {"command": command}})])
-    return Launch("prepare", file, processes, **options)  # type: ignore[arg-type]
+    write_items(file, [BuildItem("metric", "chore", {"name": "chore", "options": {"command": command}})])
+    return LaunchSpec("prepare", file, processes, **options)  # type: ignore[arg-type]
 
 
 CHORE = """
@@ -44,10 +44,10 @@ def chore(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("plugins")
     (folder / "metrics").mkdir()
     (folder / "metrics" / "chore.py").write_text(CHORE)
-    monkeypatch.setenv(PLUGIN_PATH, str(folder))
+    monkeypatch.setenv(PLUGIN_PATH_VARIABLE, str(folder))
 
 
-def codes(handle: Handle) -> list[int]:
+def codes(handle: RunningLaunch) -> list[int]:
     """Wait for the end of what was launched; return its exit codes."""
     end = time.monotonic() + 20
     while not (exits := handle.wait(0.1)):

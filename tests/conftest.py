@@ -25,9 +25,9 @@ from pages import browser, see
 from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
-from distbench.core.errors import INTERRUPTED
-from distbench.core.registry import PLUGIN_PATH
-from distbench.record.reading import read_record
+from distbench.core.errors import EXIT_INTERRUPTED
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.record.record_reader import read_record
 
 pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_checks"]
 
@@ -37,7 +37,7 @@ hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
 # plug-ins of whoever runs the tests are no part of them
-os.environ.pop(PLUGIN_PATH, None)
+os.environ.pop(PLUGIN_PATH_VARIABLE, None)
 
 # fixtures are found where they stand in a conftest
 __all__ = ["browser", "see"]
@@ -122,13 +122,13 @@ def call(*arguments: str, **variables: str) -> Done:
     out, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(MODELS),
-        _environment({PLUGIN_PATH: _plugin_path(), **variables}),
+        _environment({PLUGIN_PATH_VARIABLE: _plugin_path(), **variables}),
         _importable(MODELS),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
     ):
         code = main(arguments)
-    if code == INTERRUPTED:
+    if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     return Done(code, out.getvalue(), errors.getvalue())
 
@@ -146,7 +146,7 @@ def call_outside(*arguments: str, **variables: str) -> subprocess.CompletedProce
 
 
 def _plugin_path() -> str:
-    return os.pathsep.join(filter(None, [os.environ.get(PLUGIN_PATH), PLUGINS]))
+    return os.pathsep.join(filter(None, [os.environ.get(PLUGIN_PATH_VARIABLE), PLUGINS]))
 
 
 @contextlib.contextmanager

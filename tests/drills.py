@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from distbench.core.text import plain
+from distbench.core.text import strip_control_characters
 
 HEADINGS = ("drill", "noticed after", "the user sees", "verdict")
 _VERDICTS = {
@@ -37,7 +37,7 @@ class Drill:
 
     def seen(self, text: str) -> None:
         """*text* is what the user got to see; its first line counts."""
-        self.properties.append((_SEEN, plain(text.strip().partition("\n")[0][:160])))
+        self.properties.append((_SEEN, strip_control_characters(text.strip().partition("\n")[0][:160])))
 
     def impossible(self, why: str) -> NoReturn:
         """End the drill, which this machine can't make because of *why*."""

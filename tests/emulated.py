@@ -13,51 +13,60 @@ from records import measured
 
 from distbench.analysis.job_results import Verdict
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice, Dtype, Limits, Measure, Optimizer, Precision
+from distbench.core.case import (
+    Batch,
+    Case,
+    Dtype,
+    MeasureConfig,
+    OptimizerConfig,
+    PluginChoice,
+    PrecisionConfig,
+    TimeLimits,
+)
 from distbench.core.job import PlannedTrial
 from distbench.core.machine import Machine
-from distbench.ipc.trial_files import Phases, Progress, TrialFile
-from distbench.jobs.equivalence import Check, Equivalence
+from distbench.ipc.trial_files import PhaseTimer, ProgressWriter, TrialInstructions
+from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.jobs.equivalence.results import EquivalenceResults
 from distbench.record import Record
 
 HERE = Path(__file__).parent
 
-DECODER = Choice(
+DECODER = PluginChoice(
     "transformer",
     {"dim": 32, "depth": 1, "heads": 2, "kv_heads": 1, "ffn_dim": 48, "seq_len": 16, "tied": True},
 )
 """The built-in transformer, small and with a tied embedding."""
-BIASED = Choice("user", {"model": "small:Small", "length": 16})
+BIASED = PluginChoice("user", {"model": "small:Small", "length": 16})
 """Two layers with biases, of which some gradients are within rounding of zero."""
-CLASSIFIER = Choice("mlp", {"hidden": 24})
-KEEPING = Choice("user", {"model": "odd:Keeping", "length": 16})
+CLASSIFIER = PluginChoice("mlp", {"hidden": 24})
+KEEPING = PluginChoice("user", {"model": "odd:Keeping", "length": 16})
 """Has a buffer that the training uses and changes."""
 
 
 def emulated(
     bug: str = "none",
-    workload: Choice = DECODER,
+    workload: PluginChoice = DECODER,
     compute: Dtype = "fp32",
     *,
     by: float = 0.0,
     seed: int = 1,
-    optimizer: Optimizer | None = None,
+    optimizer: OptimizerConfig | None = None,
 ) -> Case:
     """A case of two emulated ranks with two micro-batches each; *by* is the size of its mistake."""
-    data = Choice("digits" if workload is CLASSIFIER else "text")
+    data = PluginChoice("digits" if workload is CLASSIFIER else "text")
     label = f"emulated-{bug}" + (f"-{by:g}" if by else "")
     return Case(
         name=f"{label}/ws2/mb2/{compute}",
         label=label,
-        strategy=Choice("emulated", {"bug": bug, "by": by} if by else {"bug": bug}),
+        strategy=PluginChoice("emulated", {"bug": bug, "by": by} if by else {"bug": bug}),
         workload=workload,
         data=data,
         world_size=2,
         device="cpu",
         batch=Batch(8, 2, 2),
-        optimizer=optimizer or Optimizer(weight_decay=0.1, clip_grad_norm=0.5),
-        precision=Precision(compute=compute, loss_scale=1024.0 if compute == "fp16" else None),
+        optimizer=optimizer or OptimizerConfig(weight_decay=0.1, clip_grad_norm=0.5),
+        precision=PrecisionConfig(compute=compute, loss_scale=1024.0 if compute == "fp16" else None),
         activation_checkpointing="none",
         threads=1,
         seed=seed,
@@ -70,36 +79,36 @@ class Laboratory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def verdicts(self, cases: Sequence[Case], check: Check | None = None) -> dict[str, Verdict]:
+    def verdicts(self, cases: Sequence[Case], check: CheckSection | None = None) -> dict[str, Verdict]:
         """Verdicts on *cases*, by label."""
-        check = check or Check()
-        found = EquivalenceResults(Equivalence()).judge(
+        check = check or CheckSection()
+        found = EquivalenceResults(EquivalenceJob()).judge(
             {"false_alarm": check.false_alarm}, self.records(cases, check)
         )
         return {case.label: found[case.id] for case in cases}
 
-    def records(self, cases: Sequence[Case], check: Check) -> list[Record]:
+    def records(self, cases: Sequence[Case], check: CheckSection) -> list[Record]:
         """Records of all trials that *check* asks for."""
         machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
-        return [self._record(task) for task in Equivalence().tasks(check, cases, machine)]
+        return [self._record(task) for task in EquivalenceJob().planned_trials(check, cases, machine)]
 
     def _record(self, task: PlannedTrial) -> Record:
         import torch
 
         from distbench.jobs.equivalence.ranks import run
-        from distbench.strategies.base import Setting
+        from distbench.strategies.base import RankContext
         from distbench.workloads import weights
 
-        case, workload = task.case, registry.make("workloads", task.case.workload)
+        case, workload = task.case, registry.create_plugin("workloads", task.case.workload)
         model = "-".join(map(str, case.workload.options.values())).replace("/", "-")
         file = self._folder / f"{model}-{case.seed}-{case.precision.compute}.safetensors"
         if not file.exists():
             exact = case.initial_weights == "exact"
-            weights.save(workload, case.seed, file, case.precision.compute, exact=exact)
-        trial = TrialFile("emulated", case, Measure(), Limits(), [], str(file), task.job)
+            weights.save_initial(workload, case.seed, file, case.precision.compute, exact=exact)
+        trial = TrialInstructions("emulated", case, MeasureConfig(), TimeLimits(), [], str(file), task.job)
         torch.manual_seed(case.seed)
-        setting = Setting(case, workload, file, torch.device("cpu"), 0, 1, self._folder)
-        left = run(trial, setting, Phases(Progress(self._folder / "progress")))
+        setting = RankContext(case, workload, file, torch.device("cpu"), 0, 1, self._folder)
+        left = run(trial, setting, PhaseTimer(ProgressWriter(self._folder / "progress")))
         made = dataclasses.replace(measured(case), job=task.job, values={}, samples={})
         return dataclasses.replace(made, tables=left.tables, effective=left.effective)
 
@@ -116,7 +125,7 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
     # each training collects garbage, and what is imported by now is none
     gc.freeze()
     placed = {"WORLD_SIZE": "1", "GROUP_RANK": "0", "LOCAL_RANK": "0"}
-    variables = {**placed, registry.PLUGIN_PATH: str(HERE / "plugins")}
+    variables = {**placed, registry.PLUGIN_PATH_VARIABLE: str(HERE / "plugins")}
     before: dict[str, Any] = {name: os.environ.get(name) for name in variables}
     threads = torch.get_num_threads()
     os.environ.update(variables)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from records import case, job_of, measured, with_options
 
-from distbench.ipc.trial_files import SKETCH
+from distbench.ipc.trial_files import SKETCH_COLUMNS
 from distbench.record import Record
 
 TENSORS = ("embedding", "layer", "head")
@@ -36,7 +36,7 @@ def none(step: int, kind: str, tensor: str) -> float:
 def training(name: str, random: np.random.Generator, noise: Noise) -> tuple[list[Any], list[Any]]:
     """Return the rows of one training: a decaying loss and moving parameters, with *noise* drawn on them."""
     truth = np.random.default_rng(0)
-    directions = {tensor: truth.normal(size=(2, len(SKETCH))) for tensor in TENSORS}
+    directions = {tensor: truth.normal(size=(2, len(SKETCH_COLUMNS))) for tensor in TENSORS}
 
     def drawn(step: int, kind: str, tensor: str, exact: np.ndarray, of: np.ndarray) -> np.ndarray:
         size = noise(step, kind, tensor)
@@ -52,7 +52,7 @@ def training(name: str, random: np.random.Generator, noise: Noise) -> tuple[list
         sketch = drawn(step, kind, tensor, exact, exact if relative_to is None else relative_to)
         place = {"training": name, "step": step, "of": of, "tensor": tensor}
         told = {"norm": float(np.linalg.norm(exact)), "digest": sketch.tobytes().hex()[:16]}
-        return {**place, **told, **dict(zip(SKETCH, sketch.tolist(), strict=True))}
+        return {**place, **told, **dict(zip(SKETCH_COLUMNS, sketch.tolist(), strict=True))}
 
     curve, tensors = [], []
     for step in range(-1, STEPS):
@@ -67,7 +67,7 @@ def training(name: str, random: np.random.Generator, noise: Noise) -> tuple[list
                 tensors.append(row(step, "parameter", tensor, start))
             else:
                 tensors.append(row(step, "update", tensor, moved, relative_to=start + moved))
-        tensors.append(row(step, "buffer", BUFFER, np.ones(len(SKETCH))))
+        tensors.append(row(step, "buffer", BUFFER, np.ones(len(SKETCH_COLUMNS))))
     return curve, tensors
 
 

@@ -17,7 +17,7 @@ from bench import Bench
 from chores import soon
 from conftest import MODELS, PLUGINS, QUICK, Finished
 
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.trial_files import progress_file, read_progress
 from distbench.system.machine import RUN_ID_VARIABLE
 
@@ -129,7 +129,7 @@ class Faulty:
     def _command(self, *words: str) -> None:
         path = os.pathsep.join([str(MODELS), os.environ.get("PYTHONPATH", "")])
         command = ["env", f"--chdir={MODELS}", sys.executable, "-m", "distbench", *words]
-        variables = {"PYTHONPATH": path, PLUGIN_PATH: PLUGINS, **self.variables}
+        variables = {"PYTHONPATH": path, PLUGIN_PATH_VARIABLE: PLUGINS, **self.variables}
         self.processes.append(self.bench.start(self.bench.nodes[0], *command, **variables))
 
 

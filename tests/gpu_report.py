@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from distbench.system.files import write_whole
+from distbench.system.files import write_atomic
 from distbench.system.machine import machine_facts
 
 REHEARSAL = bool(os.environ.get("DISTBENCH_REHEARSAL"))
@@ -72,8 +72,8 @@ class Report:
         """Write both files; what was there is replaced as a whole."""
         self._folder.mkdir(parents=True, exist_ok=True)
         checks = [asdict(check) for check in self.checks.values()]
-        write_whole(self._folder / "report.json", json.dumps({**self.facts, "checks": checks}, indent=1))
-        write_whole(self._folder / "summary.md", "\n".join(self._lines()) + "\n")
+        write_atomic(self._folder / "report.json", json.dumps({**self.facts, "checks": checks}, indent=1))
+        write_atomic(self._folder / "summary.md", "\n".join(self._lines()) + "\n")
 
     def _lines(self) -> Iterator[str]:
         yield "# Checks on a GPU\n"

@@ -14,7 +14,7 @@ from typing import Any
 from conftest import PLUGINS
 from pretended import held_by
 
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record.run_folder import Run
 
 
@@ -66,7 +66,7 @@ def _started(*words: str, **process: Any) -> subprocess.Popen[str]:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-m", "distbench", *words],
-        env={**buffered, PLUGIN_PATH: PLUGINS},
+        env={**buffered, PLUGIN_PATH_VARIABLE: PLUGINS},
         **(usual | {"preexec_fn": hear_hangups} | process),
     )
 

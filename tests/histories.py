@@ -10,8 +10,8 @@ from typing import Any
 
 from records import case, info, measured
 
-from distbench.analysis.history import Occasion
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.history import HistoryRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
 from distbench.record import Record
 from distbench.record.run_folder import Run, RunInfo
@@ -26,13 +26,13 @@ def run_info(day: int, *cases: Case, **changes: Any) -> RunInfo:
     return replace(info(*cases), run_id=f"day{day:03}", created=f"{made}T03:00:00Z", **changes)
 
 
-def occasion(day: int, *records: Record, **changes: Any) -> Occasion:
+def occasion(day: int, *records: Record, **changes: Any) -> HistoryRun:
     """Return the run of that *day* with *records*."""
     made = run_info(day, *{record.case_id: record.case for record in records}.values(), **changes)
-    return Occasion.of(AnalysedRun(made, records))
+    return HistoryRun.of(RunAnalysis(made, records))
 
 
-def days(values: Sequence[float], of: Case = DDP, **environment: Any) -> list[Occasion]:
+def days(values: Sequence[float], of: Case = DDP, **environment: Any) -> list[HistoryRun]:
     """Return a run a day of one case with one trial, its throughput given."""
     made = [replace(measured(of, value), environment=environment) for value in values]
     return [occasion(day, record) for day, record in enumerate(made)]
@@ -41,7 +41,7 @@ def days(values: Sequence[float], of: Case = DDP, **environment: Any) -> list[Oc
 def stored(folder: Path, day: int, *records: Record) -> Run:
     """Write the run of that *day* into *folder*."""
     cases = list({record.case_id: record.case for record in records}.values())
-    run = Run.made_at(folder, run_info(day, *cases), "")
+    run = Run.create_at(folder, run_info(day, *cases), "")
     for record in records:
         run.write_record(record)
     return run

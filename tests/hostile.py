@@ -29,7 +29,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from distbench.cli import main
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import parquet
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
@@ -375,7 +375,7 @@ def attacks(count: int, place: Path, seed: int, commands: Sequence[Command] = AL
 
 
 if __name__ == "__main__":
-    os.environ.pop(PLUGIN_PATH, None)
+    os.environ.pop(PLUGIN_PATH_VARIABLE, None)
     number, many = map(int, sys.argv[1:])
     from hostile_gates import gate_attacks
 

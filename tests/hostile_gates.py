@@ -12,9 +12,9 @@ from hostile import Survived, changed, repeated
 from hypothesis import strategies as st
 from pretended import COMMON
 
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.gate import calibration
-from distbench.gate.calibration import Calibrated
+from distbench.gate.calibration import CaseCalibration
 from distbench.record.run_folder import write_json
 
 SUITE = f"{COMMON}launcher: pretend\nstrategies: [pretended]\n"
@@ -27,7 +27,7 @@ def gate_attacks(count: int, place: Path, seed: int) -> Survived:
     (place / "victim").write_text("precious")
     suite, out = place / "suite.yaml", place / "out"
     suite.write_text(SUITE)
-    variables = {"DISTBENCH_CACHE": str(place / "cache"), PLUGIN_PATH: PLUGINS}
+    variables = {"DISTBENCH_CACHE": str(place / "cache"), PLUGIN_PATH_VARIABLE: PLUGINS}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -35,8 +35,8 @@ def gate_attacks(count: int, place: Path, seed: int) -> Survived:
         gate = Path(json.loads(done.stdout)["folder"])
         case_id = next(gate.glob("candidate/trials/*")).name.rpartition("-")[2]
         write_json(gate / "failures.json", [{**FAILED, "case_id": case_id}])
-        spread = Calibrated("pretended", {"tokens_per_s": 0.01}, 3, 0.1, 2, "2026-01-01T00:00:00Z")
-        cache = calibration.save({case_id: spread})
+        spread = CaseCalibration("pretended", {"tokens_per_s": 0.01}, 3, 0.1, 2, "2026-01-01T00:00:00Z")
+        cache = calibration.save_calibrations({case_id: spread})
         whole = shutil.copytree(gate, place / "whole"), cache.read_text()
         before, survived = _files(place, gate), Survived()
 

@@ -6,23 +6,25 @@ import dataclasses
 import os
 from pathlib import Path
 
-from distbench.launchers.base import Handle, Launch, Site
+from distbench.launchers.base import LaunchSession, LaunchSpec, RunningLaunch
 from distbench.launchers.local import Local
 from distbench.record.run_folder import new_run_id
 
 _AT_FIRST = dict(os.environ)
 # pytest names the test in it; torch._inductor sets a folder of its own as it is imported here
 _NOT_OF_A_TEST = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
-_open: list[Site] = []
+_open: list[LaunchSession] = []
 
 
-class KeptSite(Site):
+class KeptSite(LaunchSession):
     """Starts the trials of a run from warm parents that outlive it."""
 
-    def launch(self, launch: Launch) -> Handle:
-        place = dataclasses.replace(launch.place, folder=launch.place.folder or str(Path.cwd()))
+    def launch(self, launch: LaunchSpec) -> RunningLaunch:
+        place = dataclasses.replace(
+            launch.target, working_directory=launch.target.working_directory or str(Path.cwd())
+        )
         changed = {**_changed(), **launch.environment}
-        return _site().launch(dataclasses.replace(launch, environment=changed, place=place))
+        return _site().launch(dataclasses.replace(launch, environment=changed, target=place))
 
     def close(self) -> None:
         """Keep them for the next run."""
@@ -34,9 +36,9 @@ def close() -> None:
         _open.pop().close()
 
 
-def _site() -> Site:
+def _site() -> LaunchSession:
     if not _open:
-        _open.append(Local().open(new_run_id()))
+        _open.append(Local().open_session(new_run_id()))
     return _open[0]
 
 

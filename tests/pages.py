@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
 from records import case, failed, info, measured
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 from distbench.report import page
 
@@ -76,7 +76,7 @@ def see(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def call(*records: Record, width: int = 1280, name: str = "tiny", **options: Any) -> Seen:
         cases = list({record.case_id: record.case for record in records}.values())
-        analysed = AnalysedRun(info(*cases, name=name), records)
+        analysed = RunAnalysis(info(*cases, name=name), records)
         file = page.write(tmp_path_factory.mktemp("run"), analysed)
         opened.append(Seen(browser, file, viewport={"width": width, "height": 900}, **options))
         return opened[-1]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.job import JobSpec
-from distbench.plan import Planned
+from distbench.plan import PlannedCase
 from distbench.record import Failure, Record, Status
 from distbench.record.run_folder import RunInfo
 
@@ -26,14 +26,14 @@ def case(label: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
     fields: dict[str, Any] = {
         "name": f"{label}/ws{world_size}/mb4/fp32",
         "label": label,
-        "strategy": Choice(label),
-        "workload": Choice("transformer"),
-        "data": Choice("text"),
+        "strategy": PluginChoice(label),
+        "workload": PluginChoice("transformer"),
+        "data": PluginChoice("text"),
         "world_size": world_size,
         "device": "cpu",
         "batch": Batch(8, max(1, 8 // world_size), 1),
-        "optimizer": Optimizer(),
-        "precision": Precision(),
+        "optimizer": OptimizerConfig(),
+        "precision": PrecisionConfig(),
         "activation_checkpointing": "none",
         "threads": 1,
         "seed": 1,
@@ -103,5 +103,5 @@ def info(*cases: Case, name: str = "tiny") -> RunInfo:
         command=["distbench", "run", "tiny.yaml"],
         suite={"name": name},
         machine={},
-        cases=[Planned(each) for each in cases],
+        cases=[PlannedCase(each) for each in cases],
     )

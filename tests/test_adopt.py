@@ -21,10 +21,10 @@ from evidence import differing, reference
 from records import case, failed, info, measured, unsupported
 from ruamel.yaml import YAML
 
-from distbench.adopt import FORMATS, Adopted, Measured, adopt, formats_for
-from distbench.adopt._titan_mesh import scaled
-from distbench.analysis.losses import losses_of
-from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.adopt import FORMATS, ExportedCase, ExportedFiles, export_case, supported_formats
+from distbench.adopt._titan_mesh import scale_to_torchtitan
+from distbench.analysis.losses import mean_losses
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.record import Record
 from distbench.record.run_folder import Run
@@ -35,7 +35,7 @@ Command = Callable[..., tuple[int, str, str]]
 LIVE = {"reduce_bucket_size": 1234, "allgather_bucket_size": 2345, "prefetch_bucket_size": 3456}
 LIVE |= {"max_live_parameters": 4567}
 SHARDED = {"engine": "FSDPDecoder", "unit_classes": ["FSDPBlock", "FSDPDecoder"]}
-BF16 = Precision("bf16", "fp32", "fp32", "fp32")
+BF16 = PrecisionConfig("bf16", "fp32", "fp32", "fp32")
 FLOAT8 = dataclasses.replace(BF16, float8="rowwise")
 HOSTILE = 'evil\n"""; import evil  # \u202e\x1b[31m</script>' + "x" * 10_000
 
@@ -44,10 +44,10 @@ def of(strategy: str, world_size: int = 2, device: str = "cuda", **changes: Any)
     """Return a case of which no hyper-parameter is anybody's default."""
     options = changes.pop("options", {})
     given: dict[str, Any] = {
-        "strategy": Choice(strategy, options),
+        "strategy": PluginChoice(strategy, options),
         "device": device,
         "batch": Batch(12 * world_size, 4, 3),
-        "optimizer": Optimizer("adamw", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach"),
+        "optimizer": OptimizerConfig("adamw", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach"),
         "activation_checkpointing": "full",
         "seed": 98765,
         **changes,
@@ -56,7 +56,7 @@ def of(strategy: str, world_size: int = 2, device: str = "cuda", **changes: Any)
 
 
 def everything(adopted: Any) -> str:
-    return "\n".join((*adopted.files.values(), adopted.launch, *adopted.notes, *adopted.differs))
+    return "\n".join((*adopted.files.values(), adopted.launch, *adopted.notes, *adopted.differences))
 
 
 def stored(folder: Path, *records: Record) -> str:
@@ -66,16 +66,16 @@ def stored(folder: Path, *records: Record) -> str:
     return str(run.folder)
 
 
-ADAM = Optimizer("adam", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach")
+ADAM = OptimizerConfig("adam", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach")
 ADAFACTOR = dataclasses.replace(ADAM, name="adafactor")
-MUON = Optimizer("muon", 0.00321, (0.71, 0.83), 3e-7, 0.87, 0.0453, 0.67, "loop")
+MUON = OptimizerConfig("muon", 0.00321, (0.71, 0.83), 3e-7, 0.87, 0.0453, 0.67, "loop")
 HYBRID = {"sharding": "hybrid"}
 INSIDE, PAIRS = {"dp_shard": 2, "tp": 2}, {"mesh": {"cp": 2}}
 ALL = {
     "single": of("single", 1),
     "ddp": of("ddp", options={"bucket_cap_mb": 7.0, "gradient_as_bucket_view": True}),
     "ddp-bf16": of("ddp", precision=BF16),
-    "ddp-fp16": of("ddp", precision=Precision("fp16", "fp16", "fp32", "fp32", 4096.0)),
+    "ddp-fp16": of("ddp", precision=PrecisionConfig("fp16", "fp16", "fp32", "fp32", 4096.0)),
     "ddp-compiled": of("ddp", activation_checkpointing="selective", compile="default"),
     "fsdp-compiled": of("fsdp", activation_checkpointing="selective", compile="max-autotune"),
     "ddp-float8": of("ddp", precision=FLOAT8),
@@ -83,19 +83,19 @@ ALL = {
     "zero2-float8": of("zero", options={"stage": 2}, precision=FLOAT8),
     "dp": of("dp"),
     "fsdp": of("fsdp", precision=BF16),
-    "fsdp-fp16": of("fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 4096.0)),
+    "fsdp-fp16": of("fsdp", precision=PrecisionConfig("fp16", "fp32", "fp32", "fp32", 4096.0)),
     "fsdp-late": of("fsdp", options={"reduce_each_micro_batch": False, "reshard_root": True}),
     "fsdp-hybrid": of("fsdp", 4, options={"sharding": "hybrid", "cpu_offload": True}),
     "fsdp1": of("fsdp", options={"version": 1, "sharding": "grad_op"}),
     "fsdp1-fp16": of(
-        "fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 64.0), options={"version": 1}
+        "fsdp", precision=PrecisionConfig("fp16", "fp32", "fp32", "fp32", 64.0), options={"version": 1}
     ),
     "fsdp1-hybrid": of(
         "fsdp", 4, options={"version": 1, "sharding": "hybrid", "reduce_each_micro_batch": False}
     ),
     "zero0-bf16": of("zero", options={"stage": 0}, precision=BF16),
     "zero0-fp16": of(
-        "zero", options={"stage": 0}, precision=Precision("fp16", "fp32", "fp32", "fp32", 2048.0)
+        "zero", options={"stage": 0}, precision=PrecisionConfig("fp16", "fp32", "fp32", "fp32", 2048.0)
     ),
     "zero2": of("zero", options={"stage": 2, "offload_optimizer": "cpu", "optimizer_kernel": "deepspeed"}),
     "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
@@ -117,9 +117,13 @@ ALL = {
     "muon": of("ddp", optimizer=MUON),
     "fsdp-muon": of("fsdp", precision=BF16, optimizer=MUON),
     "adamw8bit": of("ddp", optimizer=dataclasses.replace(ADAM, name="adamw8bit", kernel="loop")),
-    "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
+    "sgd": of(
+        "ddp", optimizer=OptimizerConfig("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")
+    ),
 }
-SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
+SAID = [
+    (name, format_) for name, each in ALL.items() for format_ in supported_formats(ExportedCase.of(each, {}))
+]
 
 
 def test_every_case_can_be_said_in_some_format_and_every_format_can_say_some_case() -> None:
@@ -130,7 +134,7 @@ def test_every_case_can_be_said_in_some_format_and_every_format_can_say_some_cas
 @pytest.mark.parametrize(("name", "format_"), SAID)
 def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: str, format_: str) -> None:
     one = ALL[name]
-    text = everything(adopt(format_, one, LIVE | SHARDED))
+    text = everything(export_case(format_, one, LIVE | SHARDED))
     wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
     momentum, betas, own = ["momentum", "0.87"], ["0.71", "0.83"], ["3e-07", "0.67"]
     others = {
@@ -154,7 +158,7 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
 
 @pytest.mark.parametrize(("name", "format_"), SAID)
 def test_what_is_written_parses(name: str, format_: str) -> None:
-    for file, text in adopt(format_, ALL[name], LIVE | SHARDED).files.items():
+    for file, text in export_case(format_, ALL[name], LIVE | SHARDED).files.items():
         match Path(file).suffix:
             case ".py":
                 tree = ast.parse(text)
@@ -178,26 +182,26 @@ def test_a_case_that_a_format_cannot_say_is_refused_with_those_that_can(format_:
         if (name, format_) in SAID:
             continue
         with pytest.raises(UsageError, match=f"^--as {format_}: .+; .*--as ") as refused:
-            adopt(format_, each, {})
+            export_case(format_, each, {})
         assert refused.value.exit_code == 2
         offered = str(refused.value).rpartition("--as ")[2].split(" or ")
         assert offered == [known for case_, known in SAID if case_ == name]
 
 
-def mesh_of(adopted: Adopted) -> dict[str, Any]:
+def mesh_of(adopted: ExportedFiles) -> dict[str, Any]:
     """Return what torchtitan's file says of the mesh beyond what it says of every one."""
     found: dict[str, Any] = tomllib.loads(adopted.files["torchtitan.toml"])
     return {key: value for key, value in found["parallelism"].items() if str(value) not in ("1", "default")}
 
 
 def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
-    assert mesh_of(adopt("torchtitan-toml", ALL["cp"], {})) == {
+    assert mesh_of(export_case("torchtitan-toml", ALL["cp"], {})) == {
         "data_parallel_shard_degree": 2,
         "context_parallel_degree": 2,
         "context_parallel_load_balancer": "headtail",
         "context_parallel_rotate_method": "allgather",
     }
-    assert mesh_of(adopt("torchtitan-toml", ALL["pp-fsdp-tp"], {})) == {
+    assert mesh_of(export_case("torchtitan-toml", ALL["pp-fsdp-tp"], {})) == {
         "data_parallel_shard_degree": 2,
         "tensor_parallel_degree": 2,
         "pipeline_parallel_degree": 2,
@@ -210,33 +214,35 @@ def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
 
 
 def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_them() -> None:
-    adopted = adopt("torchtitan-toml", ALL["pp"], {"layers_of_stages": [3, 1]})
+    adopted = export_case("torchtitan-toml", ALL["pp"], {"layers_of_stages": [3, 1]})
     assert mesh_of(adopted)["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0", "layers.1", "layers.2"],
         ["layers.3", "norm", "output"],
     ]
-    assert [each for each in adopted.differs if "replace them with yours" in each]
-    script = adopt("torch", ALL["pp"], {"layers_of_stages": [3, 1]}).files["adopted_torch.py"]
+    assert [each for each in adopted.differences if "replace them with yours" in each]
+    script = export_case("torch", ALL["pp"], {"layers_of_stages": [3, 1]}).files["adopted_torch.py"]
     assert "STAGES = [range(0, 3), range(3, 4)]" in script
 
 
 def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -> None:
     one, tokens = ALL["pp"], 12 * 128
-    found = tomllib.loads((adopted := adopt("torchtitan-toml", one, {})).files["torchtitan.toml"])
+    found = tomllib.loads((adopted := export_case("torchtitan-toml", one, {})).files["torchtitan.toml"])
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
     assert found["training"]["max_norm"] == pytest.approx(0.67 * tokens, rel=1e-12)
-    assert [each for each in adopted.differs if "max_norm and eps are the case's times 1,536, its" in each]
+    assert [
+        each for each in adopted.differences if "max_norm and eps are the case's times 1,536, its" in each
+    ]
     adam = dataclasses.replace(one, optimizer=ADAM)
-    coupled = tomllib.loads((adopted := adopt("torchtitan-toml", adam, {})).files["torchtitan.toml"])
+    coupled = tomllib.loads((adopted := export_case("torchtitan-toml", adam, {})).files["torchtitan.toml"])
     assert found["optimizer"]["weight_decay"] == 0.0453
     assert coupled["optimizer"]["weight_decay"] == pytest.approx(0.0453 * tokens, rel=1e-12)
-    assert [each for each in adopted.differs if "max_norm, eps and weight_decay are the case's" in each]
+    assert [each for each in adopted.differences if "max_norm, eps and weight_decay are the case's" in each]
 
 
 def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_once() -> None:
     def settings(one: Case) -> tuple[float, float, float, list[str]]:
-        found = tomllib.loads((adopted := adopt("torchtitan-toml", one, {})).files["torchtitan.toml"])
-        told = [each for each in adopted.differs if "ranks once more" in each]
+        found = tomllib.loads((adopted := export_case("torchtitan-toml", one, {})).files["torchtitan.toml"])
+        told = [each for each in adopted.differences if "ranks once more" in each]
         return (
             found["optimizer"]["eps"],
             found["training"]["max_norm"],
@@ -255,10 +261,10 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
     assert settings(of("ddp", optimizer=unclipped))[1] == float("inf")
     # torchtitan turns off the division of FSDP, and nothing divides for one rank
     for whole in (ALL["fsdp"], ALL["fsdp-compiled"], of("fsdp", 4, options=HYBRID), of("ddp", 1), ALL["cp"]):
-        if "torchtitan-toml" in formats_for(Measured.of(whole, {})):
+        if "torchtitan-toml" in supported_formats(ExportedCase.of(whole, {})):
             assert settings(whole) == (3e-7, 0.67, 0.0453, [])
-    copies = Measured.of(of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}), {})
-    assert scaled(copies, 0.67) == pytest.approx(0.67 * 24 * 128 / 2, rel=1e-12)
+    copies = ExportedCase.of(of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}), {})
+    assert scale_to_torchtitan(copies, 0.67) == pytest.approx(0.67 * 24 * 128 / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -276,25 +282,25 @@ def test_what_torchtitan_would_do_otherwise_is_refused(
     strategy: str, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
-        adopt("torchtitan-toml", of(strategy, 4, batch=Batch(24, 4, 3), **changes), {})
+        export_case("torchtitan-toml", of(strategy, 4, batch=Batch(24, 4, 3), **changes), {})
 
 
 @pytest.mark.parametrize("format_", ["accelerate", "transformers"])
 def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: str) -> None:
     with pytest.raises(UsageError, match=r"on CPUs .* DDP; .*--as torch$"):
-        adopt(format_, of("fsdp", device="cpu"), {})
+        export_case(format_, of("fsdp", device="cpu"), {})
 
 
 def test_a_loss_that_is_a_sum_and_a_count_is_in_no_format() -> None:
     mean = {"loss_mean": "over the count of the global batch"}
-    assert formats_for(Measured.of(ALL["ddp"], {}))
-    assert formats_for(Measured.of(ALL["ddp"], mean)) == []
+    assert supported_formats(ExportedCase.of(ALL["ddp"], {}))
+    assert supported_formats(ExportedCase.of(ALL["ddp"], mean)) == []
 
 
 def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> None:
-    scaled = Precision("fp16", "fp32", "fp32", "fp32", 64.0)
+    scaled = PrecisionConfig("fp16", "fp32", "fp32", "fp32", 64.0)
     one = of("pp", 2, "cpu", batch=Batch(12, 4, 3), precision=scaled)
-    assert formats_for(Measured.of(one, {})) == []
+    assert supported_formats(ExportedCase.of(one, {})) == []
     reasons = {
         "torch": "the script's pipeline does not support a loss scale",
         "torchtitan": "torchtitan trains only on accelerators; the case was measured on CPUs",
@@ -303,7 +309,7 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
     others = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
     for format_ in FORMATS:
         with pytest.raises(UsageError) as refused:
-            adopt(format_, one, {})
+            export_case(format_, one, {})
         first, *rest = re.split("; neither can ", str(refused.value))
         assert first == f"--as {format_}: {reasons.get(format_, others)}"
         told = " ".join(rest)
@@ -316,39 +322,43 @@ def test_what_no_format_can_say_is_said_once() -> None:
     updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
         with pytest.raises(UsageError, match=r"^--as [\w-]+: no format can .*\(optimizer_in_backward\)$"):
-            adopt(format_, updated, {})
+            export_case(format_, updated, {})
 
 
 def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
     with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; leave it"):
-        adopt("torch", ALL["zero1-tp"], LIVE, with_script=True)
-    assert "train.py" in adopt("torch", ALL["zero2"], LIVE, with_script=True).files
+        export_case("torch", ALL["zero1-tp"], LIVE, with_script=True)
+    assert "train.py" in export_case("torch", ALL["zero2"], LIVE, with_script=True).files
 
 
 def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
-    titan, script = (adopt(each, ALL["pp"], {}) for each in ("torchtitan-toml", "torch"))
+    titan, script = (export_case(each, ALL["pp"], {}) for each in ("torchtitan-toml", "torch"))
     assert "accumulation steps x 1 data-parallel rank\n" in everything(titan)
-    assert "accumulation steps x 2 data-parallel ranks\n" in everything(adopt("torch", ALL["ddp"], {}))
+    assert "accumulation steps x 2 data-parallel ranks\n" in everything(export_case("torch", ALL["ddp"], {}))
     told = ["train.py is your script" in everything(each) for each in (titan, script)]
     assert told == [False, True]
     assert "Weight decay applies to every parameter" in everything(titan)
 
 
 def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
-    found = json.loads(adopt("deepspeed", of("zero", options={"stage": 3}), LIVE).files["ds_config.json"])
+    found = json.loads(
+        export_case("deepspeed", of("zero", options={"stage": 3}), LIVE).files["ds_config.json"]
+    )
     zero = found["zero_optimization"]
     assert (zero["reduce_bucket_size"], zero["allgather_bucket_size"]) == (1234, 2345)
     assert (zero["stage3_prefetch_bucket_size"], zero["stage3_max_live_parameters"]) == (3456, 4567)
-    untold = adopt("deepspeed", of("zero", options={"stage": 3, "max_live_parameters": 5}), {})
+    untold = export_case("deepspeed", of("zero", options={"stage": 3, "max_live_parameters": 5}), {})
     zero = json.loads(untold.files["ds_config.json"])["zero_optimization"]
     assert zero["stage3_max_live_parameters"] == 5
     assert "reduce_bucket_size" not in zero
-    assert [each for each in untold.differs if "reduce_bucket_size" in each]
+    assert [each for each in untold.differences if "reduce_bucket_size" in each]
 
 
 def test_what_deepspeed_does_not_scale_in_stage_0_the_script_has_to() -> None:
     scaled = [
-        n for n, as_ in SAID if as_ == "deepspeed" and "loss * 2048" in everything(adopt(as_, ALL[n], LIVE))
+        n
+        for n, as_ in SAID
+        if as_ == "deepspeed" and "loss * 2048" in everything(export_case(as_, ALL[n], LIVE))
     ]
     assert scaled == ["zero0-fp16"]
 
@@ -359,26 +369,26 @@ def zero_section(adopted: Any) -> dict[str, Any]:
 
 def test_sizes_that_fit_the_measured_model_are_told_first_and_set_for_another() -> None:
     stage3 = of("zero", options={"stage": 3, "prefetch_bucket_size": 77})
-    here = adopt("deepspeed", stage3, {**LIVE, "parameters": 1_000_000})
+    here = export_case("deepspeed", stage3, {**LIVE, "parameters": 1_000_000})
     assert here.notes[0].startswith("reduce_bucket_size = 1,234, allgather_bucket_size = 2,345, ")
     assert "the model of 1,000,000 parameters" in here.notes[0]
     assert "prefetch" not in here.notes[0]
-    large = adopt("deepspeed", stage3, LIVE, parameters=7e9)
+    large = export_case("deepspeed", stage3, LIVE, parameters=7e9)
     assert "not measured, but DeepSpeed's defaults" in large.notes[0]
     assert zero_section(large)["stage3_max_live_parameters"] == 1_000_000_000
     # the suite's own stays
     assert zero_section(large)["stage3_prefetch_bucket_size"] == 77
-    small = zero_section(adopt("deepspeed", stage3, LIVE, parameters=2e6))
+    small = zero_section(export_case("deepspeed", stage3, LIVE, parameters=2e6))
     assert (small["reduce_bucket_size"], small["stage3_param_persistence_threshold"]) == (2_000_000, 100_000)
     # what depends on no model says nothing
-    assert "for-parameters" not in everything(adopt("torch", ALL["ddp"], {}))
+    assert "for-parameters" not in everything(export_case("torch", ALL["ddp"], {}))
 
 
 @pytest.mark.train
 def test_for_a_large_model_the_sizes_are_those_of_deepspeed() -> None:
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    written = zero_section(adopt("deepspeed", of("zero", options={"stage": 3}), LIVE, parameters=1e12))
+    written = zero_section(export_case("deepspeed", of("zero", options={"stage": 3}), LIVE, parameters=1e12))
     fields = DeepSpeedZeroConfig.model_fields
     theirs = {field.alias or name: field.default for name, field in fields.items()}
     sizes = [key for key in written if key.endswith(("_size", "_threshold", "_distance", "live_parameters"))]
@@ -399,7 +409,7 @@ def test_several_files_never_share_one_output(command: Command, tmp_path: Path) 
 
 def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
     def told(format_: str, name: str) -> str:
-        return " ".join(adopt(format_, ALL[name], LIVE).differs)
+        return " ".join(export_case(format_, ALL[name], LIVE).differences)
 
     assert "torch.autocast" in told("accelerate", "ddp-bf16")
     assert "torch.autocast" in told("transformers", "ddp-bf16")
@@ -412,15 +422,15 @@ def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
 
 def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for() -> None:
     def wraps(each: Case, live: dict[str, Any]) -> Any:
-        found = YAML(typ="safe").load(adopt("accelerate", each, live).files["accelerate.yaml"])
+        found = YAML(typ="safe").load(export_case("accelerate", each, live).files["accelerate.yaml"])
         return found["fsdp_config"].get("fsdp_transformer_layer_cls_to_wrap")
 
     assert wraps(ALL["fsdp"], SHARDED) == "Block"
     assert wraps(ALL["fsdp"], {"engine": "FSDPD", "unit_classes": ["FSDPCheckpointWrapper", "FSDPD"]}) is None
     assert wraps(ALL["fsdp1"], {"engine": "FullyShardedDataParallel", "unit_classes": ["A", "B"]}) is None
-    named = of("fsdp", workload=Choice("user", {"layer_classes": ["Mine", 'Ot"her', "𐌰"]}))
+    named = of("fsdp", workload=PluginChoice("user", {"layer_classes": ["Mine", 'Ot"her', "𐌰"]}))
     assert wraps(named, SHARDED) == 'Mine,Ot"her,𐌰'
-    unknown = adopt("accelerate", ALL["fsdp1"], {})
+    unknown = export_case("accelerate", ALL["fsdp1"], {})
     assert [note for note in unknown.notes if "fsdp_transformer_layer_cls_to_wrap" in note]
 
 
@@ -429,8 +439,8 @@ def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path)
     strategy = {"deepspeed": "zero"}.get(format_, "fsdp")
     options = {"offload_parameters": "nvme", "nvme_path": HOSTILE} if strategy == "zero" else {}
     each = of(strategy, name=HOSTILE, options=options)
-    each = dataclasses.replace(each, workload=Choice("user", {"layer_classes": [HOSTILE]}))
-    for file, text in adopt(format_, each, {}).files.items():
+    each = dataclasses.replace(each, workload=PluginChoice("user", {"layer_classes": [HOSTILE]}))
+    for file, text in export_case(format_, each, {}).files.items():
         if file.endswith(".py"):
             assert "evil" not in ast.dump(ast.parse(text))
             assert "import evil" not in "\n".join(
@@ -440,7 +450,7 @@ def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path)
             names = YAML(typ="safe").load(text)["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
             assert names == HOSTILE
     if strategy == "zero":
-        found = json.loads(adopt(format_, each, LIVE).files["ds_config.json"])
+        found = json.loads(export_case(format_, each, LIVE).files["ds_config.json"])
         assert found["zero_optimization"]["offload_param"]["nvme_path"] == HOSTILE
     one_file = format_ in ("deepspeed", "torch", "torchtitan", "torchtitan-toml")
     words = ["adopt", stored(tmp_path, measured(each)), each.id, "--as", format_]
@@ -531,7 +541,7 @@ def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
 def test_another_training_than_its_reference_is_adopted_only_by_force(
     command: Command, tmp_path: Path
 ) -> None:
-    bad = case("zero2", strategy=Choice("zero", {"stage": 2}))
+    bad = case("zero2", strategy=PluginChoice("zero", {"stage": 2}))
     run = stored(tmp_path, measured(case("single", 1)), measured(bad), reference(), differing(bad))
     code, _, errors = command("adopt", run, "zero2", "--as", "deepspeed")
     assert (code, "zero2/ws2/mb4/fp32: not equivalent to its reference" in errors) == (2, True)
@@ -566,7 +576,7 @@ def test_deepspeed_loads_what_is_written_for_it(name: str, monkeypatch: pytest.M
 
     one = ALL[name]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    data = json.loads(adopt("deepspeed", one, LIVE).files["ds_config.json"])
+    data = json.loads(export_case("deepspeed", one, LIVE).files["ds_config.json"])
     if "tensor_parallel" not in data:
         data["train_batch_size"] //= 2
     found = DeepSpeedConfig(data)
@@ -582,7 +592,7 @@ def test_accelerate_loads_what_is_written_for_it(name: str, tmp_path: Path) -> N
     from accelerate.commands.config.config_args import load_config_from_file
 
     file = tmp_path / "accelerate.yaml"
-    file.write_text(adopt("accelerate", ALL[name], LIVE | SHARDED).files[file.name])
+    file.write_text(export_case("accelerate", ALL[name], LIVE | SHARDED).files[file.name])
     found = load_config_from_file(str(file))
     assert found.num_processes == ALL[name].world_size
     types = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero": "DEEPSPEED"}
@@ -608,7 +618,7 @@ def test_transformers_loads_what_is_written_for_it(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("fsdp-late", "fsdp1", "zero3")]
     for folder in folders:
         folder.mkdir()
-        for file, text in adopt("transformers", ALL[folder.name], LIVE | SHARDED).files.items():
+        for file, text in export_case("transformers", ALL[folder.name], LIVE | SHARDED).files.items():
             (folder / file).write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", PARSES, *folders],
@@ -665,7 +675,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 def test_training_from_what_is_written_gives_the_losses_of_the_case(
     label: str, format_: str, trials: dict[str, Record], tmp_path: Path
 ) -> None:
-    assert trained(trials[label], format_, tmp_path) == pytest.approx(losses_of(trials[label]), rel=1e-6)
+    assert trained(trials[label], format_, tmp_path) == pytest.approx(mean_losses(trials[label]), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -700,7 +710,7 @@ def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
     tmp_path: Path,
 ) -> None:
     record = constant[label, precision]
-    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=deviation)
+    assert trained(record, format_, tmp_path) == pytest.approx(mean_losses(record), rel=deviation)
 
 
 @pytest.fixture(scope="module")
@@ -741,7 +751,7 @@ def test_training_with_cut_layers_gives_the_losses_of_the_case(
     record = cut[label, precision]
     # in 16 bits 5e-6 was seen, far below their rounding
     most = 1e-6 if precision == "fp32" else 1e-4
-    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=most)
+    assert trained(record, "torch", tmp_path) == pytest.approx(mean_losses(record), rel=most)
 
 
 @pytest.fixture(scope="module")
@@ -772,7 +782,7 @@ def test_training_with_a_divided_model_gives_the_losses_of_the_case(
     record = piped[label, precision]
     # 1.5e-4 was seen: the case began with weights rounded to 16 bits, as all of its run did
     most = 1e-6 if precision == "fp32" else 5e-4
-    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=most)
+    assert trained(record, format_, tmp_path) == pytest.approx(mean_losses(record), rel=most)
 
 
 @pytest.fixture(scope="module")
@@ -810,7 +820,7 @@ def test_training_with_a_mesh_inside_a_pipeline_gives_the_losses_of_the_case(
     record = inside[label, precision]
     assert record.case.batch.gradient_accumulation_steps > 1
     most = 1e-6 if precision == "fp32" else 5e-4
-    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=most)
+    assert trained(record, "torch", tmp_path) == pytest.approx(mean_losses(record), rel=most)
 
 
 def records_by_precision(suite: str, folder: Path) -> dict[tuple[str, str], Record]:
@@ -848,7 +858,7 @@ def test_training_with_other_optimizers_gives_the_losses_of_the_case(
     label: str, optimizer: str, format_: str, others: dict[tuple[str, str], Record], tmp_path: Path
 ) -> None:
     record = others[label, optimizer]
-    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=1e-6)
+    assert trained(record, format_, tmp_path) == pytest.approx(mean_losses(record), rel=1e-6)
 
 
 @pytest.mark.train
@@ -860,7 +870,7 @@ def test_the_script_that_is_written_on_request_trains_as_it_stands(
     label: str, trials: dict[str, Record], tmp_path: Path
 ) -> None:
     record = trials[label]
-    adopted = adopt("torch", record.case, record.effective, with_script=True)
+    adopted = export_case("torch", record.case, record.effective, with_script=True)
     lines = launched(adopted, tmp_path).splitlines()
     losses = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("update ")]
     assert len(losses) == 10
@@ -870,7 +880,7 @@ def test_the_script_that_is_written_on_request_trains_as_it_stands(
 @pytest.mark.train
 @pytest.mark.deep
 def test_the_script_that_is_written_on_request_ends_each_time(tmp_path: Path) -> None:
-    adopted = adopt("torch", of("ddp", device="cpu"), {}, with_script=True)
+    adopted = export_case("torch", of("ddp", device="cpu"), {}, with_script=True)
     assert [launched(adopted, tmp_path).count("update ") for _ in range(20)] == [10] * 20
 
 
@@ -880,14 +890,14 @@ def trained(record: Record, format_: str, folder: Path) -> list[float]:
     wrapper = "DistributedDataParallel" if record.case.label == "ddp" else "DeepSpeedEngine"
     told = {"case": record.case.to_json(), "format": format_, "wrapper": wrapper}
     (folder / "case.json").write_text(json.dumps(told))
-    launched(adopt(format_, record.case, record.effective), folder)
+    launched(export_case(format_, record.case, record.effective), folder)
     ranks = [
         json.loads((folder / f"losses-{rank}.json").read_text()) for rank in range(record.case.world_size)
     ]
     return [sum(step) / len(step) for step in zip(*ranks, strict=True)]
 
 
-def launched(adopted: Adopted, folder: Path) -> str:
+def launched(adopted: ExportedFiles, folder: Path) -> str:
     """Write the files into *folder* and launch them there; return what they print."""
     for name, text in adopted.files.items():
         (folder / name).write_text(text)
@@ -925,12 +935,12 @@ def launched(adopted: Adopted, folder: Path) -> str:
 )
 @pytest.mark.parametrize("format_", ["torch", "deepspeed", "accelerate", "transformers"])
 def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
-    optimizer: Optimizer, classes: str, format_: str
+    optimizer: OptimizerConfig, classes: str, format_: str
 ) -> None:
     with pytest.raises(
         UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; pass it"
     ):
-        adopt(format_, of("zero", options={"stage": 0}, optimizer=optimizer), LIVE)
+        export_case(format_, of("zero", options={"stage": 0}, optimizer=optimizer), LIVE)
 
 
 @pytest.mark.parametrize(
@@ -945,11 +955,11 @@ def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
 def test_a_case_of_several_nodes_is_launched_on_as_many(
     format_: str, name: str, words: tuple[str, ...]
 ) -> None:
-    adopted = adopt(format_, ALL[name], LIVE, nodes=2)
+    adopted = export_case(format_, ALL[name], LIVE, nodes=2)
     assert [word for word in words if word not in everything(adopted)] == []
     assert adopted.notes[0].startswith("The case ran on 2 nodes: start the command on ")
     assert "--standalone" not in everything(adopted)
-    assert not [note for note in adopt(format_, ALL[name], LIVE).notes if "nodes" in note]
+    assert not [note for note in export_case(format_, ALL[name], LIVE).notes if "nodes" in note]
 
 
 @pytest.mark.parametrize("strategy", ["pp", "tp"])
@@ -967,8 +977,8 @@ def test_no_code_that_a_record_names_is_run_to_export_it(
     plans = {"pp_plan": {"a": [["x"], ["x"]]}, "tp_plan": {"a": "colwise"}}
     options = {"model": "hostile:Model", **plans} if workload == "user" else {}
     options_of = {"sequence_parallel": True} if strategy == "tp" else {}
-    one = of(strategy, workload=Choice(workload, options), options=options_of, batch=Batch(12, 4, 3))
+    one = of(strategy, workload=PluginChoice(workload, options), options=options_of, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
         with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
-            adopt(format_, one, {})
+            export_case(format_, one, {})
     assert not ran.exists()

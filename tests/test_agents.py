@@ -21,21 +21,36 @@ from conftest import QUICK, Finished
 from drills import Drill
 from records import case
 
-from distbench.core.case import Choice, Limits, Measure
-from distbench.core.registry import PLUGIN_PATH
-from distbench.ipc.build_files import Journal
-from distbench.ipc.file_transfer import pieces
-from distbench.ipc.messages import AGENT, CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
-from distbench.ipc.trial_files import Sign, TrialFile, log_file, progress_file, read_progress
-from distbench.launchers.agents import Agent
-from distbench.launchers.base import Launch, LaunchError, NodesMissingError, UnsupportedError
-from distbench.launchers.nodes import COMMAND, Difference, Node, Started, differences, shares
+from distbench.core.case import MeasureConfig, PluginChoice, TimeLimits
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.ipc.build_files import BuildJournalReader
+from distbench.ipc.file_transfer import file_chunks
+from distbench.ipc.messages import (
+    AGENT_ROLE,
+    CONTROLLER_ROLE,
+    CONTROLLERS_VARIABLE,
+    PATIENCE_VARIABLE,
+    TOKEN_VARIABLE,
+    AuthenticatedChannel,
+    new_token,
+)
+from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
+from distbench.launchers.agents import AgentConnection
+from distbench.launchers.base import LaunchError, LaunchSpec, LaunchUnsupportedError, NodesUnavailableError
+from distbench.launchers.nodes import (
+    AGENT_ARGUMENTS,
+    Node,
+    NodeDifference,
+    StartedAgents,
+    assign_ranks,
+    node_differences,
+)
 from distbench.launchers.ssh import Ssh
-from distbench.metrics.telemetry.host import kin
+from distbench.metrics.telemetry.host import sibling_agents
 from distbench.record.run_folder import new_run_id
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
-from distbench.system.processes import tagged
+from distbench.system.processes import processes_of_run
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
 """A remote shell that stays on this host."""
@@ -47,7 +62,7 @@ SECRET = new_token()
 class Known(Ssh):
     """A launcher whose token the test knows."""
 
-    def meeting(self) -> tuple[str, int]:
+    def token_and_port(self) -> tuple[str, int]:
         return SECRET, 0
 
 
@@ -58,7 +73,7 @@ class Cluster:
         self.folder, self.run_id = folder, new_run_id()
         given = {"hosts": ["near:1", "far:2"], "shell": HERE, "start_timeout": 30.0, **options}
         self.launcher = Known(**given)  # type: ignore[arg-type]
-        self.site = self.launcher.open(self.run_id)
+        self.site = self.launcher.open_session(self.run_id)
 
     def agent(self, node: str) -> psutil.Process:
         """The agent on *node*."""
@@ -70,7 +85,7 @@ class Cluster:
         return found
 
     def nobody_left(self) -> bool:
-        return not [pid for node in ("near", "far") for pid in tagged(f"{self.run_id}@{node}")]
+        return not [pid for node in ("near", "far") for pid in processes_of_run(f"{self.run_id}@{node}")]
 
 
 @pytest.fixture
@@ -83,9 +98,12 @@ def cluster(tmp_path: Path, chore: None) -> Iterator[Cluster]:
 
 def test_nodes_are_filled_in_their_order() -> None:
     nodes = [Node("a", 4), Node("b", 2), Node("c", 4)]
-    placed = [(share.node, share.first, share.count, share.nodes) for share in shares(nodes, 7, "cpu")]
+    placed = [
+        (share.node_rank, share.first, share.count, share.node_count)
+        for share in assign_ranks(nodes, 7, "cpu")
+    ]
     assert placed == [(0, 0, 4, 3), (1, 4, 2, 3), (2, 6, 1, 3)]
-    assert [share.count for share in shares(nodes, 3, "cpu")] == [3]
+    assert [share.count for share in assign_ranks(nodes, 3, "cpu")] == [3]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +133,7 @@ def test_nodes_are_filled_in_their_order() -> None:
     ],
 )
 def test_nodes_that_differ_are_told_apart_by_what(
-    other: dict[str, object], allowed: list[Difference], told: dict[str, str]
+    other: dict[str, object], allowed: list[NodeDifference], told: dict[str, str]
 ) -> None:
     one = {
         "name": "a",
@@ -123,13 +141,13 @@ def test_nodes_that_differ_are_told_apart_by_what(
         "gpus": ["H200", "H200"],
         "packages": {"torch": "2.13", "numpy": "2"},
     }
-    assert differences({"a": one, "b": {**one, **other}, "c": one}, allowed) == told
+    assert node_differences({"a": one, "b": {**one, **other}, "c": one}, allowed) == told
 
 
 def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> None:
     if visible_gpu_count() > 1:
         pytest.skip("far has two GPUs")
-    with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and \d GPUs are visible"):
+    with pytest.raises(NodesUnavailableError, match=r"takes \d ranks by launcher, and \d GPUs are visible"):
         cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
 
 
@@ -137,7 +155,7 @@ def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> Non
 def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
     tmp_path: Path, chore: None, drill: Drill
 ) -> None:
-    (name, at_boot), hours = *clock.shared().items(), 2 * 3600
+    (name, at_boot), hours = *clock.clock_environment().items(), 2 * 3600
     wrong = f'export {name}={float(at_boot) - hours}; exec sh -c "$2"'
     cluster = Cluster(tmp_path / "run", shell=["sh", "-c", wrong, "shell"])
     began = clock.now()
@@ -164,31 +182,33 @@ def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster: Cluster, nap
     handles[0].stop()
 
 
-def sampled(folder: Path, *metrics: Choice) -> Launch:
+def sampled(folder: Path, *metrics: PluginChoice) -> LaunchSpec:
     """Launch of two ranks for whose trial *metrics* sample; to be stopped before they do anything."""
     folder.mkdir(exist_ok=True)
     file = folder / "trial.json"
-    TrialFile("run", case("ddp", 2), Measure(), Limits(), list(metrics), weights="").write(file)
-    return Launch("rank", file, 2, is_sampled=True)
+    TrialInstructions("run", case("ddp", 2), MeasureConfig(), TimeLimits(), list(metrics), weights="").write(
+        file
+    )
+    return LaunchSpec("rank", file, 2, is_sampled=True)
 
 
 @pytest.mark.parametrize("hours", [0, 2])
 def test_each_node_samples_for_itself_in_the_time_of_the_command(
     tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    (name, at_boot) = next(iter(clock.shared().items()))
+    (name, at_boot) = next(iter(clock.clock_environment().items()))
     ahead = f'export {name}={float(at_boot) + hours * 3600}; exec sh -c "$2"'
     cluster = Cluster(tmp_path / "run", shell=["sh", "-c", ahead, "shell"])
     with closing(cluster.site) as site:
         began = clock.now()
-        handle = site.launch(sampled(cluster.folder, Choice("telemetry", {})))
+        handle = site.launch(sampled(cluster.folder, PluginChoice("telemetry", {})))
         agents = [cluster.agent(node) for node in ("near", "far")]
         assert not [m for agent in agents for m in agent.memory_maps() if "libtorch" in m.path]
         monkeypatch.setenv(RUN_ID_VARIABLE, cluster.run_id)
-        assert {agent.pid for agent in agents} <= set(kin()), "they share this host"
+        assert {agent.pid for agent in agents} <= set(sibling_agents()), "they share this host"
         handle.stop()
         handle.stop()
-        rows = handle.samples()["telemetry"]
+        rows = handle.sampler_tables()["telemetry"]
         assert all(began < row["at"] < clock.now() for row in rows)
         for node in ("near", "far"):
             own = [row for row in rows if row["node"] == node]
@@ -197,7 +217,7 @@ def test_each_node_samples_for_itself_in_the_time_of_the_command(
         # those of a trial are not those of the next, nor of one that is not sampled
         unsampled = site.launch(replace(sampled(cluster.folder), is_sampled=False))
         unsampled.stop()
-        assert unsampled.samples() == {}
+        assert unsampled.sampler_tables() == {}
 
 
 BROKEN = """
@@ -225,15 +245,15 @@ def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
 ) -> None:
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "broken.py").write_text(BROKEN)
-    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
-    handle = cluster.site.launch(sampled(cluster.folder, Choice("broken", {})))
+    monkeypatch.setenv(PLUGIN_PATH_VARIABLE, str(tmp_path))
+    handle = cluster.site.launch(sampled(cluster.folder, PluginChoice("broken", {})))
     handle.stop()
     told = "{}: the sampler of metric broken: OSError: it is gone"
-    assert handle.unsampled() == {"broken": f"{told.format('near')}; {told.format('far')}"}
-    assert handle.samples() == {}
+    assert handle.failed_samplers() == {"broken": f"{told.format('near')}; {told.format('far')}"}
+    assert handle.sampler_tables() == {}
     # the rank of the node, not both of the case
     with pytest.raises(LaunchError, match="near: the sampler of metric broken: OSError: no sensor for 1"):
-        cluster.site.launch(sampled(cluster.folder, Choice("broken", {"begins": False})))
+        cluster.site.launch(sampled(cluster.folder, PluginChoice("broken", {"begins": False})))
     soon(cluster.nobody_left, "processes were left")
 
 
@@ -280,7 +300,7 @@ def test_the_token_is_on_no_command_line_and_in_no_file(cluster: Cluster) -> Non
     agents = [cluster.agent(node) for node in ("near", "far")]
     processes = [each for agent in agents for each in (agent, *agent.children(recursive=True))]
     assert len(processes) >= 6
-    assert not [each for each in processes if TOKEN in each.environ()]
+    assert not [each for each in processes if TOKEN_VARIABLE in each.environ()]
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     assert len([line for line in lines if "sleep 600" in line]) >= 2, "its ranks are among them"
     assert not [line for line in lines if SECRET in line]
@@ -320,18 +340,18 @@ def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
 class Chosen(Ssh):
     """Hosts as an engine would choose them: nobody knows which before their agents say so."""
 
-    def members(self) -> list[Node]:
-        return [Node("", node.slots) for node in super().members()]
+    def node_list(self) -> list[Node]:
+        return [Node("", node.slots) for node in super().node_list()]
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        return super().start(super().members(), environment, log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        return super().start_agents(super().node_list(), environment, log)
 
 
 def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path: Path, chore: None) -> None:
     launcher = Chosen(hosts=["near:1", "far:1"], shell=HERE, start_timeout=30.0)
-    with closing(launcher.open("chosen")) as site:
+    with closing(launcher.open_session("chosen")) as site:
         handle = site.launch(launch_of(tmp_path, "true", 2))
-        assert handle.nodes == {"far": [0], "near": [1]}
+        assert handle.ranks_by_node == {"far": [0], "near": [1]}
         handle.stop()
 
 
@@ -339,7 +359,7 @@ def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path:
     renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
     launcher = Chosen(hosts=["near:1", "far:1"], shell=["sh", "-c", renamed, "shell"], start_timeout=30.0)
     with (
-        closing(launcher.open("doubled")) as site,
+        closing(launcher.open_session("doubled")) as site,
         pytest.raises(LaunchError, match="agents came from near, near; one was started on each of node 0"),
     ):
         site.launch(launch_of(tmp_path, "true", 2))
@@ -349,13 +369,18 @@ def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_unti
     token, held = new_token(), socket.create_server(("127.0.0.1", 0))
     port = held.getsockname()[1]
     held.close()
-    told = {TOKEN: token, CONTROLLERS: f"127.0.0.1:{port}", RUN_ID_VARIABLE: "patient", PATIENCE: "30"}
-    agent = psutil.Popen([sys.executable, *COMMAND], env={**os.environ, **told})
+    told = {
+        TOKEN_VARIABLE: token,
+        CONTROLLERS_VARIABLE: f"127.0.0.1:{port}",
+        RUN_ID_VARIABLE: "patient",
+        PATIENCE_VARIABLE: "30",
+    }
+    agent = psutil.Popen([sys.executable, *AGENT_ARGUMENTS], env={**os.environ, **told})
     for request in ({}, {"over": True}):
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(20)
-            met = Agent(Wire(listener.accept()[0], token, CONTROLLER))
-        met.meet()
+            met = AgentConnection(AuthenticatedChannel(listener.accept()[0], token, CONTROLLER_ROLE))
+        met.greet()
         met.send(request)
         met.close()
     assert agent.wait(20) == 0
@@ -395,11 +420,11 @@ def test_an_agent_that_is_gone_is_named_and_replaced(
 def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: Cluster, nap: str) -> None:
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
     soon(lambda: len(sleepers(nap)) == 2, "they never began")
-    assert handle.silence() is None
+    assert handle.silent_node() is None
     agent = cluster.agent("far")
     agent.suspend()
-    soon(lambda: handle.wait(0.1) or handle.silence(), "it was not missed", 20)
-    assert str(handle.silence()).startswith("the agent on far has been silent for ")
+    soon(lambda: handle.wait(0.1) or handle.silent_node(), "it was not missed", 20)
+    assert str(handle.silent_node()).startswith("the agent on far has been silent for ")
     agent.resume()
     handle.stop()
 
@@ -454,7 +479,9 @@ def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
     run, size = parted.folder, 3_000_000
     (run / "needed").write_text("initial")
     told = f"echo in {OWN}; head -c {size} /dev/zero > {OWN}/rank$RANK.large; cp {OWN}/needed {OWN}/left"
-    launch = launch_of(run, told, 2, reads=[run / "needed", run / "absent"], leaves=[run / "left"])
+    launch = launch_of(
+        run, told, 2, input_files=[run / "needed", run / "absent"], output_files=[run / "left"]
+    )
     handle = parted.site.launch(launch)
     exits = []
     while len(exits) < 2:
@@ -476,18 +503,18 @@ def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(parte
     sign = f"echo in step 3; printf 'time 3 7' > {OWN}/rank$RANK.progress; exec sleep {nap}"
     handle = parted.site.launch(launch_of(run, sign, 2))
     soon(lambda: handle.wait(0.1) or read_progress(progress_file(run, 1)), "no sign came", 20)
-    assert read_progress(progress_file(run, 1)) == Sign("time", 3, 7)
+    assert read_progress(progress_file(run, 1)) == ProgressMark("time", 3, 7)
     assert not log_file(run, 1).exists()
-    handle.fetch()
+    handle.fetch_logs()
     assert log_file(run, 1).read_text() == "in step 3\n"
     handle.stop()
     assert not sleepers(nap)
 
 
 def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(parted: Cluster) -> None:
-    with pytest.raises(UnsupportedError, match=r"read each other's files, and far can't see .*run"):
-        parted.site.launch(launch_of(parted.folder, "true", 2, reads_of_others=True))
-    assert codes(parted.site.launch(launch_of(parted.folder, "true", 1, reads_of_others=True))) == [0]
+    with pytest.raises(LaunchUnsupportedError, match=r"read each other's files, and far can't see .*run"):
+        parted.site.launch(launch_of(parted.folder, "true", 2, needs_shared_files=True))
+    assert codes(parted.site.launch(launch_of(parted.folder, "true", 1, needs_shared_files=True))) == [0]
 
 
 @pytest.mark.drill("the disk of a node is full")
@@ -499,7 +526,7 @@ def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None
     small = f"mount -t tmpfs -o size=1m none {full}; export TMPDIR={full}; "
     cluster = Cluster(run, shell=alone(run, before=small))
     with pytest.raises(LaunchError, match=r"far: weights can't be put into .*: No space left") as caught:
-        cluster.site.launch(launch_of(run, "true", 2, reads=[run / "weights"]))
+        cluster.site.launch(launch_of(run, "true", 2, input_files=[run / "weights"]))
     drill.seen(str(caught.value))
     cluster.site.close()
 
@@ -529,10 +556,10 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
     build = (
         f"touch {seen}-$DISTBENCH_NODE; echo on $DISTBENCH_NODE; test $DISTBENCH_NODE = near || exit {code}"
     )
-    launch = launch_of(run, build, on_each_cache=True)
+    launch = launch_of(run, build, once_per_cache=True)
     assert codes(cluster.site.launch(launch)) == [0]
     assert sorted(file.name for file in tmp_path.glob("seen-*")) == ["seen-far", "seen-near"]
-    (begun, ended) = Journal(launch.file).news()
+    (begun, ended) = BuildJournalReader(launch.instructions).read_new()
     assert (begun.item, begun.ended) == ("chore", False)
     assert (ended.item, ended.ended) == ("chore", True)
     assert ("far: CalledProcessError" in ended.failed) == bool(code)
@@ -545,10 +572,10 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
 def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str, drill: Drill) -> None:
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}", 2)
     script = (
-        "import sys, time; from pathlib import Path; from distbench.launchers.base import Launch;"
+        "import sys, time; from pathlib import Path; from distbench.launchers.base import LaunchSpec;"
         "from distbench.launchers.ssh import Ssh;"
-        f"site = Ssh(hosts=['near:1', 'far:1'], shell={HERE!r}).open('killed');"
-        f"handle = site.launch(Launch('prepare', Path({str(launch.file)!r}), 2)); time.sleep(600)"
+        f"site = Ssh(hosts=['near:1', 'far:1'], shell={HERE!r}).open_session('killed');"
+        f"handle = site.launch(LaunchSpec('prepare', Path({str(launch.instructions)!r}), 2)); time.sleep(600)"
     )
     controller = psutil.Popen([sys.executable, "-c", script])
     soon(lambda: len(sleepers(nap)) == 4, "they never began", 30)
@@ -622,21 +649,21 @@ def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(
     sent.write_text("theirs")
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as both:
         ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
-        roles = zip(ends, (AGENT, CONTROLLER), strict=True)
-        met = [both.submit(Wire, end, SECRET, role) for end, role in roles]
+        roles = zip(ends, (AGENT_ROLE, CONTROLLER_ROLE), strict=True)
+        met = [both.submit(AuthenticatedChannel, end, SECRET, role) for end, role in roles]
         agent_end, own_end = [each.result() for each in met]
-    agent = Agent(own_end)
-    agent.copies_into(root)
+    agent = AgentConnection(own_end)
+    agent.receive_files_into(root)
     agent.expect(PurePosixPath("trials/a/0"), range(2, 4), ["scratch/weights"])
-    for message in pieces(sent, name):
+    for message in file_chunks(sent, name):
         agent_end.send(*message)
     agent_end.send({"exit": 0})
     if is_taken:
-        soon(lambda: bool(agent.events()), "nothing came")
+        soon(lambda: bool(agent.read_events()), "nothing came")
         assert (root / name).read_text() == "theirs"
     else:
         with pytest.raises(LaunchError, match="came, which"):
-            soon(lambda: bool(agent.events()), "nothing came")
+            soon(lambda: bool(agent.read_events()), "nothing came")
         assert [file.name for file in root.rglob("*")] == ["suite.yaml"]
     assert (root / "suite.yaml").read_text() == "mine"
     agent.close()

@@ -18,8 +18,14 @@ from conftest import MODELS, PLUGINS, QUICK, Done
 from held import Held
 
 from distbench.cli import display
-from distbench.core.registry import PLUGIN_PATH
-from distbench.record.progress import PROGRESS_FILE, Event, Journal, Reader, last_session
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.record.progress import (
+    PROGRESS_FILE,
+    ProgressEvent,
+    ProgressLog,
+    ProgressLogReader,
+    last_session,
+)
 
 ALONE = "cat > script; echo PENDING > state; echo 17"
 """An sbatch whose job does not begin."""
@@ -151,7 +157,7 @@ def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
     node = login(sbatch=ALONE)
     node.run("--detach")
     command = [sys.executable, "-m", "distbench", "attach", str(node.runs[0])]
-    variables = {**os.environ, PLUGIN_PATH: PLUGINS}
+    variables = {**os.environ, PLUGIN_PATH_VARIABLE: PLUGINS}
     follower = subprocess.Popen(command, cwd=MODELS, env=variables, stderr=subprocess.PIPE, text=True)
     assert follower.stderr
     assert follower.stderr.readline() == "job 17: PENDING\n"
@@ -200,31 +206,35 @@ def test_a_run_in_another_terminal_is_followed(tmp_path: Path, distbench: Callab
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    reader, file = Reader(tmp_path), tmp_path / PROGRESS_FILE
+    reader, file = ProgressLogReader(tmp_path), tmp_path / PROGRESS_FILE
     file.write_text('{"kind": "note", "text": "a"}\n{"kind": "no')
-    assert reader.news() == [Event("note", "a")]
+    assert reader.read_new() == [ProgressEvent("note", "a")]
     with file.open("a") as stream:
         stream.write('te"}\nnonsense\n{"kind": "nonsense"}\n')
-    assert reader.news() == [Event("note")]
+    assert reader.read_new() == [ProgressEvent("note")]
 
 
 def test_a_session_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = ProgressLog(tmp_path)
     with journal.session() as session:
-        journal.write(Event("note", "who owns it?"))
-        session.code = 2
+        journal.write(ProgressEvent("note", "who owns it?"))
+        session.exit_code = 2
     assert not (tmp_path / PROGRESS_FILE).exists()
     with pytest.raises(KeyboardInterrupt), journal.session():
-        journal.write(Event("trial_started", "ddp", 0, 3))
+        journal.write(ProgressEvent("trial_started", "ddp", 0, 3))
         raise KeyboardInterrupt
-    begun = [Event("began"), Event("note", "who owns it?"), Event("trial_started", "ddp", 0, 3)]
-    assert last_session(tmp_path) == [*begun, Event("ended", code=130)]
+    begun = [
+        ProgressEvent("began"),
+        ProgressEvent("note", "who owns it?"),
+        ProgressEvent("trial_started", "ddp", 0, 3),
+    ]
+    assert last_session(tmp_path) == [*begun, ProgressEvent("ended", code=130)]
 
 
 def test_what_is_waited_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = display.Lines()
+    lines = display.LineProgress()
     for text in ("job 1: PENDING", "job 1: PENDING", "job 1: RUNNING"):
-        lines.waiting(text)
+        lines.show_waiting(text)
     assert capsys.readouterr().err == "job 1: PENDING\njob 1: RUNNING\n"
 
 
@@ -236,7 +246,7 @@ def test_news_after_more_than_a_reader_takes_at_once_are_read(tmp_path: Path) ->
         for _ in range(3):
             stream.write("x" * (30 << 20) + "\n")
         stream.write(last)
-    reader, texts = Reader(tmp_path), []
+    reader, texts = ProgressLogReader(tmp_path), []
     for _ in range(4):
-        texts += [event.text for event in reader.news()]
+        texts += [event.text for event in reader.read_new()]
     assert texts == ["the first", "the last"]

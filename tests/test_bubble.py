@@ -13,16 +13,16 @@ from conftest import Finished
 from records import case, info, measured
 from traces import Events
 
-from distbench.analysis.pipeline import passes as passes_of
-from distbench.analysis.pipeline import waiting
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.pipeline import pipeline_passes as passes_of
+from distbench.analysis.pipeline import rank_waits
+from distbench.analysis.run import RunAnalysis
 from distbench.metrics.profile import pipeline
-from distbench.metrics.profile.breakdown import waited_for
-from distbench.metrics.profile.meeting import Part, shortest
-from distbench.metrics.profile.trace import Event, read
+from distbench.metrics.profile.breakdown import clip_to_wait
+from distbench.metrics.profile.collective_wait import CollectiveTiming, shortest_seconds
+from distbench.metrics.profile.trace import ProfilerEvent, read_trace
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.pipeline_chart import Lanes, figure
+from distbench.report.pipeline_chart import ScheduleCase, schedule_figure
 from distbench.strategies.pp import order
 from distbench.views.pipeline import PipelineView
 
@@ -35,47 +35,51 @@ HALVED = {
 }
 
 
-def ordered(written: dict[int, list[str | None]]) -> dict[int, order.Order]:
-    return {rank: order.order_of(of) for rank, of in written.items()}
+def ordered(written: dict[int, list[str | None]]) -> dict[int, order.RankOrder]:
+    return {rank: order.parse_order(of) for rank, of in written.items()}
 
 
 def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
-    assert order.order_of([None, "12F3", "(0F4;7B1)OVERLAP_F_B", "3SEND_F1", "2UNSHARD", "1REDUCE_GRAD"]) == [
+    assert order.parse_order(
+        [None, "12F3", "(0F4;7B1)OVERLAP_F_B", "3SEND_F1", "2UNSHARD", "1REDUCE_GRAD"]
+    ) == [
         [(12, "F", 3)],
         [(0, "F", 4), (7, "B", 1)],
     ]
     # (p - 1) / (m + p - 1)
-    assert order.bubble(ordered(ONE_F_ONE_B)) == pytest.approx(1 / 3)
+    assert order.simulate_bubble(ordered(ONE_F_ONE_B)) == pytest.approx(1 / 3)
     # of 8 units each rank works 6: rank 0 waits from 2 to 3 and from 5 to 6, rank 1 before 1 and from 7 on
-    assert order.bubble(ordered(HALVED)) == pytest.approx(1 / 4)
-    assert [order.most_in_flight(each) for each in ordered(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
+    assert order.simulate_bubble(ordered(HALVED)) == pytest.approx(1 / 4)
+    assert [order.max_in_flight(each) for each in ordered(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
     # what the weights' half needs is kept until then
-    assert order.most_in_flight(order.order_of(["0F0", "0I0", "0F1", "0W0", "0B1"])) == {0: 2}
+    assert order.max_in_flight(order.parse_order(["0F0", "0I0", "0F1", "0W0", "0B1"])) == {0: 2}
     with pytest.raises(ValueError, match="no rank can go on"):
-        order.bubble(ordered({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
+        order.simulate_bubble(ordered({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
 
 
 def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
     rank = ["0F0", "0F1", "0B0", "0B1"]
-    assert order.bubble(ordered({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(1 - 12 / 18)
+    assert order.simulate_bubble(ordered({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(
+        1 - 12 / 18
+    )
     # rank 0 has the first gradient two units later
     late = ["1F0", "1F1", "(1B0;1B1)OVERLAP_F_B"]
-    assert order.bubble(ordered({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
+    assert order.simulate_bubble(ordered({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
 
 
 def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their_order_says() -> None:
     # 0 runs its two stages one after the other for one micro-batch, and waits for 1 in between
     alone = {0: ["0F0", "2F0", "2B0", "0B0"], 1: ["1F0", "3F0", "3B0", "1B0"]}
-    told = order.theory("Interleaved1F1B", 2, 1, 2, alone)
+    told = order.schedule_theory("Interleaved1F1B", 2, 1, 2, alone)
     assert told["bubble_theory"] == pytest.approx(1 / 2), "by the formula for full rounds 1/3"
-    assert order.theory("LoopedBFS", 2, 1, 2, alone)["bubble_theory"] == pytest.approx(1 / 2)
+    assert order.schedule_theory("LoopedBFS", 2, 1, 2, alone)["bubble_theory"] == pytest.approx(1 / 2)
 
 
 def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order() -> None:
-    told = order.theory("1F1B", 4, 8, 1, {})
+    told = order.schedule_theory("1F1B", 4, 8, 1, {})
     assert told == {"bubble_theory": 3 / 11, "in_flight_theory": [4, 3, 2, 1]}
-    assert order.theory("LoopedBFS", 2, 3, 2, {})["in_flight_theory"] == [3, 3, 3, 3]
-    told = order.theory("InterleavedZeroBubble", 2, 2, 1, HALVED)
+    assert order.schedule_theory("LoopedBFS", 2, 3, 2, {})["in_flight_theory"] == [3, 3, 3, 3]
+    told = order.schedule_theory("InterleavedZeroBubble", 2, 2, 1, HALVED)
     assert told == {"bubble_theory": pytest.approx(1 / 4), "in_flight_theory": [2, 2]}
 
 
@@ -100,11 +104,13 @@ PENDING, MOVING = [(6, 30), (50, 72)], [(26, 30), (68, 72)]
 
 
 def numbers(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict[str, float | None]:
-    trace = read(events.found)
+    trace = read_trace(events.found)
     (step,) = trace.marks["step"]
     at = step[0]
     moved = moving and [(at + begin * MS, at + end * MS) for begin, end in moving]
-    return pipeline.numbers(trace, step, [(at + begin * MS, at + end * MS) for begin, end in pending], moved)
+    return pipeline.bubble_values(
+        trace, step, [(at + begin * MS, at + end * MS) for begin, end in pending], moved
+    )
 
 
 def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
@@ -133,9 +139,9 @@ def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipelin
 def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count() -> None:
     events = Events().mark("step", 0, 100).mark("0F0", 0, 10).mark("0B0", 10, 90)
     events.kernel("sgemm", 5, 20, 40).kernel("sgemm_bwd", 12, 60, 80)
-    trace = read(events.found)
+    trace = read_trace(events.found)
     (step,) = trace.marks["step"]
-    assert [in_ms(row) for row in pipeline.rows(trace, step, 0, 0.0)] == [
+    assert [in_ms(row) for row in pipeline.pipeline_rows(trace, step, 0, 0.0)] == [
         (0, "F", 0, 20, 40),
         (0, "B", 0, 60, 80),
     ]
@@ -153,46 +159,48 @@ def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on
         for micro_batch in (0, 1):
             events.mark(f"2I{micro_batch}", begin + 20 * micro_batch, begin + 20 * micro_batch + 8)
             events.mark(f"2W{micro_batch}", begin + 20 * micro_batch + 8, begin + 20 * micro_batch + 20)
-    trace = read(events.found)
+    trace = read_trace(events.found)
     (step,) = trace.marks["step"]
-    rows = [in_ms(row) for row in pipeline.rows(trace, step, 3, 2 * MS)]
+    rows = [in_ms(row) for row in pipeline.pipeline_rows(trace, step, 3, 2 * MS)]
     assert rows[:2] == [(2, "I", 0, 2, 10), (2, "W", 0, 10, 22)]
     assert [micro_batch for _, kind, micro_batch, *_ in rows if kind == "W"] == [0, 1, 2, 3]
 
 
 def test_a_message_takes_no_longer_than_from_when_both_ends_are_there() -> None:
     sent, received = part(1000, 1000, 1100, "send"), part(900, 900, 1050, "recv")
-    assert shortest([sent, received], one_clock=True) == pytest.approx(0.05)
-    assert shortest([received, sent], one_clock=True) == pytest.approx(0.05)
-    assert shortest([sent, received], one_clock=False) == pytest.approx(0.1)
+    assert shortest_seconds([sent, received], one_clock=True) == pytest.approx(0.05)
+    assert shortest_seconds([received, sent], one_clock=True) == pytest.approx(0.05)
+    assert shortest_seconds([sent, received], one_clock=False) == pytest.approx(0.1)
     # one that lay ready before it was asked for, and a collective
-    assert shortest([part(0, 0, 1, "send"), part(1000, 1000, 1002, "recv")], one_clock=True) == 0.001
+    assert shortest_seconds([part(0, 0, 1, "send"), part(1000, 1000, 1002, "recv")], one_clock=True) == 0.001
     reduced = [part(begin, begin, 2000, "all_reduce") for begin in (0, 1000)]
-    assert shortest(reduced, one_clock=True) == 1
+    assert shortest_seconds(reduced, one_clock=True) == 1
 
 
 def test_a_message_takes_no_longer_than_its_receiver_waits_for_it() -> None:
     # both posted long before: the receiver computed until 500, the sender looked only at 900
     sent, received = part(100, 900, 900, "send"), part(90, 500, 502, "recv")
-    assert shortest([sent, received], one_clock=True) == pytest.approx(0.002)
+    assert shortest_seconds([sent, received], one_clock=True) == pytest.approx(0.002)
     # on two clocks no more is known than what either end saw
-    assert shortest([sent, received], one_clock=False) == pytest.approx(0.002)
+    assert shortest_seconds([sent, received], one_clock=False) == pytest.approx(0.002)
 
 
-def part(posted_ms: int, began_ms: int, end_ms: int, op: str) -> Part:
-    return Part(*(at * 10**6 for at in (posted_ms, began_ms, end_ms)), op)
+def part(posted_ms: int, began_ms: int, end_ms: int, op: str) -> CollectiveTiming:
+    return CollectiveTiming(*(at * 10**6 for at in (posted_ms, began_ms, end_ms)), op)
 
 
 def test_a_message_counts_from_when_it_is_waited_for() -> None:
     waits = [(50.0, 60.0), (95.0, 96.0)]
     # posted at 11 and received while the rank waited; sent at 12, and looked at when nothing was left to do
-    received, sent = (Event(name, 1, *times) for name, times in {"recv": (11, 60), "send": (12, 96)}.items())
-    assert [waited_for(each, waits).interval for each in (received, sent)] == [(50, 60), (95, 96)]
+    received, sent = (
+        ProfilerEvent(name, 1, *times) for name, times in {"recv": (11, 60), "send": (12, 96)}.items()
+    )
+    assert [clip_to_wait(each, waits).interval for each in (received, sent)] == [(50, 60), (95, 96)]
     # what the host does not say it waits for it waits for at once, as DeepSpeed does for messages
-    assert waited_for(replace(sent, end=94.0), waits).interval == (12, 94)
-    assert waited_for(Event("all_reduce", 7, 12, 96), waits).interval == (12, 96)
-    on_device = Event("send_recv", 7, 12, 96, launched=11)
-    assert waited_for(on_device, waits) == on_device
+    assert clip_to_wait(replace(sent, end=94.0), waits).interval == (12, 94)
+    assert clip_to_wait(ProfilerEvent("all_reduce", 7, 12, 96), waits).interval == (12, 96)
+    on_device = ProfilerEvent("send_recv", 7, 12, 96, launched=11)
+    assert clip_to_wait(on_device, waits) == on_device
 
 
 def row(rank: int, kind: str, begin: float, **changes: Any) -> dict[str, Any]:
@@ -220,8 +228,8 @@ ROWS = (row(0, "F", 0.0), row(1, "F", 0.01), row(1, "B", 0.02), row(0, "B", 0.03
 
 def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
     record = recorded(*ROWS, in_flight=[1, 1], in_flight_theory=[2, 1])
-    run = AnalysedRun(info(record.case), [record])
-    sheet = PipelineView().sheet(run)
+    run = RunAnalysis(info(record.case), [record])
+    sheet = PipelineView().table(run)
     told = [(each["rank"], each["stages"], each["bubble"], each["bubble_theory"]) for each in sheet.records()]
     assert told == [(0, "0", 0.25, 1 / 3), (1, "1", 0.5, 1 / 3)]
     first = sheet.records()[0]
@@ -232,7 +240,7 @@ def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
 
 def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_rank() -> None:
     record = recorded(*ROWS)
-    drawn = figure([Lanes("id", "pp", passes_of(record))], [0])["data"]
+    drawn = schedule_figure([ScheduleCase("id", "pp", passes_of(record))], [0])["data"]
     assert [(trace["name"], trace["base"], trace["y"], trace["text"]) for trace in drawn] == [
         ("forward", [0, 10], [0, 1], ["0.0", "1.0"]),
         ("backward", [20, 30], [1, 0], ["1.0", "0.0"]),
@@ -250,10 +258,10 @@ def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_f
     record = recorded(*passes, in_flight_theory=[2, 1])
     record = replace(record, tables={**record.tables, "memory": rows})
     record = replace(record, samples={**record.samples, "memory_activations": [[217.0], [0.0]]})
-    (found,) = waiting(record)
+    (found,) = rank_waits(record)
     assert [each.micro_batch_bytes for each in found.stages] == [100, 10]
     assert (found.activations, found.activations_theory) == (217, 210)
-    (unknown,) = waiting(replace(record, effective={}))
+    (unknown,) = rank_waits(replace(record, effective={}))
     assert unknown.activations_theory is None
 
 
@@ -289,7 +297,7 @@ def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_
     found = record.values
     assert found["bubble_theory"] == pytest.approx(1 / 3)
     assert {row.get("stage") for row in record.tables["memory"] if row["phase"] == "forward"} == {0, 1}
-    first, last = waiting(record)
+    first, last = rank_waits(record)
     for of in (first, last):
         # the batch and the loss are in one and not in the other, and here are as large
         assert of.activations and of.activations_theory
@@ -329,11 +337,11 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
 
 @pytest.mark.train
 def test_marks_of_waits_keep_no_engine_in_memory() -> None:
-    from distbench.strategies.pp import waits
+    from distbench.strategies.pp import message_waits
     from distbench.strategies.torch_engine.engine import TorchEngine
 
     engine = TorchEngine.__new__(TorchEngine)
-    waits.mark(engine)
+    message_waits.time_message_waits(engine)
     freed = weakref.ref(engine)
     del engine
     gc.collect()

@@ -55,10 +55,10 @@ class Device:
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[tuple[Any, Any, Device]]:
     """Setting and engine of a training in its first step, and the device that its tensors come from."""
-    from distbench.strategies.base import Setting
+    from distbench.strategies.base import RankContext
     from distbench.strategies.torch_engine.engine import TorchEngine
-    from distbench.strategies.torch_engine.modules import plain_module
-    from distbench.worker.feed import Feed
+    from distbench.strategies.torch_engine.modules import load_plain_module
+    from distbench.worker.batches import MicroBatchReader
     from distbench.workloads import weights
 
     device = Device()
@@ -74,39 +74,39 @@ def training(tmp_path: Path) -> Iterator[tuple[Any, Any, Device]]:
 
     with laboratory(tmp_path):
         case = emulated("none")
-        workload, file = registry.make("workloads", case.workload), tmp_path / "weights.safetensors"
-        weights.save(workload, case.seed, file, case.precision.compute)
-        setting = Setting(case, workload, file, torch.device("cpu"), 0, 1, tmp_path)
-        engine = Sharded(setting, *plain_module(setting))
-        for batch in Feed(setting).micro_batches(0):
+        workload, file = registry.create_plugin("workloads", case.workload), tmp_path / "weights.safetensors"
+        weights.save_initial(workload, case.seed, file, case.precision.compute)
+        setting = RankContext(case, workload, file, torch.device("cpu"), 0, 1, tmp_path)
+        engine = Sharded(setting, *load_plain_module(setting))
+        for batch in MicroBatchReader(setting).micro_batches(0):
             engine.forward_backward(batch)
         yield setting, engine, device
 
 
 def fingerprints(setting: Any, engine: Any) -> int:
-    from distbench.worker.fingerprints import Fingerprints
-    from distbench.worker.trainer import Step
+    from distbench.worker.fingerprints import FingerprintRecorder
+    from distbench.worker.trainer import TrainingStep
 
-    watcher, step = Fingerprints(setting), Step(0, [], [1.0])
-    watcher.watch("case", engine)
-    watcher.gradients(step, engine)
+    watcher, step = FingerprintRecorder(setting), TrainingStep(0, [], [1.0])
+    watcher.before_training("case", engine)
+    watcher.before_update(step, engine)
     engine.step()
-    watcher.updated(step, engine, 0.0)
+    watcher.after_update(step, engine, 0.0)
     return len(watcher.tensors) * PRINT
 
 
 def gradients(setting: Any, engine: Any) -> int:
-    from distbench.worker.health import Health
+    from distbench.worker.health import TrainingHealth
 
-    norm, broken = Health(setting).gradients(0, engine)
+    norm, broken = TrainingHealth(setting).check_gradients(0, engine)
     assert norm == pytest.approx(engine.grad_norm()) and not broken
     return 8 * sum(1 for _ in engine.module.parameters())
 
 
 def replicas(setting: Any, engine: Any) -> int:
-    from distbench.worker.health import Health
+    from distbench.worker.health import TrainingHealth
 
-    Health(setting).replicas(0, engine)
+    TrainingHealth(setting).check_replicas(0, engine)
     return 8 * sum(1 for _ in engine.module.parameters())
 
 

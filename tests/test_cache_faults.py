@@ -20,10 +20,10 @@ from drills import Drill
 
 from distbench import plan
 from distbench.core.machine import Machine
-from distbench.core.registry import PLUGIN_PATH
-from distbench.core.text import telling_line
-from distbench.ipc.build_files import Event, Item, Journal, write_items
-from distbench.suite import load
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.core.text import compiler_error_line
+from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader, write_items
+from distbench.suite import load_suite
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
 
@@ -37,7 +37,7 @@ class Preparing:
     """Prepares strategies of the plug-in ``compiled`` in a process of its own, without torch."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+        monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
         self.folder = folder
         self.cache = folder / "cache"
 
@@ -48,22 +48,22 @@ class Preparing:
 
     def start(
         self, does: str, name: str = "prepare", **variables: str
-    ) -> tuple[subprocess.Popen[bytes], Journal]:
+    ) -> tuple[subprocess.Popen[bytes], BuildJournalReader]:
         """Start to prepare a strategy that *does* so; *name* keeps the files of two of them apart."""
         suite = self.folder / f"{name}.yaml"
         suite.write_text(f"{WORK}strategies: [{{compiled: {{does: {does}}}}}]\n")
         file = suite.with_suffix(".json")
-        (case,) = [item.case for item in plan.make(load(suite), MACHINE).cases]
-        write_items(file, [Item("strategy", case.label, case.to_json())])
+        (case,) = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
+        write_items(file, [BuildItem("strategy", case.label, case.to_json())])
         variables = {"DISTBENCH_CACHE": str(self.cache), "COMPILES": "at once", **variables}
         command = [sys.executable, "-m", "distbench.worker", "prepare", str(file)]
-        return subprocess.Popen(command, env={**os.environ, **variables}), Journal(file)
+        return subprocess.Popen(command, env={**os.environ, **variables}), BuildJournalReader(file)
 
-    def __call__(self, does: str, **variables: str) -> Event:
+    def __call__(self, does: str, **variables: str) -> BuildEvent:
         """Prepare a strategy that *does* so; return what came of it."""
         process, journal = self.start(does, **variables)
         assert process.wait() == 0
-        _, ended = journal.news()
+        _, ended = journal.read_new()
         return ended
 
     def builds(self) -> int:
@@ -120,7 +120,7 @@ def test_a_damaged_library_is_built_again_and_named(
 def test_two_preparations_of_one_cache_build_a_library_once(preparing: Preparing) -> None:
     both = [preparing.start("works", name) for name in ("one", "other")]
     assert [process.wait() for process, _ in both] == [0, 0]
-    assert [event.failed for _, journal in both for event in journal.news()] == [""] * 4
+    assert [event.failed for _, journal in both for event in journal.read_new()] == [""] * 4
     assert preparing.builds() == 1
 
 
@@ -134,7 +134,7 @@ def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(
         # listed, and gone when it is opened: the lock of a process that has just loaded the library
         (parts / "lock").symlink_to("gone")
 
-    assert build_cache.provide(parts / "op.so", build, parts) == []
+    assert build_cache.ensure_built(parts / "op.so", build, parts) == []
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")
@@ -144,7 +144,7 @@ def test_a_builder_that_is_killed_holds_nobody_up(preparing: Preparing) -> None:
         assert killed.poll() is None
         time.sleep(0.02)
     waiting, journal = preparing.start("works", "waiting")
-    while not journal.news():
+    while not journal.read_new():
         assert waiting.poll() is None
         time.sleep(0.02)
     killed.kill()
@@ -186,12 +186,12 @@ def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, dr
 def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output: str, line: int) -> None:
     before = "Error building extension 'op': [1/2] c++ -o op.o -c op.cpp\nFAILED: op.o\nc++ -c op.cpp"
     expected = f"Error building extension 'op': {output.splitlines()[line]}"
-    assert telling_line(f"{before}\n{output}\nninja: build stopped: subcommand failed.") == expected
+    assert compiler_error_line(f"{before}\n{output}\nninja: build stopped: subcommand failed.") == expected
 
 
 def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
     text = "no such weights\nin the folder"
-    assert telling_line(text) == text
+    assert compiler_error_line(text) == text
 
 
 @pytest.mark.drill("python of an environment that is not activated")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from distbench.analysis.statistics.probability import at_least, fisher, holm
+from distbench.analysis.statistics.probability import fisher_exact_tail, holm_adjusted, poisson_binomial_tail
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from distbench.analysis.statistics.probability import at_least, fisher, holm
 def test_the_exact_test_is_fishers(bad: int, trials: int, others_bad: int, others: int) -> None:
     table = [[bad, trials - bad], [others_bad, others - others_bad]]
     known = stats.fisher_exact(table, alternative="greater").pvalue
-    assert fisher(bad, trials, others_bad, others) == pytest.approx(known)
+    assert fisher_exact_tail(bad, trials, others_bad, others) == pytest.approx(known)
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ def test_the_exact_test_is_fishers(bad: int, trials: int, others_bad: int, other
 )
 def test_of_equal_chances_the_tail_is_the_binomial_one(count: int, trials: int, chance: float) -> None:
     known = stats.binom.sf(count - 1, trials, chance)
-    assert at_least(count, [chance] * trials) == pytest.approx(known)
+    assert poisson_binomial_tail(count, [chance] * trials) == pytest.approx(known)
 
 
 def test_events_may_have_chances_of_their_own() -> None:
-    assert at_least(1, [0.5, 0.2]) == pytest.approx(1 - 0.5 * 0.8)
-    assert at_least(2, [0.5, 0.2]) == pytest.approx(0.1)
-    assert at_least(3, [0.5, 0.2]) == 0
+    assert poisson_binomial_tail(1, [0.5, 0.2]) == pytest.approx(1 - 0.5 * 0.8)
+    assert poisson_binomial_tail(2, [0.5, 0.2]) == pytest.approx(0.1)
+    assert poisson_binomial_tail(3, [0.5, 0.2]) == 0
 
 
 def test_chances_are_adjusted_for_those_that_are_left_and_keep_their_order() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.6]) == [1.0, 1.0]
-    assert holm([0.02]) == [0.02]
-    assert holm([]) == []
+    assert holm_adjusted([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm_adjusted([0.9, 0.6]) == [1.0, 1.0]
+    assert holm_adjusted([0.02]) == [0.02]
+    assert holm_adjusted([]) == []

@@ -9,7 +9,7 @@ import pytest
 from noise_model import NOISY, QUIET, TYPICAL, Noise, launches
 from scipy import stats
 
-from distbench.analysis.statistics.change_points import CHANCE, step_at, steps, trend
+from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, find_shifts, fit_trend, shift_at
 
 LEAST = 0.03
 SEED = 20260101
@@ -37,7 +37,7 @@ def _offsets(histories: int, days: int, scale: float, keep: float, rng: np.rando
 
 
 def share_called(histories: np.ndarray) -> float:
-    return float(np.mean([bool(steps(list(values), LEAST)) for values in histories]))
+    return float(np.mean([bool(find_shifts(list(values), LEAST)) for values in histories]))
 
 
 def share_found(histories: np.ndarray, place: int, within: int) -> float:
@@ -47,7 +47,7 @@ def share_found(histories: np.ndarray, place: int, within: int) -> float:
 
 
 def is_found(values: np.ndarray, place: int) -> bool:
-    return any(abs(step.place - place) <= 2 for step in steps(list(values), LEAST))
+    return any(abs(step.place - place) <= 2 for step in find_shifts(list(values), LEAST))
 
 
 @pytest.mark.parametrize("noise", [QUIET, TYPICAL, NOISY], ids=["quiet", "typical", "noisy"])
@@ -118,8 +118,8 @@ def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:
 
 
 def share_trending(histories: np.ndarray) -> float:
-    found = [trend(list(values)) for values in histories]
-    return float(np.mean([step is not None and step.chance <= CHANCE for step in found]))
+    found = [fit_trend(list(values)) for values in histories]
+    return float(np.mean([step is not None and step.chance <= FALSE_ALARM_RATE for step in found]))
 
 
 @pytest.mark.parametrize("drifts", [False, True])
@@ -133,15 +133,15 @@ def test_ten_changes_of_two_percent_are_a_trend_although_none_is_a_step() -> Non
     creeping = points(QUIET, 60, 33, rng, drifts=False) * 0.98 ** (np.arange(33) // 3)
     assert share_called(creeping) <= 0.1
     assert share_trending(creeping) >= 0.9
-    ends = [(step.before, step.after) for values in creeping if (step := trend(list(values)))]
+    ends = [(step.before, step.after) for values in creeping if (step := fit_trend(list(values)))]
     before, after = np.median(ends, axis=0)
     assert after / before == pytest.approx(0.98**10, abs=0.03)
 
 
 def test_a_trend_takes_as_many_points_as_a_step_and_none_is_seen_in_what_does_not_change() -> None:
-    assert trend([1.0, 0.9, 0.8, 0.7, 0.6]) is None
-    assert trend([7.5] * 9).chance == pytest.approx(1.0)
-    counted = trend([float(value) for value in range(10)])
+    assert fit_trend([1.0, 0.9, 0.8, 0.7, 0.6]) is None
+    assert fit_trend([7.5] * 9).chance == pytest.approx(1.0)
+    counted = fit_trend([float(value) for value in range(10)])
     assert (counted.before, counted.after) == (pytest.approx(0), pytest.approx(9))
     assert counted.chance < 1e-6
 
@@ -149,7 +149,7 @@ def test_a_trend_takes_as_many_points_as_a_step_and_none_is_seen_in_what_does_no
 def test_a_bad_last_day_is_no_trend() -> None:
     values = 1000 * np.exp(np.random.default_rng(SEED).normal(0, 0.01, 30))
     values[-1] *= 0.7
-    step = trend(list(values))
+    step = fit_trend(list(values))
     assert step.chance > 0.05
     assert step.after / step.before == pytest.approx(1, abs=0.02)
 
@@ -166,20 +166,20 @@ def test_a_spell_that_came_and_went_is_two_steps() -> None:
     values = 1000 * np.exp(rng.normal(0, 0.01, 60))
     # of one split, in its middle or at an end, nothing could be told
     values[27:33] *= 0.9
-    found = steps(list(values), LEAST)
+    found = find_shifts(list(values), LEAST)
     assert [step.place for step in found] == [27, 33]
     assert [step.effect for step in found] == pytest.approx([-0.1, 0.11], abs=0.02)
 
 
 def test_a_step_smaller_than_asked_for_is_not_told() -> None:
     values = [100.0, 100.1, 99.9] * 6 + [98.0, 98.1, 97.9] * 6
-    assert [step.place for step in steps(values, 0.01)] == [18]
-    assert steps(values, 0.03) == []
+    assert [step.place for step in find_shifts(values, 0.01)] == [18]
+    assert find_shifts(values, 0.03) == []
 
 
 @pytest.mark.parametrize(("after", "told"), [(2, []), (3, [6])])
 def test_it_takes_three_points_on_each_side(after: int, told: list[int]) -> None:
-    assert [step.place for step in steps([5.0] * 6 + [6.0] * after, LEAST)] == told
+    assert [step.place for step in find_shifts([5.0] * 6 + [6.0] * after, LEAST)] == told
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_it_takes_three_points_on_each_side(after: int, told: list[int]) -> None
     ],
 )
 def test_numbers_without_any_spread_have_certain_steps(before: float, now: float, effect: float) -> None:
-    (step,) = steps([before] * 5 + [now] * 5, LEAST)
+    (step,) = find_shifts([before] * 5 + [now] * 5, LEAST)
     assert (step.place, step.before, step.after) == (5, before, now)
     assert step.effect == pytest.approx(effect)
     assert step.chance < 1e-10
@@ -201,21 +201,21 @@ def test_numbers_without_any_spread_have_certain_steps(before: float, now: float
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [0.0] * 20, [7.5] * 20, [-1e308, 1e308] * 10])
 def test_series_without_a_step_have_none(values: list[float]) -> None:
-    assert steps(values, LEAST) == []
+    assert find_shifts(values, LEAST) == []
 
 
 def test_a_number_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="not a finite number"):
-        steps([1.0] * 9 + [float("nan")] * 3, LEAST)
+        find_shifts([1.0] * 9 + [float("nan")] * 3, LEAST)
 
 
 def test_another_unit_or_order_of_time_changes_nothing_but_the_sign() -> None:
     rng = np.random.default_rng(SEED)
     values = np.exp(rng.normal(0, 0.02, 40))
     values[25:] *= 1.2
-    (plain,) = steps(list(values), LEAST)
-    (scaled,) = steps(list(values * 1e9), LEAST)
-    (reverse,) = steps(list(values[::-1]), LEAST)
+    (plain,) = find_shifts(list(values), LEAST)
+    (scaled,) = find_shifts(list(values * 1e9), LEAST)
+    (reverse,) = find_shifts(list(values[::-1]), LEAST)
     assert (scaled.place, reverse.place) == (plain.place, 40 - plain.place)
     assert scaled.chance == pytest.approx(plain.chance, rel=1e-6)
     assert reverse.chance == pytest.approx(plain.chance, rel=1e-6)
@@ -223,9 +223,9 @@ def test_another_unit_or_order_of_time_changes_nothing_but_the_sign() -> None:
 
 def test_at_a_known_place_no_search_is_paid_for() -> None:
     values = [100.0, 101.0, 99.0] * 6 + [90.0, 91.0, 89.0]
-    (searched,) = steps(values, LEAST)
-    known = step_at(values, 18)
+    (searched,) = find_shifts(values, LEAST)
+    known = shift_at(values, 18)
     assert known is not None
     assert (known.place, known.before, known.after) == (searched.place, searched.before, searched.after)
     assert known.chance == pytest.approx(searched.chance / (len(values) - 5))
-    assert step_at(values, 19) is None
+    assert shift_at(values, 19) is None

@@ -12,25 +12,25 @@ from conftest import call
 from evidence import DDP, none, reference, rounding, trained
 from records import with_options
 
-from distbench.core.case import Batch, Case, Choice, Device, Precision
+from distbench.core.case import Batch, Case, Device, PluginChoice, PrecisionConfig
 from distbench.core.job import PlannedTrial
 from distbench.core.machine import Machine
-from distbench.jobs.equivalence import Check, CheckOptions, Equivalence
+from distbench.jobs.equivalence import CheckOptions, CheckSection, EquivalenceJob
 from distbench.jobs.equivalence.results import EquivalenceResults
-from distbench.jobs.equivalence.verdict import verdicts
+from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record
 
 MACHINE = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
 LARGE = dataclasses.replace(
     DDP,
-    workload=Choice("transformer", {"preset": "gpt2-small", "seq_len": 1024}),
-    data=Choice("text"),
+    workload=PluginChoice("transformer", {"preset": "gpt2-small", "seq_len": 1024}),
+    data=PluginChoice("text"),
     batch=Batch(8, 4, 1),
 )
 
 
 def tasks(*cases: Case, **check: Any) -> list[PlannedTrial]:
-    return list(Equivalence().tasks(Check(**check), cases, MACHINE))
+    return list(EquivalenceJob().planned_trials(CheckSection(**check), cases, MACHINE))
 
 
 def options_of(task: PlannedTrial) -> CheckOptions:
@@ -38,11 +38,13 @@ def options_of(task: PlannedTrial) -> CheckOptions:
 
 
 def predicted_s(of: list[PlannedTrial]) -> float:
-    return sum(Equivalence().predicted(task) or 0.0 for task in of)
+    return sum(EquivalenceJob().predicted_seconds(task) or 0.0 for task in of)
 
 
 def test_a_small_model_is_checked_on_its_own_work() -> None:
-    small = dataclasses.replace(LARGE, workload=Choice("transformer", {"preset": "tiny", "seq_len": 128}))
+    small = dataclasses.replace(
+        LARGE, workload=PluginChoice("transformer", {"preset": "tiny", "seq_len": 128})
+    )
     assert all(task.case.workload == small.workload for task in tasks(small))
     assert {options_of(task).work for task in tasks(small)} == {""}
 
@@ -85,12 +87,12 @@ def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
 @pytest.mark.parametrize(
     ("strategy", "device", "least"),
     [
-        (Choice("pp", {"micro_batches": 4}), "cpu", {"depth": 6, "seq_len": 16}),
-        (Choice("cp", {"implementation": "ring"}), "cuda", {"depth": 2, "seq_len": 256}),
+        (PluginChoice("pp", {"micro_batches": 4}), "cpu", {"depth": 6, "seq_len": 16}),
+        (PluginChoice("cp", {"implementation": "ring"}), "cuda", {"depth": 2, "seq_len": 256}),
     ],
 )
 def test_reduced_work_can_still_be_divided_among_the_devices(
-    strategy: Choice, device: Device, least: dict[str, int]
+    strategy: PluginChoice, device: Device, least: dict[str, int]
 ) -> None:
     case = dataclasses.replace(LARGE, strategy=strategy, world_size=4, batch=Batch(8, 8, 1), device=device)
     for task in tasks(case, minutes=0.001):
@@ -98,7 +100,7 @@ def test_reduced_work_can_still_be_divided_among_the_devices(
 
 
 def test_a_case_in_16_bits_rests_on_the_suites_own_case_in_fp32_on_reduced_work_too() -> None:
-    half = dataclasses.replace(LARGE, name="half", precision=Precision(compute="bf16"))
+    half = dataclasses.replace(LARGE, name="half", precision=PrecisionConfig(compute="bf16"))
     made = [task for task in tasks(half, LARGE) if options_of(task).role == "case"]
     assert {options_of(task).also for task in made if options_of(task).of == half.id} == {LARGE.id}
     # alone it is trained in fp32 as well
@@ -107,7 +109,9 @@ def test_a_case_in_16_bits_rests_on_the_suites_own_case_in_fp32_on_reduced_work_
 
 
 def on_reduced_work(record: Record) -> Record:
-    less = dataclasses.replace(record.case, workload=Choice("transformer", {"preset": "tiny", "depth": 2}))
+    less = dataclasses.replace(
+        record.case, workload=PluginChoice("transformer", {"preset": "tiny", "depth": 2})
+    )
     case = record.job.options.role == "case"
     job = with_options(record.job, work="depth 2", asked=DDP.id if case else "")
     return dataclasses.replace(record, case=less, case_id=less.id, job=job)
@@ -115,21 +119,21 @@ def on_reduced_work(record: Record) -> Record:
 
 def test_a_verdict_on_reduced_work_says_so() -> None:
     held = on_reduced_work(reference())
-    found = verdicts([held, on_reduced_work(trained(rounding))], 0.001)[DDP.id]
+    found = judge_cases([held, on_reduced_work(trained(rounding))], 0.001)[DDP.id]
     assert "adamw, on reduced work (depth 2); an error of" in found.sentence
     assert [arm.is_asked for arm in found.detail.arms] == [True]
     wrong = on_reduced_work(trained(lambda step, kind, tensor: 0.5 if kind == "gradient" else 0))
-    assert verdicts([held, wrong], 0.001)[DDP.id].sentence.endswith(", on reduced work (depth 2)")
-    same = verdicts([held, on_reduced_work(trained(none))], 0.001)[DDP.id]
+    assert judge_cases([held, wrong], 0.001)[DDP.id].sentence.endswith(", on reduced work (depth 2)")
+    same = judge_cases([held, on_reduced_work(trained(none))], 0.001)[DDP.id]
     assert same.sentence == "equivalent (adamw, on reduced work (depth 2))"
-    full = verdicts([reference(), trained(rounding)], 0.001)[DDP.id]
+    full = judge_cases([reference(), trained(rounding)], 0.001)[DDP.id]
     assert "reduced" not in full.sentence
 
 
 def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
     records = [on_reduced_work(reference()), on_reduced_work(trained(rounding))]
-    assert EquivalenceResults(Equivalence()).expected_losses(records) == {}
-    assert EquivalenceResults(Equivalence()).expected_losses([reference(), trained(rounding)])
+    assert EquivalenceResults(EquivalenceJob()).expected_losses(records) == {}
+    assert EquivalenceResults(EquivalenceJob()).expected_losses([reference(), trained(rounding)])
 
 
 @pytest.mark.train

@@ -11,36 +11,36 @@ import pytest
 from choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from records import case, failed, info, measured
 
-from distbench.analysis.candidates import OUTSIDE
-from distbench.analysis.choice import Choice, Wish, choose, turns
-from distbench.analysis.key_findings import sentences
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.candidates import ASSUMED_CONTEXT_BYTES
+from distbench.analysis.choice import Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.key_findings import all_findings
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
-from distbench.core.case import Batch, Case, Precision
-from distbench.core.case import Choice as Plugin
+from distbench.core.case import Batch, Case, PrecisionConfig
+from distbench.core.case import PluginChoice as Plugin
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.choice_view import sheet
-from distbench.report.page_data import picker
+from distbench.report.choice_view import candidate_table
+from distbench.report.page_data import picker_data
 
 
-def run_of(*records: Record) -> AnalysedRun:
+def run_of(*records: Record) -> RunAnalysis:
     named = list({record.case_id: record.case for record in records}.values())
-    return AnalysedRun(info(*named), records)
+    return RunAnalysis(info(*named), records)
 
 
-def chosen(*records: Record, **wish: Any) -> Choice:
-    return choose(run_of(*records).candidates, Wish(**wish))
+def chosen(*records: Record, **wish: Any) -> Selection:
+    return select_case(run_of(*records).candidates, Requirements(**wish))
 
 
 def said(*records: Record, **wish: Any) -> str:
-    found = answer(run_of(*records), Wish(**wish))
+    found = recommend(run_of(*records), Requirements(**wish))
     return " ".join([found.headline, *found.reasons])
 
 
-def names(choice: Choice) -> tuple[str, list[str]]:
-    return choice.pick.name if choice.pick else "", [one.name for one in choice.alike]
+def names(choice: Selection) -> tuple[str, list[str]]:
+    return choice.pick.name if choice.pick else "", [one.name for one in choice.tied]
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=list(KNOWN))
@@ -78,7 +78,7 @@ def test_more_devices_that_are_slower_are_not_recommended_without_a_word():
 def test_what_failed_or_was_disturbed_is_left_out_with_why():
     disturbed = [replace(each, degraded="others computed") for each in trials(FSDP, 5000, 5010)]
     choice = chosen(*trials(DDP, 1000, 1010), failed(ZERO2), *disturbed)
-    why = {one.name: why for one, why in choice.left_out}
+    why = {one.name: why for one, why in choice.excluded}
     assert names(choice)[0] == "ddp"
     assert why["zero2"] == "crashed: rank 1 in time: RuntimeError: no"
     assert why["fsdp"] == "measured on a noisy machine: others computed"
@@ -88,10 +88,10 @@ def test_a_reason_against_several_cases_is_told_once():
     noisy = [
         replace(each, degraded="others computed") for each in (*trials(FSDP, 5000), *trials(ZERO2, 6000))
     ]
-    found = answer(run_of(*noisy, *trials(DDP, 1000, 1010)), Wish())
+    found = recommend(run_of(*noisy, *trials(DDP, 1000, 1010)), Requirements())
     (told,) = [each for each in found.reasons if "others computed" in each]
     assert told.startswith("zero2, fsdp were faster, but are not recommended: measured on a noisy machine")
-    without = answer(run_of(*noisy), Wish())
+    without = recommend(run_of(*noisy), Requirements())
     assert "2 of 2 cases: measured on a noisy machine: others computed." in without.headline
     assert not any("not recommended" in each for each in without.reasons)
 
@@ -104,11 +104,11 @@ def test_what_did_other_work_is_never_taken():
     unfair = [replace(each, effective=other) for each in trials(ZERO2, 2000, 2010)]
     choice = chosen(*honest, *unfair)
     assert names(choice)[0] == "ddp"
-    assert [why for _, why in choice.left_out if why.startswith("not the same work: optimizer.eps = 0.001")]
+    assert [why for _, why in choice.excluded if why.startswith("not the same work: optimizer.eps = 0.001")]
 
 
 def test_other_precisions_and_devices_are_never_held_against_one_another():
-    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
+    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=PrecisionConfig(compute="bf16"))
     more = case("ddp", 4)
     every = [
         *trials(DDP, 1000, 1010),
@@ -117,14 +117,14 @@ def test_other_precisions_and_devices_are_never_held_against_one_another():
         *trials(more, 1500),
     ]
     on_two = chosen(*every, devices=2)
-    assert (on_two.wish.precision, names(on_two)[0]) == ("fp32", "ddp/fp32")
+    assert (on_two.requirements.precision, names(on_two)[0]) == ("fp32", "ddp/fp32")
     assert chosen(*every, devices=2, precision="bf16").pick.id == half.id
-    assert chosen(*every).wish.devices == 4
+    assert chosen(*every).requirements.devices == 4
 
 
 def test_the_only_case_of_its_precision_is_told_where_the_others_are():
-    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
-    unproven = case("ddp", name="ddp/ws2/mb4/fp32/reduce=fp16", precision=Precision(reduce="fp16"))
+    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=PrecisionConfig(compute="bf16"))
+    unproven = case("ddp", name="ddp/ws2/mb4/fp32/reduce=fp16", precision=PrecisionConfig(reduce="fp16"))
     every = [
         *trials(DDP, 1000, 1010, 990),
         *trials(half, 2000, 2010, 1990),
@@ -138,7 +138,7 @@ def test_run_of_another_global_batch_are_other_work():
     large = case("ddp", name="ddp/ws2/mb8/fp32", batch=Batch(16, 8, 1))
     choice = chosen(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))
     assert {one.name for one in choice.ranked} == {"ddp/mb4", "fsdp/mb4"}
-    assert choice.wish.work == "mb4"
+    assert choice.requirements.work == "mb4"
 
 
 def test_a_world_size_with_a_larger_batch_is_the_same_work_on_more_devices():
@@ -201,7 +201,7 @@ def test_the_cheapest_per_token_is_told_by_energy_and_without_it_nothing_is():
 def test_turns_name_every_budget_at_which_the_answer_changes():
     records = [*trials(DDP, 1000, mib=400), *trials(ZERO2, 900, mib=300), *trials(ZERO3, 800, mib=200)]
     every = run_of(*records).candidates
-    found = turns(every, choose(every, Wish()))
+    found = memory_thresholds(every, select_case(every, Requirements()))
     assert [(below / MIB, names(then)[0]) for below, then in found] == [
         (400, "zero2"),
         (300, "zero3"),
@@ -219,7 +219,7 @@ def needed(device: str, **values: float) -> float | None:
 
 def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
     reserved = 300.0 * MIB
-    assert needed("cuda", memory_reserved_peak=reserved) == reserved + OUTSIDE
+    assert needed("cuda", memory_reserved_peak=reserved) == reserved + ASSUMED_CONTEXT_BYTES
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
     whole = {"memory_device_peak": 700.0 * MIB}
@@ -237,14 +237,16 @@ def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
         for own in ({}, {"gpu_memory_own": 2.0**31})
     )
     words = "2.00 GiB per device (1.00 GiB of it assumed for CUDA's context and libraries, which nothing"
-    assert f"tokens/s, memory {words}" in answer(assumed).headline.replace("(spread unknown) ", "")
-    assert "tokens/s, peak memory 2.00 GiB per device." in answer(reported).headline
-    least = next(each for each in sentences(assumed) if each.startswith("Lowest memory"))
+    assert f"tokens/s, memory {words}" in recommend(assumed).headline.replace("(spread unknown) ", "")
+    assert "tokens/s, peak memory 2.00 GiB per device." in recommend(reported).headline
+    least = next(each for each in all_findings(assumed) if each.startswith("Lowest memory"))
     assert "fsdp, 1.50 GiB per device (1.00 GiB of it assumed" in least
-    notes = sheet(choose(assumed.candidates, Wish())).notes
+    notes = candidate_table(select_case(assumed.candidates, Requirements())).notes
     assert any("1.00 GiB of the memory is assumed" in each and "ddp, fsdp" in each for each in notes)
-    assert not any("assumed" in each for each in sheet(choose(reported.candidates, Wish())).notes)
-    assert picker(assumed)["assumed"] == "1.00 GiB"
+    assert not any(
+        "assumed" in each for each in candidate_table(select_case(reported.candidates, Requirements())).notes
+    )
+    assert picker_data(assumed)["assumed"] == "1.00 GiB"
 
 
 # -- intervals
@@ -258,7 +260,7 @@ def test_without_a_second_trial_no_spread_is_claimed():
 
 def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_pick():
     records = [*trials(DDP, 1000, 1040, 960, mib=400), *trials(ZERO2, 1015, 985, 1030, mib=300)]
-    found = answer(run_of(*records), Wish())
+    found = recommend(run_of(*records), Requirements())
     assert found.headline.startswith("Train with ddp on 2 devices, tied with zero2: 1,000 (")
     assert "By estimate alone zero2 is both faster (1.01x) and leaner (75% of the memory)" in found.headline
     assert any("more trials of each of them would tell" in reason for reason in found.reasons)
@@ -266,7 +268,7 @@ def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_p
 
 def test_a_trial_that_no_mean_holds_is_named():
     records = [*trials(ZERO2, 1500, 1510, 90), *trials(DDP, 1000, 1010, 990), *trials(FSDP, 700, 705, 695)]
-    told = [line for line in sentences(run_of(*records)) if line.startswith("Left out")]
+    told = [line for line in all_findings(run_of(*records)) if line.startswith("Left out")]
     assert told == [f"Left out, too far from the other trials of the case: round 3 of {ZERO2.name}."]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from distbench.cli import commands
-from distbench.record import FORMAT
-from distbench.record.catalog import find_stored
+from distbench.record import FORMAT_VERSION
+from distbench.record.catalog import find_run_strict
 
 SUITES = Path(__file__).parent.parent / "suites"
 
@@ -162,10 +162,10 @@ def test_a_run_is_found_by_the_start_of_its_id_or_name(command, runs, name, mess
 
 
 def test_a_baseline_is_a_stored_run_only_if_it_can_be_nothing_else(runs):
-    assert find_stored("aa11", runs).folder == runs / "mine-2026-aa11bb22"
-    assert find_stored(str(runs / "mine-2026-aa11bb22"), runs).folder == runs / "mine-2026-aa11bb22"
+    assert find_run_strict("aa11", runs).folder == runs / "mine-2026-aa11bb22"
+    assert find_run_strict(str(runs / "mine-2026-aa11bb22"), runs).folder == runs / "mine-2026-aa11bb22"
     for name in ("", "aa1", "aa", "mine-2026-aa11bb22", "bb22", str(runs)):
-        assert find_stored(name, runs) is None
+        assert find_run_strict(name, runs) is None
 
 
 def test_a_baseline_that_is_a_run_and_a_commit_is_refused(command, tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_plan_takes_the_expected_time_from_earlier_runs_of_the_same_cases(comman
     for number, case in enumerate(json.loads(output)["cases"]):
         folder = tmp_path / "out" / "run" / "trials" / f"x-{case['case_id']}" / "0"
         folder.mkdir(parents=True)
-        record = {"format": FORMAT, "status": "measured", "wall_s": 2.0 + number}
+        record = {"format": FORMAT_VERSION, "status": "measured", "wall_s": 2.0 + number}
         (folder / "record.json").write_text(json.dumps(record))
     (tmp_path / "out" / "run" / "run.json").write_text('{"suite": {"measure": {}}}')
     _, output, _ = command("plan", file, "--json", "--out", str(tmp_path / "out"))

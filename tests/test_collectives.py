@@ -13,24 +13,24 @@ import pytest
 from conftest import OF_OUR_OWN, QUICK, Distbench, Finished
 from records import case, failed, info, job_of, measured
 
-from distbench.analysis.collectives import results
-from distbench.analysis.communication import traffic
-from distbench.analysis.key_findings import judged_bad
-from distbench.analysis.link_utilization import Alone
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.collectives import collective_results
+from distbench.analysis.communication import collective_traffic
+from distbench.analysis.key_findings import bad_verdict_sentences
+from distbench.analysis.link_utilization import CollectiveBaseline
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import job_kind
-from distbench.gate.case_verdict import demanded
-from distbench.gate.columns import compared
-from distbench.jobs.links import _carrier
-from distbench.jobs.links.compared import changes, sheet
-from distbench.jobs.links.groups import formed
-from distbench.jobs.links.sizes import elements, sizes_of
+from distbench.gate.case_verdict import required_findings
+from distbench.gate.columns import compare_columns
+from distbench.jobs.links import _placeholder_case
+from distbench.jobs.links.comparison import bandwidth_changes, comparison_sheet
+from distbench.jobs.links.groups import rank_groups
+from distbench.jobs.links.sizes import element_count, message_sizes
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Status
-from distbench.report.view import views
-from distbench.suite.gate import read as gate_rules
+from distbench.report.view import all_views
+from distbench.suite.gate import parse_gate as gate_rules
 
 ASKED = "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
 SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{ASKED}\n"
@@ -52,13 +52,13 @@ def row(busbw: float, **changed: Any) -> dict[str, Any]:
 
 
 def record(rows: list[dict[str, Any]], of: Case, round_: int = 0) -> Record:
-    made = measured(_carrier(2, "cpu"), round_=round_)
+    made = measured(_placeholder_case(2, "cpu"), round_=round_)
     job = job_of("collectives", role="case", cases=[of.id])
     return replace(made, job=job, tables={"collective_times": rows}, values={})
 
 
-def analysed(*records: Record, of: Case) -> AnalysedRun:
-    return AnalysedRun(info(of), records)
+def analysed(*records: Record, of: Case) -> RunAnalysis:
+    return RunAnalysis(info(of), records)
 
 
 @pytest.mark.parametrize(
@@ -71,30 +71,32 @@ def analysed(*records: Record, of: Case) -> AnalysedRun:
     ],
 )
 def test_sizes_are_a_range_by_its_factor_or_a_list(asked: Any, factor: int, sizes: tuple[int, ...]) -> None:
-    assert sizes_of(asked, factor, "cpu") == sizes
+    assert message_sizes(asked, factor, "cpu") == sizes
 
 
 def test_automatic_sizes_go_further_on_gpus() -> None:
-    assert sizes_of("auto", 4, "cuda")[-1] > sizes_of("auto", 4, "cpu")[-1]
+    assert message_sizes("auto", 4, "cuda")[-1] > message_sizes("auto", 4, "cpu")[-1]
 
 
 def test_all_ranks_have_the_same_share_of_an_array() -> None:
-    assert elements(1024, 4, 2) == 256
-    assert elements(1000, 4, 3) == 249, "rounded down to shares"
-    assert elements(1, 4, 3) == 3, "at least one element each"
+    assert element_count(1024, 4, 2) == 256
+    assert element_count(1000, 4, 3) == 249, "rounded down to shares"
+    assert element_count(1, 4, 3) == 3, "at least one element each"
 
 
 def test_groups_are_formed_once() -> None:
     """Ranks of two nodes; what would be the ranks of another group again is left out with the reason."""
     two = [0, 0, 1, 1]
-    assert formed("all", two).members == ((0, 1, 2, 3),)
-    assert formed("node", two).members == ((0, 1), (2, 3))
-    assert formed("between", two).members == ((0, 2),)
-    assert "one node" in formed("node", [0, 0]).missing
-    assert "one node" in formed("between", [0, 0]).missing
-    assert "see the group all" in formed("between", [0, 1]).missing
-    assert "to itself" in formed("node", [0, 1]).missing
-    assert formed("node", [0, 1, 1]).members == ((1, 2),), "a rank alone on its node has nobody to talk to"
+    assert rank_groups("all", two).members == ((0, 1, 2, 3),)
+    assert rank_groups("node", two).members == ((0, 1), (2, 3))
+    assert rank_groups("between", two).members == ((0, 2),)
+    assert "one node" in rank_groups("node", [0, 0]).reason
+    assert "one node" in rank_groups("between", [0, 0]).reason
+    assert "see the group all" in rank_groups("between", [0, 1]).reason
+    assert "to itself" in rank_groups("node", [0, 1]).reason
+    assert rank_groups("node", [0, 1, 1]).members == ((1, 2),), (
+        "a rank alone on its node has nobody to talk to"
+    )
 
 
 def test_the_factors_are_those_of_nccl_tests() -> None:
@@ -168,13 +170,13 @@ def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
     run = analysed(record([row(1e9, wrong=wrong)], ddp), of=ddp)
     (shown,) = run.cases
     assert [verdict.gravity for verdict in shown.verdicts.values()] == ([gravity] if gravity else [])
-    assert bool(judged_bad(run)) == (gravity == "bad"), "what ends a run with exit code 1"
+    assert bool(bad_verdict_sentences(run)) == (gravity == "bad"), "what ends a run with exit code 1"
     rules, _ = gate_rules({"links": "required"})
     assert rules is not None
-    assert [found.word for found in demanded(shown, rules)] == [finding]
-    shown = views()["links"].sheet(run)
-    assert ("WRONG RESULT" in shown.as_text(80)) == (wrong == 3)
-    assert [each.tone for each in shown.rows] == ["bad" if wrong else "best"]
+    assert [found.word for found in required_findings(shown, rules)] == [finding]
+    shown = all_views()["links"].table(run)
+    assert ("WRONG RESULT" in shown.to_text(80)) == (wrong == 3)
+    assert [each.emphasis for each in shown.rows] == ["bad" if wrong else "best"]
 
 
 def words_of_columns(pairs: int, slower: float, rng: np.random.Generator) -> list[str]:
@@ -193,7 +195,7 @@ def words_of_columns(pairs: int, slower: float, rng: np.random.Generator) -> lis
             for number, row in enumerate(drawn.tolist())
         ]
 
-    (verdict,) = compared("links", 0.1, arm(0.0), arm(slower))
+    (verdict,) = compare_columns("links", 0.1, arm(0.0), arm(slower))
     return [finding.word for finding in verdict.findings]
 
 
@@ -222,7 +224,7 @@ def test_a_gate_compares_the_columns_of_both_arms() -> None:
         ]
 
     def words_of(before: list[Record], after: list[Record]) -> list[str]:
-        (verdict,) = compared("collectives", 0.1, before, after)
+        (verdict,) = compare_columns("collectives", 0.1, before, after)
         assert verdict.case == "collectives/ws2"
         return [found.word for found in verdict.findings]
 
@@ -234,7 +236,7 @@ def test_a_gate_compares_the_columns_of_both_arms() -> None:
     assert words_of([], arm(1e9)) == ["incomparable"]
     lost = [replace(each, values={"send_recv_busbw": 1e9}) for each in arm(1e9)]
     assert words_of(arm(1e9), lost) == ["missing", "pass"], "what is gone fails"
-    broken = [replace(failed(_carrier(2, "cpu")), job=job_of("collectives"))]
+    broken = [replace(failed(_placeholder_case(2, "cpu")), job=job_of("collectives"))]
     assert words_of(arm(1e9), broken) == ["broken"]
 
 
@@ -243,8 +245,8 @@ def test_a_gate_names_the_kind_and_its_tolerance(value: object) -> None:
     rules, mistakes = gate_rules({"links": value})
     assert rules is not None and not mistakes
     assert (rules.columns, rules.required) == ({"links": 0.1}, ("links",))
-    assert rules.resolved()["links"] == 0.1
-    assert gate_rules(rules.resolved())[0] == rules
+    assert rules.to_resolved()["links"] == 0.1
+    assert gate_rules(rules.to_resolved())[0] == rules
     assert [found.message for found in gate_rules({"links": "often"})[1]] == [
         "Allowed: ignored, required, or a fraction above 0 such as 10%"
     ]
@@ -280,7 +282,7 @@ gate: {{efficiency: false, peak_memory: false, links: 10%}}
 
 def test_a_failed_trial_is_no_measurement() -> None:
     ddp = case("ddp")
-    broken = replace(failed(_carrier(2, "cpu")), job=job_of("collectives", cases=[ddp.id]))
+    broken = replace(failed(_placeholder_case(2, "cpu")), job=job_of("collectives", cases=[ddp.id]))
     (shown,) = analysed(broken, of=ddp).cases
     assert [verdict.gravity for verdict in shown.verdicts.values()] == ["unknown"]
 
@@ -292,12 +294,14 @@ def test_the_slowest_node_counts_and_trials_make_the_interval() -> None:
         record([row(2e9 * noise, **node), row(1e9 * noise, **node, ranks="2,3")], ddp, round_=number)
         for number, noise in enumerate((0.99, 1.0, 1.01))
     ]
-    (result,) = results(trials)
+    (result,) = collective_results(trials)
     assert result.busbw.value == pytest.approx(1e9, rel=1e-3)
     assert result.busbw.trials == 3
     # 4.30 standard errors of three trials that vary by 1%
-    assert result.busbw.half == pytest.approx(4.30 * 0.01 / 3**0.5, rel=0.01)
-    assert results(trials[:1])[0].busbw.half is None, "one trial tells nothing of the spread"
+    assert result.busbw.half_log_width == pytest.approx(4.30 * 0.01 / 3**0.5, rel=0.01)
+    assert collective_results(trials[:1])[0].busbw.half_log_width is None, (
+        "one trial tells nothing of the spread"
+    )
 
 
 def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
@@ -309,12 +313,14 @@ def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
         return [record(own, ddp, round_=number) for number, own in enumerate(noisy)]
 
     before, after = trials(1e9), trials(0.5e9, row(1e9, op="broadcast"))
-    assert {change.key.dtype: change.word for change in changes(before, after)} == {
+    assert {change.key.dtype: change.word for change in bandwidth_changes(before, after)} == {
         "fp32": "worse",
         "bf16": "same",
     }
-    assert {change.word for change in changes(after, before) if change.key.dtype == "fp32"} == {"better"}
-    text = sheet(before, after).as_text(80)
+    assert {change.word for change in bandwidth_changes(after, before) if change.key.dtype == "fp32"} == {
+        "better"
+    }
+    text = comparison_sheet(before, after).to_text(80)
     assert "1 worse, 1 same of 2" in text.replace("same, 1 worse", "worse, 1 same")
     assert "1 measurement of only one of the runs" in text
 
@@ -343,15 +349,15 @@ def test_what_a_training_attains_is_measured_by_the_same_messages_alone(
     ddp = case("ddp")
     alone = record([row(4096e3, bytes=4096), row(4096e3, bytes=12288)], ddp)
     training = replace(measured(ddp), tables={"collectives": messages})
-    (kind,) = {each.op: each for each in traffic(training)}.values()
-    found = Alone.of(results([alone]), 2).attained(training, kind)
+    (kind,) = {each.op: each for each in collective_traffic(training)}.values()
+    found = CollectiveBaseline.from_results(collective_results([alone]), 2).utilization(training, kind)
     assert found.share == (None if share is None else pytest.approx(share))
     assert reason in found.reason
     run = analysed(alone, training, of=ddp)
-    cells = views()["communication"].sheet(run).records()
+    cells = all_views()["communication"].table(run).records()
     assert cells[0]["attained"] == found.share
-    assert "of alone" in views()["communication"].sheet(run).headings
-    assert "of alone" not in views()["communication"].sheet(analysed(training, of=ddp)).headings
+    assert "of alone" in all_views()["communication"].table(run).headings
+    assert "of alone" not in all_views()["communication"].table(analysed(training, of=ddp)).headings
 
 
 @pytest.mark.train
@@ -360,12 +366,12 @@ def test_a_check_sees_a_result_that_is_not_there(op: str) -> None:
     import torch
 
     from distbench.jobs.links.operations import OPERATIONS as KNOWN
-    from distbench.jobs.links.operations import Members
+    from distbench.jobs.links.operations import GroupMembership
 
-    members: Any = Members(None, (0, 1, 2), 1, torch.device("cpu"))  # type: ignore[arg-type]
+    members: Any = GroupMembership(None, (0, 1, 2), 1, torch.device("cpu"))  # type: ignore[arg-type]
     operation = KNOWN[op](members, 30, torch.bfloat16)
     operation.fill()
-    assert operation.wrong() > 0, "nothing has been sent"
+    assert operation.wrong_elements() > 0, "nothing has been sent"
 
 
 @pytest.fixture(scope="module")
@@ -378,15 +384,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 @pytest.mark.train
 def test_every_operation_is_measured_and_right(run: Finished) -> None:
     assert run.code == 0, run.errors
-    stored = AnalysedRun.read(run_of(run))
+    stored = RunAnalysis.read(run_of(run))
     records = [each for each in stored.records if each.job.kind == "collectives"]
     assert [each.status for each in records] == [Status.MEASURED] * 2
-    found = {(each.key.op, each.key.dtype, each.key.bytes): each for each in results(records)}
+    found = {(each.key.op, each.key.dtype, each.key.bytes): each for each in collective_results(records)}
     assert set(found) == {
         (op, dtype, size) for op in OPERATIONS for dtype in ("fp32", "bf16") for size in (4096, 65536)
     }
     for result in found.values():
-        assert result.wrong == 0
+        assert result.wrong_elements == 0
         assert result.algbw * result.seconds == pytest.approx(result.key.bytes)
     for each in records[0].tables["collective_times"]:
         if not each["reason"]:
@@ -440,10 +446,10 @@ def test_ranks_of_two_nodes_form_groups_of_nodes(run_suite: Callable[..., Finish
     text = SUITE.replace("world_sizes: [2]", "world_sizes: [4]").replace("[fp32, bf16]", "[fp32]")
     done = run_suite(f"{text}launcher: two_nodes\n")
     assert done.code == 0, done.errors
-    records = [each for each in AnalysedRun.read(run_of(done)).records if each.job.kind == "collectives"]
-    sizes = {(each.key.group, each.key.group_size) for each in results(records)}
+    records = [each for each in RunAnalysis.read(run_of(done)).records if each.job.kind == "collectives"]
+    sizes = {(each.key.group, each.key.group_size) for each in collective_results(records)}
     assert sizes == {("all", 4), ("node", 2), ("between", 2)}
-    assert all(result.wrong == 0 for result in results(records))
+    assert all(result.wrong_elements == 0 for result in collective_results(records))
 
 
 def run_of(finished: Finished) -> Any:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 from conftest import Finished, run_in
 
-from distbench.analysis.communication import EXPLAINED, traffic, volume
-from distbench.analysis.mesh_dimensions import miscounted, misplaced
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, collective_traffic, compare_volume
+from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.analysis.step_timeline import rank_steps
-from distbench.metrics.profile.breakdown import PARTS
-from distbench.metrics.profile.one_step import MOST_INTERVALS
+from distbench.metrics.profile.breakdown import STEP_PART_DOCS
+from distbench.metrics.profile.step_timeline import MAX_INTERVALS
 from distbench.record import Record
 from distbench.record.run_folder import Run as RunFolder
 
@@ -97,18 +97,24 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
     swept: dict[str, Record],
 ) -> None:
     for name, record in swept.items():
-        found = volume(record)
+        found = compare_volume(record)
         assert found is not None, name
-        assert found.unexplained <= EXPLAINED, f"{name}: {found}"
+        assert found.unexplained_share <= UNEXPLAINED_TOLERANCE, f"{name}: {found}"
         assert bool(found.measured) == (record.case.world_size > 1), name
-        assert found.left.keys() <= found.theory.keys(), f"{name}: norms and flags are no payload"
-        assert misplaced(record) == miscounted(record) == "", name
+        assert found.unexplained_by_op.keys() <= found.theory.keys(), (
+            f"{name}: norms and flags are no payload"
+        )
+        assert misplaced_traffic(record) == call_count_mismatches(record) == "", name
         if record.case.label in ("ddp", "zero0", "fsdp-grad-op", "fsdp1-grad-op"):
             assert sum(found.measured.values()) == pytest.approx(sum(found.theory.values()), rel=0.01), name
 
 
 def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Record]) -> None:
-    whole = {record.case.label for record in swept.values() if (v := volume(record)) and v.reduces_whole}
+    whole = {
+        record.case.label
+        for record in swept.values()
+        if (v := compare_volume(record)) and v.all_reduces_gradients
+    }
     # by theory stage 1 in bf16 is DeepSpeed's BF16_Optimizer, which all-reduces whole gradients
     in_bf16 = {record.case.precision.compute for record in swept.values()} == {"bf16"}
     assert {label.removesuffix("+offload") for label in whole} == (
@@ -117,13 +123,13 @@ def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Rec
 
 
 def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Record]) -> None:
-    kinds = {(row.op, row.ran) for record in swept.values() for row in traffic(record)}
+    kinds = {(row.op, row.executed_op) for record in swept.values() for row in collective_traffic(record)}
     assert ("reduce_scatter", "all_reduce") in kinds, "gloo runs a reduce-scatter as an all-reduce"
     for record in swept.values():
-        for row in traffic(record):
+        for row in collective_traffic(record):
             n = row.group_size
             whole = {"all_reduce": 2 * (n - 1) / n, "send": 1, "recv": 1}
-            assert row.wire_bytes == pytest.approx(row.bytes * whole.get(row.ran, (n - 1) / n))
+            assert row.wire_bytes == pytest.approx(row.bytes * whole.get(row.executed_op, (n - 1) / n))
 
 
 # in bf16 the grids have none on four ranks
@@ -142,7 +148,7 @@ def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]
     for name, record in swept.items():
         for rank, steps in enumerate(record.samples["profile_step_s"]):
             for number, step in enumerate(steps):
-                found = [record.samples[f"profile_{part}_s"][rank][number] for part in PARTS]
+                found = [record.samples[f"profile_{part}_s"][rank][number] for part in STEP_PART_DOCS]
                 assert sum(found) == pytest.approx(step, rel=1e-6), name
                 assert min(found) > -1e-9, name
         assert record.values["profile_forward_s"] > 0, name
@@ -161,13 +167,15 @@ def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept: dict[s
         for step in ranks:
             numbers = {key: record.samples[key][step.rank][kept] for key in ("profile_step_s", "comm_s")}
             assert step.seconds == pytest.approx(numbers["profile_step_s"], abs=1e-6), name
-            assert len(step.pieces) <= MOST_INTERVALS, name
+            assert len(step.activities) <= MAX_INTERVALS, name
             assert 0 <= step.begin < step.seconds, f"{name}: one clock for all ranks of a node"
-            moved = step.of("communication")
+            moved = step.activities_of("communication")
             assert all(piece.group for piece in moved), name
             # of several groups at once comm_s counts the time only once
             assert sum(piece.busy for piece in moved) >= numbers["comm_s"] - 1e-4, name
-            assert {"forward", "backward", "optimizer"} <= {piece.name for piece in step.of("compute")}, name
+            assert {"forward", "backward", "optimizer"} <= {
+                piece.name for piece in step.activities_of("compute")
+            }, name
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +185,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(planted: Finished) -> None:
     found = by_label(planted)
-    good, bad = volume(found["ddp"]), volume(found["chatty"])
-    assert good and good.unexplained == 0
-    assert bad and bad.left == {"all_reduce": pytest.approx(bad.theory["all_reduce"])}
-    assert bad.unexplained == pytest.approx(1)
+    good, bad = compare_volume(found["ddp"]), compare_volume(found["chatty"])
+    assert good and good.unexplained_share == 0
+    assert bad and bad.unexplained_by_op == {"all_reduce": pytest.approx(bad.theory["all_reduce"])}
+    assert bad.unexplained_share == pytest.approx(1)
 
 
 def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted: Finished) -> None:

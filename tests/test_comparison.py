@@ -17,11 +17,11 @@ from histories import stored
 from records import case, failed, info, measured
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.comparison import Pair, compare
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.between_run_variance import Days, Past, days
+from distbench.analysis.comparison import CasePair, compare_cases
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.between_run_variance import RunVariance, RunVariances, run_variance
 from distbench.cli import main
-from distbench.core.case import Batch, Case, Choice
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.report import comparison_view
@@ -33,14 +33,14 @@ def trials(of: Case, *speeds: float, **values: float) -> list[Record]:
     return [measured(of, speed, round_=i, **values) for i, speed in enumerate(speeds)]
 
 
-def side(*records: Record) -> AnalysedRun:
+def side(*records: Record) -> RunAnalysis:
     named = list({record.case_id: record.case for record in records}.values())
-    return AnalysedRun(info(*named), records)
+    return RunAnalysis(info(*named), records)
 
 
-def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, Pair]:
+def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, CasePair]:
     sides = [side(*before), side(*after)]
-    return {pair.name: pair for pair in compare(*(one.cases for one in sides))}
+    return {pair.name: pair for pair in compare_cases(*(one.cases for one in sides))}
 
 
 def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
@@ -48,14 +48,14 @@ def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
     assert (other.name == DDP.name, other.id == DDP.id) == (True, False)
     before = side(*trials(DDP, 100, 101, 102), *trials(other, 100, 101, 102))
     after = side(*trials(DDP, 100, 101, 102), *trials(other, 200, 202, 204))
-    changes = [(pair.id, pair.change("tokens_per_s")) for pair in compare(before.cases, after.cases)]
+    changes = [(pair.id, pair.change("tokens_per_s")) for pair in compare_cases(before.cases, after.cases)]
     words = {key: change.word for key, change in changes if change}
     assert words == {DDP.id: "same", other.id: "better"}
 
 
 def shown(before: Sequence[Record], after: Sequence[Record]) -> str:
-    made = comparison_view.comparison(side(*before), side(*after))
-    return " ".join(comparison_view.sheet(made).as_text(100).split())
+    made = comparison_view.compare_runs(side(*before), side(*after))
+    return " ".join(comparison_view.comparison_table(made).to_text(100).split())
 
 
 BEFORE = [*trials(DDP, 1000, 1010, 990), *trials(FSDP, 800, 805, 795), *trials(ZERO, 600, 606, 594)]
@@ -114,11 +114,11 @@ def told_of_days(spread: float, *, is_known: bool) -> float:
         offsets = rng.normal(0, spread, 12)
         trials_of_days = 1000 * np.exp(offsets[:, None] + rng.normal(0, 0.005, (12, 3)))
         *earlier, before, after = trials_of_days.tolist()
-        known = days([[statistics.median(trials_of_day) for trials_of_day in earlier]])
+        known = run_variance([[statistics.median(trials_of_day) for trials_of_day in earlier]])
         assert known is not None
-        past = Past({(DDP.id, "tokens_per_s"): known} if is_known else {})
+        past = RunVariances({(DDP.id, "tokens_per_s"): known} if is_known else {})
         rows = (side(*trials(DDP, *speeds)).cases for speeds in (before, after))
-        (pair,) = compare(*rows, past)
+        (pair,) = compare_cases(*rows, past)
         found.append(pair.change("tokens_per_s").word != "same")
     return float(np.mean(found))
 
@@ -142,7 +142,7 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: i
 
     told = []
     for _ in range(25):
-        changes = [pair.change("tokens_per_s") for pair in compare(one_day(), one_day())]
+        changes = [pair.change("tokens_per_s") for pair in compare_cases(one_day(), one_day())]
         assert len(changes) == cases
         told.append(any(change.word != "same" for change in changes))
     # without the allowance any of 37 is told in 68% of these pairs of runs
@@ -150,24 +150,24 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: i
 
 
 def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on() -> None:
-    past = Past({(DDP.id, "tokens_per_s"): Days(0.01, 7)})
+    past = RunVariances({(DDP.id, "tokens_per_s"): RunVariance(0.01, 7)})
     before, after = side(*trials(DDP, 1000, 1001, 999)), side(*trials(DDP, 800, 801, 799))
-    (pair,) = compare(before.cases, after.cases, past)
+    (pair,) = compare_cases(before.cases, after.cases, past)
     change = pair.change("tokens_per_s")
-    assert (change.word, change.days) == ("worse", 6)
-    assert change.ratio.half == pytest.approx(2.447 * 2**0.5 * 0.01, rel=1e-3)
-    made = comparison_view.comparison(before, after, past)
+    assert (change.word, change.run_degrees_of_freedom) == ("worse", 6)
+    assert change.ratio.half_log_width == pytest.approx(2.447 * 2**0.5 * 0.01, rel=1e-3)
+    made = comparison_view.compare_runs(before, after, past)
     assert "hold how much earlier runs of them differ where nothing changed (6 degrees" in " ".join(
-        comparison_view.sentences(made)
+        comparison_view.comparison_sentences(made)
     )
-    unknown = comparison_view.comparison(before, after)
-    assert "is not known" in " ".join(comparison_view.sentences(unknown))
+    unknown = comparison_view.compare_runs(before, after)
+    assert "is not known" in " ".join(comparison_view.comparison_sentences(unknown))
 
 
 def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
-    assert days([[100.0, 101.0, 99.0], [50.0, 50.5, 49.5]]).deviation == pytest.approx(0.01, rel=0.01)
-    assert days([[100.0, 101.0], [50.0]]) is None
-    assert days([[0.0, 101.0, 100.0]]) is None
+    assert run_variance([[100.0, 101.0, 99.0], [50.0, 50.5, 49.5]]).deviation == pytest.approx(0.01, rel=0.01)
+    assert run_variance([[100.0, 101.0], [50.0]]) is None
+    assert run_variance([[0.0, 101.0, 100.0]]) is None
 
 
 def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, capsys) -> None:
@@ -205,7 +205,7 @@ def test_other_runs_that_can_not_be_read_are_named(tmp_path: Path, two: list[str
 
 def test_from_one_trial_each_no_difference_is_called_better_or_worse():
     change = pairs(trials(DDP, 1000), trials(DDP, 500))[DDP.name].change("tokens_per_s")
-    assert (change.word, change.ratio.half) == ("unknown", None)
+    assert (change.word, change.ratio.half_log_width) == ("unknown", None)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,9 @@ def test_scaling_efficiency_is_compared_beside_the_pace(alone, both, ratio, word
     change = found[DDP.name].change("efficiency")
     assert change.before.value == pytest.approx(0.8333, abs=1e-4)
     assert change.ratio.value == pytest.approx(ratio, abs=2e-3)
-    assert change.ratio.half > found[DDP.name].change("tokens_per_s").ratio.half, "the noise of four means"
+    assert change.ratio.half_log_width > found[DDP.name].change("tokens_per_s").ratio.half_log_width, (
+        "the noise of four means"
+    )
     assert (change.word, found[DDP.name].change("tokens_per_s").word) == (word, pace)
     assert found[one.name].change("efficiency") is None, "on one device it is 1 by definition"
 
@@ -319,13 +321,13 @@ def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
     old, new = side(*BEFORE), side(*trials(DDP, 900, 909, 891))
     machine = {"packages": {"torch": "2.12"}}, {"packages": {"torch": "2.13"}}
     sides = [
-        AnalysedRun(replace(each.info, machine=facts), each.records)
+        RunAnalysis(replace(each.info, machine=facts), each.records)
         for each, facts in zip((old, new), machine, strict=True)
     ]
-    made = comparison_view.comparison(*sides)
-    told = comparison_view.text(made, 100)
+    made = comparison_view.compare_runs(*sides)
+    told = comparison_view.comparison_text(made, 100)
     assert told.index("packages.torch: 2.12, now 2.13") < told.index("tokens/s  ")
-    page = comparison_view.markdown(made)
+    page = comparison_view.comparison_markdown(made)
     assert page.index("packages.torch: 2.12, now 2.13") < page.index("<details>")
     assert " | 0.900 (" in page
 
@@ -333,8 +335,8 @@ def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
 def test_a_hostile_name_is_text_in_markdown():
     name = "x](javascript:alert(1)) @all <b> | `"
     hostile = replace(DDP, name=name, label=name)
-    made = comparison_view.comparison(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
-    page = comparison_view.markdown(made)
+    made = comparison_view.compare_runs(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
+    page = comparison_view.comparison_markdown(made)
     assert "](" not in page
     assert "@all" not in page
     assert "<b>" not in page
@@ -354,15 +356,15 @@ def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite: Callable[..., Fin
 
 
 def of_preset(preset: str, label: str, size: int, **changes: Any) -> Case:
-    workload = Choice("transformer", {"preset": preset, "seq_len": 64})
+    workload = PluginChoice("transformer", {"preset": preset, "seq_len": 64})
     return case(label, workload=workload, batch=Batch(size, size // 2, 1), **changes)
 
 
 def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() -> None:
     before = [*trials(of_preset("tiny", "ddp", 8), 1000, 1010), *trials(of_preset("tiny", "zero2", 8), 600)]
     after = [*trials(of_preset("1b", "ddp", 16), 100, 101), *trials(of_preset("1b", "fsdp", 16), 160, 161)]
-    made = comparison_view.comparison(side(*before), side(*after))
-    first, *_ = comparison_view.sentences(made)
+    made = comparison_view.compare_runs(side(*before), side(*after))
+    first, *_ = comparison_view.comparison_sentences(made)
     assert first.startswith(
         "The runs do different work: workload.preset = 1b, was tiny, batch.global_batch_size"
     )
@@ -374,22 +376,22 @@ def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() ->
     assert found["zero2"].incomparable == "only in the first run"
     assert "single case" in found["fsdp"].incomparable
     assert {change.word for pair in made.pairs for change in pair.changes} <= {"other", "same", "unknown"}
-    assert comparison_view.to_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
+    assert comparison_view.comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
 
 
 def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
     larger = replace(FSDP, batch=Batch(16, 8, 1))
-    made = comparison_view.comparison(
+    made = comparison_view.compare_runs(
         side(*BEFORE), side(*trials(DDP, 1100, 1110), *trials(larger, 100, 101))
     )
-    assert made.apart == {}
+    assert made.work_differences == {}
     assert [pair.name for pair in made.pairs if pair.change("tokens_per_s")] == [DDP.name]
 
 
 def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
     several = [of_preset("1b", "ddp", 8, threads=n, name=f"ddp/t{n}") for n in (1, 2)]
     after = [record for of in several for record in trials(of, 100, 101)]
-    made = comparison_view.comparison(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
+    made = comparison_view.compare_runs(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
     whys = [pair.incomparable for pair in made.pairs if pair.after]
     assert whys == ["the strategy has no single case on as many devices in both runs"] * 2
 

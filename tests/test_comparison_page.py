@@ -9,12 +9,12 @@ from pages import HOSTILE, Seen
 from playwright.sync_api import Browser
 from records import case, failed, info, measured
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.record import Record
 from distbench.report import comparison_page
-from distbench.report.comparison_view import comparison
-from distbench.report.figures import Style
+from distbench.report.comparison_view import compare_runs
+from distbench.report.figures import CaseStyle
 
 DDP, FSDP = case("ddp"), case("fsdp")
 
@@ -25,14 +25,14 @@ def trials(label: str, speed: float) -> list[Record]:
     return [measured(case(label), speed * (1 + offset), round_=i) for i, offset in enumerate(offsets)]
 
 
-def side(*records: Record, name: str = "tiny") -> AnalysedRun:
+def side(*records: Record, name: str = "tiny") -> RunAnalysis:
     named = list({record.case_id: record.case for record in records}.values())
-    return AnalysedRun(info(*named, name=name), records)
+    return RunAnalysis(info(*named, name=name), records)
 
 
-def seen(browser: Browser, folder: Path, before: AnalysedRun, *after: AnalysedRun) -> Seen:
+def seen(browser: Browser, folder: Path, before: RunAnalysis, *after: RunAnalysis) -> Seen:
     file = folder / "comparison.html"
-    comparison_page.write([comparison(before, each) for each in after], file)
+    comparison_page.write([compare_runs(before, each) for each in after], file)
     return Seen(browser, file, viewport={"width": 390, "height": 900})
 
 
@@ -43,7 +43,7 @@ def test_a_change_is_drawn_told_and_in_the_table(browser: Browser, tmp_path: Pat
     assert page.trouble == []
     assert page.page.locator(".chart").count() == 1
     looks = page.page.evaluate("document.querySelector('.chart').data.slice(1).map(trace => trace.marker)")
-    style = Style.of(before.cases)
+    style = CaseStyle.for_cases(before.cases)
     assert looks == [{**style.marker(name), "size": 9} for name in ("ddp", "fsdp")]
     assert "1 measurably slower, 1 within" in page.page.inner_text("#words-1")
     row = page.page.locator("#compare tbody tr", has_text="ddp")

@@ -9,9 +9,9 @@ from conftest import Finished
 from records import case
 
 from distbench.core.machine import Machine
-from distbench.metrics.base import Trial
+from distbench.metrics.base import TrialData
 from distbench.metrics.steptime import StepTime
-from distbench.run.failure_reasons import reason_of
+from distbench.run.failure_reasons import failure_reason
 from distbench.strategies.zero import Zero
 
 SUITE = """
@@ -95,7 +95,7 @@ def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> N
     said = "model.cpp:3:10: fatal error: omp.h: No such file or directory"
     message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
     failed = {"rank": 1, "phase": "warmup 0", "types": ["InductorError"], "message": message}
-    assert reason_of(failed) == (
+    assert failure_reason(failed) == (
         f"rank 1 in warmup 0: InductorError: CppCompileError: {said}; give it a C++ compiler that works, or "
         "use compile: false"
     )
@@ -103,6 +103,6 @@ def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> N
 
 def test_a_trial_that_compiles_in_its_window_is_not_compared() -> None:
     samples: dict[str, list[list[float | None]]] = {"compile_in_window_s": [[None], [2.5]]}
-    said = StepTime().degraded(Trial(case("ddp"), 16, samples, {}))
+    said = StepTime().degraded_reason(TrialData(case("ddp"), 16, samples, {}))
     assert said == "torch.compile worked for 2.5 s of the timed window; increase measure.warmup"
-    assert StepTime().degraded(Trial(case("ddp"), 16, {}, {})) == ""
+    assert StepTime().degraded_reason(TrialData(case("ddp"), 16, {}, {})) == ""

@@ -14,11 +14,11 @@ from conftest import Finished
 from records import case
 from theory import against_theory
 
-from distbench.adopt import adopt
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.adopt import export_case
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
-from distbench.jobs.convergence.verdict import Convergence
+from distbench.jobs.convergence.verdict import ConvergenceEvidence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.cp import ContextParallel
@@ -149,8 +149,10 @@ def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
 def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: object) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = {**dataclasses.asdict(strategy), "mesh": dict(strategy.mesh)}
-    workload = Choice("transformer", {**OPTIONS, **changed.pop("options", {})})
-    return case("cp", world_size, strategy=Choice("cp", options), workload=workload, batch=batch, **changed)
+    workload = PluginChoice("transformer", {**OPTIONS, **changed.pop("options", {})})
+    return case(
+        "cp", world_size, strategy=PluginChoice("cp", options), workload=workload, batch=batch, **changed
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
     )
     # queries and what comes out are as wide as the model, keys and values as their heads
     moved = passes * L * B * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
-    assert ContextParallel().collectives_by_dimension(asked, 1000) == [
+    assert ContextParallel().traffic(asked, 1000) == [
         ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L),
         ExpectedCollective("all_reduce", 4000, "cp"),
     ]
@@ -179,10 +181,10 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
 def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(
     recomputed: str, passes: int
 ) -> None:
-    strategy, bf16 = ContextParallel(implementation="ring"), Precision("bf16")
+    strategy, bf16 = ContextParallel(implementation="ring"), PrecisionConfig("bf16")
     asked = of(strategy, 4, Batch(B, B, 1), precision=bf16, activation_checkpointing=recomputed)
     both = 2 * L * B * S * D
-    assert strategy.collectives_by_dimension(asked, 1000)[:2] == [
+    assert strategy.traffic(asked, 1000)[:2] == [
         ExpectedCollective("all_gather", passes * both * 2, "cp", passes * L),
         ExpectedCollective("all_to_all", both * 4, "cp", 4 * L),
     ]
@@ -192,17 +194,17 @@ def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() ->
     strategy = ContextParallel(mesh={"cp": 2})
     asked = of(strategy, 4, Batch(B, B // 2, 1))
     moved = 2 * L * B // 2 * S // 2 * 4 * D * 4
-    assert strategy.collectives_by_dimension(asked, 1000) == [
+    assert strategy.traffic(asked, 1000) == [
         ExpectedCollective("all_to_all", moved, "cp", 8 * L),
         ExpectedCollective("all_reduce", 4000, "dp_replicate x cp"),
     ]
-    assert strategy.dimensions(4) == {"dp_replicate": 2, "cp": 2}
-    assert [strategy.data_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert strategy.mesh_sizes(4) == {"dp_replicate": 2, "cp": 2}
+    assert [strategy.data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
 
 
 def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
     strategy = ContextParallel(mesh={"cp": 2}, sharded=True)
-    found = strategy.collectives_by_dimension(of(strategy, 4, Batch(B, B // 4, 2)), 1000)
+    found = strategy.traffic(of(strategy, 4, Batch(B, B // 4, 2)), 1000)
     assert found[1:] == [
         ExpectedCollective("all_gather", 2 * 2 * 4000, "dp_shard x cp", 2 * (2 * L + 1)),
         ExpectedCollective("reduce_scatter", 2 * 4000, "dp_shard x cp", 2 * (L + 1)),
@@ -220,7 +222,7 @@ def test_no_format_says_how_rows_are_divided() -> None:
     with pytest.raises(
         UsageError, match="no format can express Ulysses; torchtitan's context parallelism is a ring"
     ):
-        adopt("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
+        export_case("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
 
 
 CHECKED = f"""
@@ -305,11 +307,11 @@ world_sizes: [2]
 strategies: [ddp, {{cp: {{sharded: [false, true]}}}}, {{cp: {{implementation: ring}}}}]
 """)
     assert done.code == 0, done.errors
-    cases = {row.case.label: row for row in AnalysedRun.read(Run(done.folder)).cases}
+    cases = {row.case.label: row for row in RunAnalysis.read(Run(done.folder)).cases}
     values = {
         label: [row["value"] for training in found.group.trainings for row in training.curve]
         for label, case in cases.items()
-        if (found := case.evidence(Convergence))
+        if (found := case.evidence(ConvergenceEvidence))
     }
     whole = [value for value in values.pop("ddp") if value is not None]
     assert len(whole) == 2

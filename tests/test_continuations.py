@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import records
 
-from distbench.core.case import Case, Precision
-from distbench.ipc.trial_files import SKETCH
-from distbench.jobs.checkpoint.verdict import LIMITS, Continuation, continuations, resumptions
+from distbench.core.case import Case, PrecisionConfig
+from distbench.ipc.trial_files import SKETCH_COLUMNS
+from distbench.jobs.checkpoint.verdict import (
+    ROUNDING_LIMITS,
+    ResumedTraining,
+    evidence_by_case,
+    resumed_trainings,
+)
 from distbench.record import Record
 
 SINGLE, DDP = records.case("single", 1), records.case("ddp", 2)
@@ -19,7 +24,7 @@ EPS = 2.0**-23
 
 
 def tensor(training: str, step: int, of: str, value: float) -> dict[str, Any]:
-    sketch = dict.fromkeys(SKETCH, 0.0) | {"s00": value}
+    sketch = dict.fromkeys(SKETCH_COLUMNS, 0.0) | {"s00": value}
     told = {"training": training, "step": step, "of": of, "tensor": "head"}
     return {**told, "norm": abs(value), "digest": repr(value), **sketch}
 
@@ -64,9 +69,9 @@ def record(
 SAVED = record(SINGLE, rows("continued"))
 
 
-def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: Any) -> Continuation:
+def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: Any) -> ResumedTraining:
     told = record(of, rows("continued"), rows("exchanged", **changed), source=saved.case, unseen=unseen)
-    (found,) = continuations([saved, told])
+    (found,) = resumed_trainings([saved, told])
     return found
 
 
@@ -105,7 +110,9 @@ def test_optimizer_state_that_is_not_there_is_not_restored() -> None:
     found = judged(exp_avg=None)
     assert (found.word, found.what) == ("differs", "exp_avg of head")
     assert "from step 1 on: exp_avg of head is missing" in str(found)
-    lost = resumptions([SAVED, record(DDP, rows("exchanged", exp_avg=None), source=SINGLE)])[DDP.id].verdict
+    lost = evidence_by_case([SAVED, record(DDP, rows("exchanged", exp_avg=None), source=SINGLE)])[
+        DDP.id
+    ].verdict
     assert lost.gravity == "bad"
     assert lost.to_json()["detail"]["continuations"][0]["apart"] is None
 
@@ -120,18 +127,18 @@ def test_a_loss_that_is_no_number_is_not_the_same() -> None:
 
 
 def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
-    precision = Precision(compute="bf16")
+    precision = PrecisionConfig(compute="bf16")
     saved = record(records.case("single", 1, precision=precision), rows("continued"))
     case = records.case("ddp", 2, precision=precision)
     assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.09)).word == "rounding"
     assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.3)).word == "differs"
-    assert LIMITS["parameters"].of(case) == 0.1
+    assert ROUNDING_LIMITS["parameters"].for_case(case) == 0.1
 
 
 def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_there_was_another() -> None:
     whole, told = judged(), record(DDP, rows("exchanged"), source=SINGLE)
     told.tables["checkpoint_parts"][0]["way"] = "directly"
-    (direct,) = continuations([SAVED, told])
+    (direct,) = resumed_trainings([SAVED, told])
     assert (whole.to_json()["way"], direct.to_json()["way"]) == ("whole state", "directly")
     assert "from the state of single/ws1/mb4/fp32: " in str(whole)
     assert "from the shards of single/ws1/mb4/fp32: " in str(direct)
@@ -139,16 +146,19 @@ def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_the
 
 def test_what_was_not_tried_says_why() -> None:
     told = record(DDP, source=SINGLE, lacking="no disk")
-    lacking = resumptions([SAVED, told])[DDP.id].verdict
+    lacking = evidence_by_case([SAVED, told])[DDP.id].verdict
     assert (lacking.word, lacking.gravity) == ("lacking", "unknown")
     assert "no disk" in lacking.sentence
     alone = record(DDP, rows("exchanged"), source=SINGLE)
-    assert continuations([alone])[0].reason == "single/ws1/mb4/fp32 has no result"
+    assert resumed_trainings([alone])[0].reason == "single/ws1/mb4/fp32 has no result"
 
 
 def test_a_trial_that_failed_is_told_with_those_that_differ() -> None:
     failed = dataclasses.replace(records.failed(DDP), job=records.job_of("checkpoint", role="case"))
-    crashed = resumptions([SAVED, failed])[DDP.id].verdict
+    crashed = evidence_by_case([SAVED, failed])[DDP.id].verdict
     assert (crashed.word, crashed.gravity) == ("failed", "bad")
     assert "crashed: rank 1 in time: RuntimeError: no" in crashed.sentence
-    assert resumptions([SAVED, record(DDP, rows("exchanged"), source=SINGLE)])[DDP.id].verdict.gravity == "ok"
+    assert (
+        evidence_by_case([SAVED, record(DDP, rows("exchanged"), source=SINGLE)])[DDP.id].verdict.gravity
+        == "ok"
+    )

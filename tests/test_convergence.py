@@ -13,23 +13,23 @@ import pytest
 from conftest import Finished, run_in
 from records import case, info, job_of, measured
 
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.probability import holm
-from distbench.core.case import Batch, Case, Optimizer
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.probability import holm_adjusted
+from distbench.core.case import Batch, Case, OptimizerConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.jobs.convergence.arms import Contrast, contrasts
-from distbench.jobs.convergence.compared import CONFIDENCE, P_VALUE
-from distbench.jobs.convergence.large_batch import effects
-from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence, convergences
-from distbench.plan import Plan, make
+from distbench.jobs.convergence.comparison import CONFIDENCE, P_VALUE
+from distbench.jobs.convergence.large_batch import batch_size_effects
+from distbench.jobs.convergence.verdict import AS_REFERENCE, ConvergenceEvidence, evidence_by_case
+from distbench.plan import Plan, make_plan
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
 from distbench.report.page import render
-from distbench.report.view import views
+from distbench.report.view import all_views
 from distbench.suite import Suite
-from distbench.suite.yaml_reader import Places
-from distbench.worker.spikes import Spikes
+from distbench.suite.yaml_reader import SourceMap
+from distbench.worker.spikes import LossSpikeDetector
 
 PLUGINS = Path(__file__).parent / "plugins"
 LAPTOP = Machine(
@@ -77,8 +77,8 @@ def reference(reached: list[float], finals: list[float]) -> list[Record]:
 USUAL = reference([40, 50, 60, 40, 50, 60], [0.90, 0.92, 0.94, 0.91, 0.92, 0.93])
 
 
-def verdict(*mine: Record, beside: list[Record] = USUAL) -> Convergence:
-    return convergences([*beside, *mine])[DDP.id]
+def verdict(*mine: Record, beside: list[Record] = USUAL) -> ConvergenceEvidence:
+    return evidence_by_case([*beside, *mine])[DDP.id]
 
 
 def test_a_case_that_trains_as_its_reference_does_is_said_to():
@@ -170,7 +170,7 @@ def compared(steps: np.ndarray, seeds: int) -> dict[str, Contrast]:
 
 
 def one_is_called_worse(suite: dict[str, Contrast]) -> bool:
-    return min(holm([contrast.p_above for contrast in suite.values()])) < P_VALUE
+    return min(holm_adjusted([contrast.p_above for contrast in suite.values()])) < P_VALUE
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
@@ -236,7 +236,7 @@ def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None
             for of, role, seeds in arms
             for seed, level in enumerate(random.normal(0, SPREAD, seeds))
         ]
-        failing += any(found.verdict.gravity == "bad" for found in convergences(records).values())
+        failing += any(found.verdict.gravity == "bad" for found in evidence_by_case(records).values())
     # of 100 such suites two fail
     assert failing <= 3
 
@@ -244,7 +244,7 @@ def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None
 @pytest.mark.parametrize(("correlation", "found"), [(0.0, 0.5), (0.7, 0.97)])
 def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation: float, found: float) -> None:
     chances = [
-        dict(zip(suite, holm([contrast.p_above for contrast in suite.values()]), strict=True))
+        dict(zip(suite, holm_adjusted([contrast.p_above for contrast in suite.values()]), strict=True))
         for suite in suites(300, correlation, 0.2)
     ]
     assert np.mean([each["case 0"] < P_VALUE for each in chances]) >= found
@@ -255,7 +255,7 @@ def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases
     cases: int, draws: int
 ) -> None:
     slower = suites(draws, 0.7, 0.2, cases)
-    most = np.array([[each.most(CONFIDENCE) for each in suite.values()] for suite in slower])
+    most = np.array([[each.upper_bound(CONFIDENCE) for each in suite.values()] for suite in slower])
     true = np.array([0.2] + [0.0] * (cases - 1))
     # three standard errors of a share of 500; of 100 suites, whose cases have one reference, it is as much
     assert np.mean(np.expm1(most) < true) <= 0.05 + 0.03
@@ -267,7 +267,7 @@ def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> No
     arms = {f"case {i}": dict(enumerate(random.normal(0, 0.01, SEEDS))) for i in range(8)}
     arms["wild"] = {0: 0.0, 1: 2.0, 2: -1.5}
     found = contrasts(arms, reference)
-    reach = {name: each.most(CONFIDENCE) - each.difference for name, each in found.items()}
+    reach = {name: each.upper_bound(CONFIDENCE) - each.difference for name, each in found.items()}
     # 1.65 standard errors
     assert max(reach[name] for name in arms if name != "wild") < 1.65 * 0.02
     assert reach["wild"] > 1.65 * 0.5
@@ -306,7 +306,7 @@ def matching(worse: float, seeds: int) -> float:
                 zip(of_seed[:count], random.normal(0, 0.0071, count), strict=True)
             )
         ]
-        words += [each.word for each in convergences(records).values()]
+        words += [each.word for each in evidence_by_case(records).values()]
     return words.count(AS_REFERENCE) / len(words)
 
 
@@ -350,25 +350,25 @@ def test_a_target_is_passed_between_evaluations_and_not_at_one() -> None:
     rows = slow.tables["converge_curve"]
     rows[49]["value"] = 0.5
     (training,) = verdict(slow).group.trainings
-    assert training.crossed == pytest.approx(40 + 10 / 1.5)
+    assert training.crossing_step == pytest.approx(40 + 10 / 1.5)
 
 
 def test_throughput_gained_and_convergence_lost_by_a_larger_batch_stand_side_by_side():
     small = case(world_size=1, batch=Batch(8, 8, 1))
-    large = case(world_size=2, batch=Batch(16, 8, 1), optimizer=Optimizer(lr=2e-3))
+    large = case(world_size=2, batch=Batch(16, 8, 1), optimizer=OptimizerConfig(lr=2e-3))
     records = [trained(small, i, 40, 0.9) for i in range(3)] + [trained(large, i, 30, 0.9) for i in range(3)]
-    (effect,) = effects(list(convergences(records).values()))
+    (effect,) = batch_size_effects(list(evidence_by_case(records).values()))
     assert effect.throughput == pytest.approx(4.0), "twice the samples a step, steps in half the time"
     assert effect.samples == pytest.approx(30 * 16 / (40 * 8))
     assert effect.seconds == pytest.approx(effect.samples / effect.throughput)
-    assert effect.scaled == " (learning rate 0.002 against 0.001)"
+    assert effect.learning_rate_note == " (learning rate 0.002 against 0.001)"
 
 
 def test_the_view_and_the_page_show_targets_curves_and_verdicts():
     records = [*USUAL, *(trained(DDP, i, 90, 0.92) for i in range(3))]
-    run = AnalysedRun(info(DDP), records)
-    view = views()["convergence"]
-    shown = view.sheet(run)
+    run = RunAnalysis(info(DDP), records)
+    view = all_views()["convergence"]
+    shown = view.table(run)
     assert {row.group for row in shown.rows} == {"transformer on text, global batch 8: nats_per_token ≤ 1"}
     last = shown.records()[-1]
     assert (last["case_name"], last["verdict"], last["seeds"]) == (DDP.name, "worse", 3)
@@ -386,17 +386,17 @@ def test_the_view_and_the_page_show_targets_curves_and_verdicts():
 
 
 def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_table_on_the_page():
-    shown = views()["convergence"].sheet(AnalysedRun(info(DDP), [measured(DDP)]))
+    shown = all_views()["convergence"].table(RunAnalysis(info(DDP), [measured(DDP)]))
     assert shown.rows == ()
     assert ["converge" in note for note in shown.notes] == [True]
 
 
 def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_none():
-    watch = Spikes()
+    watch = LossSpikeDetector()
     steady = [3.0 + 0.01 * (i % 2) for i in range(30)]
-    assert not any(watch.rule(value) for value in [*steady, 1.0])
-    assert watch.rule(9.0)
-    assert not Spikes().rule(9.0), "of the first value nothing is known"
+    assert not any(watch.check(value) for value in [*steady, 1.0])
+    assert watch.check(9.0)
+    assert not LossSpikeDetector().check(9.0), "of the first value nothing is known"
 
 
 SUITE = {
@@ -408,7 +408,7 @@ SUITE = {
 
 
 def planned(**changes: object) -> Plan:
-    return make(Suite.from_tree({**SUITE, **changes}, Places("suite.yaml")), LAPTOP)
+    return make_plan(Suite.from_tree({**SUITE, **changes}, SourceMap("suite.yaml")), LAPTOP)
 
 
 def asked(**options: object) -> dict[str, object]:
@@ -513,10 +513,10 @@ converge: {targets: {bits_per_byte: 5.5}, max_steps: 20, eval_every: 5, eval_sam
 RunSuite = Callable[..., Finished]
 
 
-def found_in(finished: Finished) -> dict[str, Convergence]:
+def found_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
     run = Run(finished.folder)
-    cases = AnalysedRun.read(run).cases
-    return {row.case.label: found for row in cases if (found := row.evidence(Convergence))}
+    cases = RunAnalysis.read(run).cases
+    return {row.case.label: found for row in cases if (found := row.evidence(ConvergenceEvidence))}
 
 
 @pytest.mark.train

@@ -15,8 +15,8 @@ from hostile import describe
 from pretended import SUITE
 
 from distbench.core.errors import UsageError
-from distbench.record import FORMAT, parquet
-from distbench.record.quarantine import set_aside
+from distbench.record import FORMAT_VERSION, parquet
+from distbench.record.quarantine import quarantine_trial
 from distbench.record.run_folder import Run
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
@@ -59,7 +59,9 @@ def replaced(content: bytes) -> Callable[[Path], object]:
 
 
 def later_format(file: Path) -> None:
-    file.write_text(file.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}', 1))
+    file.write_text(
+        file.read_text().replace(f'"format": {FORMAT_VERSION}', f'"format": {FORMAT_VERSION + 1}', 1)
+    )
 
 
 def linked(file: Path) -> None:
@@ -341,7 +343,7 @@ def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: R
 
 def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
     cut(trial(run) / "record.json")
-    with run.owned():
+    with run.hold_lock():
         refused = call("check", str(run.folder), "--repair")
     assert refused.returncode == 2 and "is running in process" in refused.stderr
     assert trial(run).is_dir()
@@ -359,7 +361,7 @@ def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Pa
         (run.folder / "damaged").symlink_to(elsewhere)
     before = sorted(elsewhere.rglob("*"))
     with pytest.raises(UsageError, match="leads out of the run's folder"):
-        set_aside(run.folder, trial(run).relative_to(run.folder).as_posix())
+        quarantine_trial(run.folder, trial(run).relative_to(run.folder).as_posix())
     assert sorted(elsewhere.rglob("*")) == before
 
 

@@ -15,15 +15,15 @@ import pytest
 from records import case
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.data.base import IGNORED, Batches, Shape, Source
-from distbench.suite.sections import check
+from distbench.core.case import PluginChoice
+from distbench.data.base import IGNORE_INDEX, BatchFunction, DataShape, DataSource
+from distbench.suite.sections import check_section
 
-TOKENS = Shape("tokens", 16, 256)
-MASKED = Shape("masked_tokens", 16, 257)
-PAIRS = Shape("pairs", 16, 256, 5)
-FEATURES = Shape("features", 64, 10)
-IMAGES = Shape("images", 20, 10, channels=3)
+TOKENS = DataShape("tokens", 16, 256)
+MASKED = DataShape("masked_tokens", 16, 257)
+PAIRS = DataShape("pairs", 16, 256, 5)
+FEATURES = DataShape("features", 64, 10)
+IMAGES = DataShape("images", 20, 10, channels=3)
 SHAPES = {shape.kind: shape for shape in (TOKENS, MASKED, PAIRS, FEATURES, IMAGES)}
 KINDS = {
     "digits": ("features", "images"),
@@ -36,12 +36,12 @@ KINDS = {
 NEEDS_TRAIN = {"digits"}
 SOURCES = [
     pytest.param(name, marks=pytest.mark.train if name in NEEDS_TRAIN else ())
-    for name in registry.names("data")
+    for name in registry.plugin_names("data")
 ]
 
 
-def source(name: str, **options: Any) -> Source:
-    made: Source = registry.make("data", Choice(name, options))
+def source(name: str, **options: Any) -> DataSource:
+    made: DataSource = registry.create_plugin("data", PluginChoice(name, options))
     return made
 
 
@@ -51,7 +51,7 @@ def write_ids(file: Path, ids: Any, dtype: str = "uint16") -> str:
 
 
 @pytest.fixture(params=SOURCES)
-def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
     options = {"tokens": {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)}}
     return source(request.param, **options.get(request.param, {}))
 
@@ -65,13 +65,13 @@ def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
         for kind in kinds
     ]
 )
-def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Source, Shape]:
+def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[DataSource, DataShape]:
     name, kind = request.param
     options = {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)} if name == "tokens" else {}
     return source(name, **options), SHAPES[kind]
 
 
-def opened(one: Source, seed: int = 7, batch_size: int = 6) -> tuple[Shape, Batches]:
+def opened(one: DataSource, seed: int = 7, batch_size: int = 6) -> tuple[DataShape, BatchFunction]:
     shape = FEATURES if type(one).__name__ == "Digits" else TOKENS
     assert one.problem(shape) is None
     return shape, one.open(shape, seed, batch_size)
@@ -82,14 +82,14 @@ def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
 
 
 def test_every_source_has_its_kinds_in_these_tests() -> None:
-    assert sorted(KINDS) == registry.names("data")
+    assert sorted(KINDS) == registry.plugin_names("data")
 
 
-def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[Source, Shape]) -> None:
+def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[DataSource, DataShape]) -> None:
     one, shape = any_rows
     assert one.problem(shape) is None
     rows = one.open(shape, 7, 6)(0, range(6))
-    labels = rows["labels"][rows["labels"] != IGNORED]
+    labels = rows["labels"][rows["labels"] != IGNORE_INDEX]
     forms = {name: (array.shape, array.dtype.name) for name, array in rows.items()}
     assert (
         forms
@@ -111,7 +111,7 @@ def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[Source, Shap
     assert all(array.flags["C_CONTIGUOUS"] for array in rows.values())
 
 
-def test_labels_are_the_tokens_that_follow(any_source: Source) -> None:
+def test_labels_are_the_tokens_that_follow(any_source: DataSource) -> None:
     shape, batches = opened(any_source)
     if shape.kind == "tokens":
         rows = batches(0, range(6))
@@ -122,7 +122,7 @@ def test_labels_are_the_tokens_that_follow(any_source: Source) -> None:
 def test_a_target_goes_on_where_its_source_ends(name: str) -> None:
     rows = source(name).open(PAIRS, 7, 6)(0, range(6))
     # the window of the same seed and step, in one piece
-    whole = source(name).open(Shape("tokens", 20, 256), 7, 6)(0, range(6))
+    whole = source(name).open(DataShape("tokens", 20, 256), 7, 6)(0, range(6))
     if name == "text":
         assert np.array_equal(rows["labels"][:, :-1], rows["decoder_input_ids"][:, 1:])
     assert np.array_equal(rows["input_ids"], whole["input_ids"][:, :16])
@@ -132,35 +132,35 @@ def test_a_target_goes_on_where_its_source_ends(name: str) -> None:
 
 @pytest.mark.parametrize("mask", [None, 3])
 def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask: int | None) -> None:
-    shape = Shape("masked_tokens", 40, 257, mask=mask)
+    shape = DataShape("masked_tokens", 40, 257, mask=mask)
     rows = source("text").open(shape, 7, 6)(0, range(6))
-    is_masked = rows["labels"] != IGNORED
+    is_masked = rows["labels"] != IGNORE_INDEX
     assert is_masked.sum(axis=1).tolist() == [6] * 6, "15% of 40"
     assert (rows["input_ids"][is_masked] == (256 if mask is None else mask)).all()
     whole = np.where(is_masked, rows["labels"], rows["input_ids"])
     text = source("text").tokens().tobytes()
     assert all(bytes(row.astype(np.uint8)) in text for row in whole)
-    later = source("text").open(shape, 7, 6)(1, range(6))["labels"] != IGNORED
+    later = source("text").open(shape, 7, 6)(1, range(6))["labels"] != IGNORE_INDEX
     assert not np.array_equal(is_masked, later)
 
 
 def test_a_vocabulary_without_an_id_for_the_mask_is_refused() -> None:
-    problem = str(source("text").problem(Shape("masked_tokens", 16, 256)))
+    problem = str(source("text").problem(DataShape("masked_tokens", 16, 256)))
     assert "a vocabulary of 256, and one id more for the mask; vocab_size (classes) = 256" in problem
-    assert source("text").problem(Shape("masked_tokens", 16, 256, mask=255)) is None
+    assert source("text").problem(DataShape("masked_tokens", 16, 256, mask=255)) is None
 
 
 @pytest.mark.train
 def test_images_of_digits_are_the_digits_enlarged() -> None:
     plain = source("digits").open(FEATURES, 1, 6)(0, range(6))
-    images = source("digits").open(Shape("images", 16, 10, channels=2), 1, 6)(0, range(6))
+    images = source("digits").open(DataShape("images", 16, 10, channels=2), 1, 6)(0, range(6))
     assert np.array_equal(images["labels"], plain["labels"])
     enlarged = plain["features"].reshape(6, 8, 8).repeat(2, axis=1).repeat(2, axis=2)
     assert all(np.array_equal(images["pixel_values"][:, channel], enlarged) for channel in range(2))
 
 
 @pytest.mark.parametrize("shape", [FEATURES, IMAGES])
-def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: Shape) -> None:
+def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: DataShape) -> None:
     batches = source("synthetic").open(shape, 7, 400)
     seen, fresh = (batches(step, range(400)) for step in (0, 1))
     values, other = (rows[shape.inputs[0]].reshape(400, -1) for rows in (seen, fresh))
@@ -170,7 +170,9 @@ def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: Sh
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
-def test_the_shares_of_all_ranks_make_the_whole_batch(any_rows: tuple[Source, Shape], ranks: int) -> None:
+def test_the_shares_of_all_ranks_make_the_whole_batch(
+    any_rows: tuple[DataSource, DataShape], ranks: int
+) -> None:
     one, shape = any_rows
     batches, share = one.open(shape, 7, 6), 6 // ranks
     parts = [batches(3, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
@@ -178,7 +180,7 @@ def test_the_shares_of_all_ranks_make_the_whole_batch(any_rows: tuple[Source, Sh
     assert same(joined, batches(3, range(6)))
 
 
-def test_a_step_gives_the_same_rows_whatever_was_asked_before(any_source: Source) -> None:
+def test_a_step_gives_the_same_rows_whatever_was_asked_before(any_source: DataSource) -> None:
     _, batches = opened(any_source)
     for step in range(3):
         batches(step, range(6))
@@ -186,7 +188,7 @@ def test_a_step_gives_the_same_rows_whatever_was_asked_before(any_source: Source
     assert same(batches(1, range(6)), fresh(1, range(6)))
 
 
-def test_other_steps_and_other_seeds_give_other_rows(any_source: Source) -> None:
+def test_other_steps_and_other_seeds_give_other_rows(any_source: DataSource) -> None:
     _, batches = opened(any_source)
     _, other_seed = opened(any_source, seed=8)
     first = batches(0, range(6))
@@ -227,7 +229,7 @@ def test_text_takes_a_file_of_ones_own_to_its_last_byte(tmp_path: Path) -> None:
 
 def test_the_ids_of_a_file_reach_the_batch_unchanged(tmp_path: Path) -> None:
     path = write_ids(tmp_path / "ids.bin", [70000, 5, 9], "uint32")
-    batches = source("tokens", path=path, dtype="uint32").open(Shape("tokens", 2, 70001), 0, 1)
+    batches = source("tokens", path=path, dtype="uint32").open(DataShape("tokens", 2, 70001), 0, 1)
     rows = batches(0, range(1))
     assert rows["input_ids"].tolist() == [[70000, 5]]
     assert rows["labels"].tolist() == [[5, 9]]
@@ -260,14 +262,14 @@ def rows_of(batch: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], int]]
 
 
 def markov_pairs(states: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    batches = source("synthetic", states=states).open(Shape("tokens", 200, 256), 5, 100)
+    batches = source("synthetic", states=states).open(DataShape("tokens", 200, 256), 5, 100)
     for step in range(10):
         rows = batches(step, range(100))
         yield rows["input_ids"].ravel(), rows["labels"].ravel()
 
 
 def test_the_true_model_of_the_source_has_its_entropy_rate_as_loss() -> None:
-    synthetic = registry.load("data", "synthetic")(states=8)
+    synthetic = registry.load_plugin("data", "synthetic")(states=8)
     transitions = synthetic.transitions(256)
     losses = [-np.log(transitions[inputs, labels]).mean() for inputs, labels in markov_pairs(8)]
     assert np.mean(losses) == pytest.approx(synthetic.entropy_rate(256), rel=0.01)
@@ -281,7 +283,7 @@ def test_no_bigram_model_falls_below_the_entropy_rate_by_more_than_chance() -> N
     present = counts > 0
     empirical = -(counts[present] * np.log(fitted[present])).sum() / counts.sum()
     assert empirical == pytest.approx(
-        registry.load("data", "synthetic")(states=8).entropy_rate(256), rel=0.01
+        registry.load_plugin("data", "synthetic")(states=8).entropy_rate(256), rel=0.01
     )
 
 
@@ -289,19 +291,19 @@ def test_no_bigram_model_falls_below_the_entropy_rate_by_more_than_chance() -> N
 def test_the_rows_of_the_source_are_probabilities_and_its_entropy_lies_between_the_bounds(
     concentration: float,
 ) -> None:
-    synthetic = registry.load("data", "synthetic")(states=16, concentration=concentration)
+    synthetic = registry.load_plugin("data", "synthetic")(states=16, concentration=concentration)
     assert synthetic.transitions(256).sum(axis=1) == pytest.approx(np.ones(16))
     assert 0 < synthetic.entropy_rate(256) <= math.log(16)
 
 
 def test_a_source_of_many_equal_successors_is_as_uncertain_as_can_be() -> None:
-    synthetic = registry.load("data", "synthetic")(states=4, concentration=1000)
+    synthetic = registry.load_plugin("data", "synthetic")(states=4, concentration=1000)
     assert synthetic.entropy_rate(256) == pytest.approx(math.log(4), rel=0.01)
 
 
 def test_a_large_vocabulary_leaves_the_source_at_its_most_states() -> None:
-    synthetic = registry.load("data", "synthetic")()
-    shape = Shape("tokens", 16, 128256)
+    synthetic = registry.load_plugin("data", "synthetic")()
+    shape = DataShape("tokens", 16, 128256)
     assert synthetic.problem(shape) is None
     assert synthetic.open(shape, 0, 4)(0, range(4))["labels"].max() < 1024
 
@@ -317,7 +319,7 @@ def test_a_large_vocabulary_leaves_the_source_at_its_most_states() -> None:
     ],
 )
 def test_an_impossible_synthetic_source_names_the_option(options: dict[str, Any]) -> None:
-    _, findings = check(registry.load("data", "synthetic"), options, ())
+    _, findings = check_section(registry.load_plugin("data", "synthetic"), options, ())
     assert [finding.path for finding in findings] == [tuple(options)]
 
 
@@ -331,11 +333,11 @@ def test_a_synthetic_source_has_no_more_tokens_than_the_vocabulary() -> None:
         (None, TOKENS, "no such file"),
         (b"", TOKENS, "empty"),
         (b"0123456789abcdef", TOKENS, "16 tokens; a sample of length 16 needs 17"),
-        (b"x" * 99, Shape("tokens", 16, 128), "vocabulary of 256; vocab_size (classes) = 128"),
+        (b"x" * 99, DataShape("tokens", 16, 128), "vocabulary of 256; vocab_size (classes) = 128"),
     ],
 )
 def test_a_text_that_cannot_feed_the_workload_says_so(
-    tmp_path: Path, content: bytes | None, shape: Shape, told: str
+    tmp_path: Path, content: bytes | None, shape: DataShape, told: str
 ) -> None:
     file = tmp_path / "own.txt"
     if content is not None:
@@ -350,7 +352,7 @@ def test_a_folder_is_no_text(tmp_path: Path) -> None:
 
 
 def test_the_own_text_needs_a_vocabulary_of_all_bytes() -> None:
-    assert "vocab_size (classes) = 128" in str(source("text").problem(Shape("tokens", 16, 128)))
+    assert "vocab_size (classes) = 128" in str(source("text").problem(DataShape("tokens", 16, 128)))
 
 
 @pytest.mark.parametrize(
@@ -384,10 +386,10 @@ def test_a_file_of_ids_is_read_by_one_command_for_those_that_follow(tmp_path: Pa
     file, cache = tmp_path / "ids.bin", tmp_path / "cache"
     path = write_ids(file, np.full(99, 5))
     code = f"""
-from distbench.data.base import Shape
+from distbench.data.base import DataShape
 from distbench.data.tokens import Tokens
 
-print(Tokens(path={path!r}).problem(Shape("tokens", 16, 256)))
+print(Tokens(path={path!r}).problem(DataShape("tokens", 16, 256)))
 """
 
     def asked() -> str:
@@ -410,12 +412,12 @@ print(Tokens(path={path!r}).problem(Shape("tokens", 16, 256)))
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
-        (Shape("features", 784, 10), "in_features (length) = 784"),
-        (Shape("features", 64, 3), "classes = 3"),
-        (Shape("images", 7, 10, channels=1), "image_size = 7"),
+        (DataShape("features", 784, 10), "in_features (length) = 784"),
+        (DataShape("features", 64, 3), "classes = 3"),
+        (DataShape("images", 7, 10, channels=1), "image_size = 7"),
     ],
 )
-def test_digits_say_which_shape_they_have(shape: Shape, told: str) -> None:
+def test_digits_say_which_shape_they_have(shape: DataShape, told: str) -> None:
     assert told in str(source("digits").problem(shape))
 
 
@@ -425,12 +427,12 @@ def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None
     # every id once, so that a window tells where it comes from
     path = write_ids(tmp_path / "ids.bin", np.arange(5000))
     one = source(name, path=path) if name == "tokens" else source(name)
-    shape = Shape("tokens", 16, 5000) if name == "tokens" else opened(one)[0]
+    shape = DataShape("tokens", 16, 5000) if name == "tokens" else opened(one)[0]
     split = one.split(shape, 7, 64, 12)
     key = "features" if shape.kind == "features" else "input_ids"
-    seen = {row.tobytes() for step in range(40) for row in split.training(step, range(64))[key]}
+    seen = {row.tobytes() for step in range(40) for row in split.train(step, range(64))[key]}
     if name == "tokens":
-        trained = max(split.training(step, range(64))["labels"].max() for step in range(40))
+        trained = max(split.train(step, range(64))["labels"].max() for step in range(40))
         assert trained < split.held_out["input_ids"].min()
     assert not seen & {row.tobytes() for row in split.held_out[key]}
     assert len(split.held_out["labels"]) == 12
@@ -440,21 +442,21 @@ def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None
 def test_the_digits_that_are_held_out_and_the_others_are_all_digits() -> None:
     shape, batches = opened(source("digits"), batch_size=1797)
     split = source("digits").split(shape, 7, 1438, 10_000)
-    both = np.concatenate([split.training(0, range(1438))["features"], split.held_out["features"]])
+    both = np.concatenate([split.train(0, range(1438))["features"], split.held_out["features"]])
     assert len(both) == 1797
     assert {row.tobytes() for row in both} == {row.tobytes() for row in batches(0, range(1797))["features"]}
 
 
 def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(
-    any_rows: tuple[Source, Shape],
+    any_rows: tuple[DataSource, DataShape],
 ) -> None:
     source, shape = any_rows
-    merit = source.merit(shape)
+    merit = source.held_out_metric(shape)
     assert merit and merit.doc.endswith(".")
     one, other = (source.split(shape, seed, 6, 9) for seed in (7, 8))
     assert len(one.held_out["labels"]) == 9
     assert same(one.held_out, other.held_out)
-    assert not same(one.training(0, range(6)), other.training(0, range(6)))
+    assert not same(one.train(0, range(6)), other.train(0, range(6)))
 
 
 def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path: Path) -> None:
@@ -465,7 +467,7 @@ def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_p
 
 def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entropy_rate() -> None:
     one = source("synthetic", states=8)
-    merit = one.merit(TOKENS)
+    merit = one.held_out_metric(TOKENS)
     assert merit and merit.floor == pytest.approx(one.entropy_rate(256))  # type: ignore[attr-defined]
 
 
@@ -473,12 +475,14 @@ def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entrop
 def test_batches_made_ahead_are_those_of_their_steps_all_of_a_pass_or_none() -> None:
     import torch
 
-    from distbench.strategies.base import Setting
-    from distbench.worker.feed import AHEAD, Feed
+    from distbench.strategies.base import RankContext
+    from distbench.worker.batches import MAX_PREFETCH_BYTES, MicroBatchReader
 
-    trained = case("ddp", data=Choice("synthetic"), workload=Choice("transformer", {"seq_len": 16}))
-    workload = registry.make("workloads", trained.workload)
-    setting = Setting(trained, workload, Path(), torch.device("cpu"), 1, 2, Path())
+    trained = case(
+        "ddp", data=PluginChoice("synthetic"), workload=PluginChoice("transformer", {"seq_len": 16})
+    )
+    workload = registry.create_plugin("workloads", trained.workload)
+    setting = RankContext(trained, workload, Path(), torch.device("cpu"), 1, 2, Path())
     asked: list[int] = []
 
     def batches(step: int, rows: range) -> dict[str, np.ndarray]:
@@ -486,14 +490,14 @@ def test_batches_made_ahead_are_those_of_their_steps_all_of_a_pass_or_none() -> 
         return {"input_ids": np.full((len(rows), lengths[step > 5]), 100 * step + rows.start)}
 
     # the second are so large that two of them are too many
-    lengths = (3, AHEAD // 8 // 4 // 2 + 1)
-    feed = Feed(setting, batches=batches)
-    feed.make_ahead(range(2, 5))
+    lengths = (3, MAX_PREFETCH_BYTES // 8 // 4 // 2 + 1)
+    feed = MicroBatchReader(setting, batches=batches)
+    feed.prefetch(range(2, 5))
     assert asked == [2, 3, 4]
     seen = [int(feed.micro_batches(step)[0]["input_ids"][0, 0]) for step in (2, 3, 4, 5, 3)]
     assert seen == [204, 304, 404, 504, 304]
     assert asked == [2, 3, 4, 5, 3], "made once and used once"
-    feed.make_ahead(range(6, 8))
+    feed.prefetch(range(6, 8))
     assert asked[5:] == [6], "nothing more is made"
     assert int(feed.micro_batches(6)[0]["input_ids"][0, 0]) == 604
     assert asked[5:] == [6, 6]

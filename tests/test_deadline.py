@@ -13,9 +13,9 @@ import pytest
 from conftest import QUICK, Done, call
 from held import Held
 
-from distbench.launchers.slurm.queue import seconds_left
-from distbench.run import StopRequest, unwarned
-from distbench.run.deadline import Deadline
+from distbench.launchers.slurm.queue import job_seconds_left
+from distbench.run import StopRequest, ignore_time_warning
+from distbench.run.deadline import AllocationTimeLimit
 
 LATE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
 
@@ -93,12 +93,12 @@ def test_a_gate_against_a_stored_run_can_only_be_started_again(late: tuple[Path,
 
 def test_the_signal_ends_nothing_before_and_after_the_trials() -> None:
     before = signal.getsignal(signal.SIGUSR1)
-    with unwarned():
+    with ignore_time_warning():
         signal.raise_signal(signal.SIGUSR1)
-        with StopRequest().listening() as stop:
-            assert not stop.ends
+        with StopRequest().handle_signals() as stop:
+            assert not stop.is_set
             signal.raise_signal(signal.SIGUSR1)
-            assert stop.ends
+            assert stop.is_set
         signal.raise_signal(signal.SIGUSR1)
     assert signal.getsignal(signal.SIGUSR1) is before
 
@@ -134,12 +134,12 @@ def test_a_trial_is_not_begun_that_took_longer_before(
     folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 2:00")
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert Deadline().problem(60.0) == ""
-    assert "the next trial took 2 min 00 s before" in Deadline().problem(120.0)
+    assert AllocationTimeLimit().refusal(60.0) == ""
+    assert "the next trial took 2 min 00 s before" in AllocationTimeLimit().refusal(120.0)
     # the limit was raised meanwhile
-    deadline = Deadline()
+    deadline = AllocationTimeLimit()
     fake_slurm.install(folder, squeue="echo 20:00")
-    assert deadline.problem(120.0) == ""
+    assert deadline.refusal(120.0) == ""
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_slurm_says_how_much_time_is_left(
 ) -> None:
     folder = fake_slurm.install(tmp_path / "slurm", squeue=f"echo {text}")
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    assert seconds_left("17") == seconds
+    assert job_seconds_left("17") == seconds

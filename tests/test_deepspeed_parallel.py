@@ -14,18 +14,18 @@ from conftest import Finished
 from records import case
 
 from distbench import plan
-from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted
-from distbench.core.case import Batch, Case, Choice
+from distbench.adopt import export_case
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
+from distbench.analysis.mesh_dimensions import call_count_mismatches
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.zero import Zero
-from distbench.suite import load
+from distbench.suite import load_suite
 
 MACHINE = Machine(
     "cpu", 8, {"torch": "1", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True
@@ -39,7 +39,7 @@ CUT = 2 * 7 * 64 * 64
 WHOLE = 5 * 64 + 2 * 256 * 64
 
 
-def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan.Planned:
+def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan.PlannedCase:
     """The only case of ``zero`` with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
     return plans.planned(folder, f"zero: {{{options}}}", world_size, machine=MACHINE, **sections)
@@ -133,7 +133,9 @@ def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path: Path) 
         f"workload: {MODEL}\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2, 8]\n"
         "strategies: [{zero: {stage: 1, mesh: auto}}]\n"
     )
-    found = [(item.case.world_size, item.case.label) for item in plan.make(load(suite), MACHINE).cases]
+    found = [
+        (item.case.world_size, item.case.label) for item in plan.make_plan(load_suite(suite), MACHINE).cases
+    ]
     # four heads can't be divided by 8, nor two layers by 4
     of_2, of_8 = ["zero1", "zero1+tp2", "zero1+pp2"], ["zero1", "zero1+tp2", "zero1+tp4"]
     assert found == [*((2, name) for name in of_2), *((8, name) for name in of_8)]
@@ -160,22 +162,22 @@ def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path: Path) -> None:
 
 
 def test_neighbours_share_a_stage_and_not_their_rows() -> None:
-    assert [Zero(stage=1, mesh={"pp": 2}).data_rank(rank, 4) for rank in range(4)] == [0, 1, 0, 1]
-    assert [Zero(stage=1, mesh={"tp": 2}).data_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
-    assert list(Zero(stage=1, mesh={"pp": 2}).dimensions(4).items()) == [("pp", 2), ("dp_shard", 2)]
+    assert [Zero(stage=1, mesh={"pp": 2}).data_parallel_rank(rank, 4) for rank in range(4)] == [0, 1, 0, 1]
+    assert [Zero(stage=1, mesh={"tp": 2}).data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert list(Zero(stage=1, mesh={"pp": 2}).mesh_sizes(4).items()) == [("pp", 2), ("dp_shard", 2)]
 
 
 def of(strategy: Zero, world_size: int, **changed: Any) -> Case:
     """A case of *strategy* on the small model, in fp32."""
-    ranks = strategy.data_ranks(world_size)
-    given = {"batch": Batch(8, 8 // ranks, 1), "workload": Choice("transformer", OPTIONS), **changed}
-    return case("zero", world_size, strategy=Choice("zero", dataclasses.asdict(strategy)), **given)
+    ranks = strategy.data_parallel_size(world_size)
+    given = {"batch": Batch(8, 8 // ranks, 1), "workload": PluginChoice("transformer", OPTIONS), **changed}
+    return case("zero", world_size, strategy=PluginChoice("zero", dataclasses.asdict(strategy)), **given)
 
 
 def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does() -> None:
     plain, copied = Zero(stage=3), Zero(stage=3, hpz_partition_size=2)
     asked = of(copied, 4)
-    assert copied.collectives(asked, 1000) == plain.collectives(asked, 1000)
+    assert copied.traffic_by_operation(asked, 1000) == plain.traffic_by_operation(asked, 1000)
     states = plain.model_states(asked, 1000)
     assert copied.model_states(asked, 1000) == {**states, "parameters": 1000.0 + 2000.0}
 
@@ -192,14 +194,14 @@ def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_the
     grouped = Zero(stage=3, mics_shard_size=2)
     asked = of(grouped, 4)
     assert grouped.model_states(asked, 1000) == Zero(stage=3).model_states(of(Zero(stage=3), 2), 1000)
-    moved = [(each.op, each.bytes, each.dimension) for each in grouped.collectives_by_dimension(asked, 1000)]
+    moved = [(each.op, each.bytes, each.dimension) for each in grouped.traffic(asked, 1000)]
     assert moved == [
         ("all_gather", 8000.0, "dp_shard"),
         ("reduce_scatter", 4000.0, "dp_shard"),
         ("all_reduce", 2000.0, "dp_replicate"),
     ]
     # one group has nobody to reduce with
-    assert "all_reduce" not in grouped.collectives(of(grouped, 2), 1000)
+    assert "all_reduce" not in grouped.traffic_by_operation(of(grouped, 2), 1000)
 
 
 @pytest.mark.parametrize(
@@ -210,11 +212,11 @@ def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_the
 def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recomputed: str, sums: int) -> None:
     strategy, activation = Zero(stage=1, mesh={"tp": 2}), 8 * 8 * 64 * 4
     alone = of(strategy, 2, activation_checkpointing=recomputed)
-    (moved,) = strategy.collectives_by_dimension(alone, CUT + WHOLE)
+    (moved,) = strategy.traffic(alone, CUT + WHOLE)
     assert moved == ExpectedCollective("all_reduce", 2 * sums * activation, "tp", 2 * sums)
     own = 4 * (WHOLE + CUT // 2)
     pairs = of(strategy, 4, activation_checkpointing=recomputed)
-    assert strategy.collectives(pairs, CUT + WHOLE) == {
+    assert strategy.traffic_by_operation(pairs, CUT + WHOLE) == {
         "all_reduce": 2 * sums * activation / 2,
         "reduce_scatter": own,
         "all_gather": own,
@@ -224,19 +226,19 @@ def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recompu
 @pytest.mark.parametrize(("tied", "whole"), [(False, WHOLE), (True, WHOLE - 256 * 64)])
 def test_embedding_norms_and_head_stay_whole_on_every_rank(tied: bool, whole: int) -> None:
     strategy = Zero(stage=0, mesh={"tp": 2})
-    asked = of(strategy, 2, workload=Choice("transformer", {**OPTIONS, "tied": tied}))
+    asked = of(strategy, 2, workload=PluginChoice("transformer", {**OPTIONS, "tied": tied}))
     assert strategy.model_states(asked, CUT + whole)["parameters"] == 4 * (whole + CUT / 2)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied: bool) -> None:
     strategy, activation = Zero(stage=1, mesh={"pp": 2}), 8 * 8 * 64 * 4
-    options = {"workload": Choice("transformer", {**OPTIONS, "tied": tied})}
+    options = {"workload": PluginChoice("transformer", {**OPTIONS, "tied": tied})}
     crossing = [ExpectedCollective(op, activation, "pp", 4) for op in ("send", "recv")]
     both_ends = [ExpectedCollective("all_reduce", 256 * 64 * 4, "pp", 1)] if tied else []
-    assert strategy.collectives_by_dimension(of(strategy, 2, **options), 0) == [*crossing, *both_ends]
+    assert strategy.traffic(of(strategy, 2, **options), 0) == [*crossing, *both_ends]
     # of half of the rows, in each pair half of the model
-    pairs = strategy.collectives(of(strategy, 4, **options), 0)
+    pairs = strategy.traffic_by_operation(of(strategy, 4, **options), 0)
     assert pairs["send"] == activation / 2
     assert pairs["all_gather"] == pairs["reduce_scatter"] == 4 * (CUT + WHOLE) / 2
     # the last stage has norm and head, its own copy of what is tied
@@ -256,12 +258,12 @@ def test_a_layer_is_found_by_its_name() -> None:
 
 def test_no_format_hands_a_model_to_the_pipeline_module() -> None:
     with pytest.raises(UsageError, match="no format supports DeepSpeed's PipelineModule yet"):
-        adopt("deepspeed", of(Zero(stage=1, mesh={"pp": 2}), 2), {})
+        export_case("deepspeed", of(Zero(stage=1, mesh={"pp": 2}), 2), {})
 
 
 def test_no_format_makes_a_model_for_mics() -> None:
     with pytest.raises(UsageError, match="MiCS_Init, which no format can express"):
-        adopt("deepspeed", of(Zero(mics_shard_size=2), 2), {})
+        export_case("deepspeed", of(Zero(mics_shard_size=2), 2), {})
 
 
 # of many layers, so that the gradient of a matrix that lies in two partitions is less than 1 % of all
@@ -302,12 +304,12 @@ strategies: [{", ".join(f"{{zero: {each}}}" for each in strategies)}]
 """)
     assert done.code == 0, done.errors
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    wrong = [record for record in Run(done.folder).records() if miscounted(record)]
+    wrong = [record for record in Run(done.folder).records() if call_count_mismatches(record)]
     assert wrong == []
     for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
-        moved, kept = volume(record), held(record)
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        moved, kept = compare_volume(record), largest_rank_memory(record)
+        assert moved is not None and moved.unexplained_share < UNEXPLAINED_TOLERANCE, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < MODEL_STATE_TOLERANCE, record.case.name
 
 
 @pytest.mark.train
@@ -343,11 +345,11 @@ strategies: [{{zero: {{{strategy}}}}}]
 """)
     assert done.code == 0, done.errors
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    assert [record for record in Run(done.folder).records() if miscounted(record)] == []
+    assert [record for record in Run(done.folder).records() if call_count_mismatches(record)] == []
     for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
-        moved, kept = volume(record), held(record)
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        moved, kept = compare_volume(record), largest_rank_memory(record)
+        assert moved is not None and moved.unexplained_share < UNEXPLAINED_TOLERANCE, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < MODEL_STATE_TOLERANCE, record.case.name
         assert record.effective["in_flight"] == record.effective["in_flight_theory"]
         assert "bubble" in record.values, record.absent
 

@@ -10,9 +10,9 @@ from records import case
 
 from distbench import plan
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.machine import Machine
-from distbench.suite import load
+from distbench.suite import load_suite
 
 MACHINE = Machine("cpu", 2, {"torch": "2.13.0", "deepspeed": "0.19.8"}, has_libaio=False, has_compiler=True)
 TECHNIQUES = ("onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics")
@@ -28,7 +28,7 @@ world_sizes: [2]
 strategies: [{{deepspeed_removed: {{technique: [{", ".join(TECHNIQUES)}]}}}}]
 """)
     machine = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": deepspeed})
-    return {item.case.label: item.problem or "" for item in plan.make(load(suite), machine).cases}
+    return {item.case.label: item.problem or "" for item in plan.make_plan(load_suite(suite), machine).cases}
 
 
 @pytest.mark.parametrize("version", ["0.19.7", "0.19.8+cpu", "0.20.0"])
@@ -76,5 +76,5 @@ def test_without_deepspeed_a_strategy_has_a_reason_or_none_and_no_error(
     name: str, options: dict[str, object]
 ) -> None:
     bare = dataclasses.replace(MACHINE, packages={"torch": "2.13.0"})
-    problem = registry.make("strategies", Choice(name, options)).problem(case(name, 2), bare)
+    problem = registry.create_plugin("strategies", PluginChoice(name, options)).problem(case(name, 2), bare)
     assert problem is None or "DeepSpeed" in problem or "optimizer" in problem

@@ -8,21 +8,24 @@ import json
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.candidates import candidates
-from distbench.analysis.case_summary import summarise
-from distbench.analysis.communication import Volume, volume
-from distbench.analysis.settings import description_of, meaning
+from distbench.analysis.candidates import make_candidates
+from distbench.analysis.case_summary import summarize_cases
+from distbench.analysis.communication import CommunicationVolume, compare_volume
+from distbench.analysis.settings import setting_meaning, strategy_description
 from distbench.core import registry
-from distbench.core.case import Case, Choice
-from distbench.core.serialization import decoded
+from distbench.core.case import Case, PluginChoice
+from distbench.core.serialization import decode
 from distbench.record import Record
-from distbench.strategies.description import Description, Deviation, Meaning
+from distbench.strategies.description import ExcessCause, SettingMeaning, StrategyDescription
 
-FOREIGN = Description(
-    settings={"ring": Meaning("strategy", "what is sharded"), "drops": Meaning("work", "drops samples")},
+FOREIGN = StrategyDescription(
+    settings={
+        "ring": SettingMeaning("strategy", "what is sharded"),
+        "drops": SettingMeaning("work", "drops samples"),
+    },
     simplicity=5,
     offloads=("cpu",),
-    deviations=(Deviation("all_gather", "were gathered by the ring", ("ring",)),),
+    deviations=(ExcessCause("all_gather", "were gathered by the ring", ("ring",)),),
 )
 
 
@@ -30,33 +33,33 @@ def foreign(of: Case, **more: object) -> Record:
     return dataclasses.replace(measured(of), described_strategy=FOREIGN, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", registry.names("strategies"))
+@pytest.mark.parametrize("name", registry.plugin_names("strategies"))
 def test_a_description_is_read_from_a_record_as_it_was_written(name: str) -> None:
-    description = registry.make("strategies", Choice(name)).description()
+    description = registry.create_plugin("strategies", PluginChoice(name)).description()
     plain = json.loads(json.dumps(dataclasses.asdict(description)))
-    assert decoded(Description, plain, "test") == description
+    assert decode(StrategyDescription, plain, "test") == description
     assert all(meaning.why for meaning in description.settings.values())
 
 
 def test_a_record_without_a_description_is_read_by_distbenchs_own_strategies() -> None:
-    old = measured(case(strategy=Choice("zero", {"stage": 3, "offload_optimizer": "nvme"})))
-    assert meaning("zero_stage", old)[0] == "strategy"
-    assert meaning("optimizer.lr", old)[0] == "work"
-    assert meaning("something", old)[0] == "unknown"
-    assert description_of(old.case, old).offloads == ("nvme",)
+    old = measured(case(strategy=PluginChoice("zero", {"stage": 3, "offload_optimizer": "nvme"})))
+    assert setting_meaning("zero_stage", old)[0] == "strategy"
+    assert setting_meaning("optimizer.lr", old)[0] == "work"
+    assert setting_meaning("something", old)[0] == "unknown"
+    assert strategy_description(old.case, old).offloads == ("nvme",)
 
 
-@pytest.mark.parametrize("strategy", [Choice("of_nobody"), Choice("zero", {"of_tomorrow": 1})])
-def test_a_strategy_that_nobody_here_knows_is_described_by_its_record_alone(strategy: Choice) -> None:
+@pytest.mark.parametrize("strategy", [PluginChoice("of_nobody"), PluginChoice("zero", {"of_tomorrow": 1})])
+def test_a_strategy_that_nobody_here_knows_is_described_by_its_record_alone(strategy: PluginChoice) -> None:
     of = case(strategy=strategy)
-    assert description_of(of, None) == Description()
-    assert description_of(of, foreign(of)) == FOREIGN
+    assert strategy_description(of, None) == StrategyDescription()
+    assert strategy_description(of, foreign(of)) == FOREIGN
 
 
 def test_a_foreign_strategy_says_what_a_difference_in_its_settings_means() -> None:
     record = foreign(case("foreign"))
-    assert meaning("ring", record) == ("strategy", "what is sharded")
-    assert meaning("drops", measured(case()), record)[0] == "work"
+    assert setting_meaning("ring", record) == ("strategy", "what is sharded")
+    assert setting_meaning("drops", measured(case()), record)[0] == "work"
 
 
 def test_a_foreign_strategy_explains_what_it_moves_beyond_theory() -> None:
@@ -64,19 +67,19 @@ def test_a_foreign_strategy_explains_what_it_moves_beyond_theory() -> None:
     theory = [{"rank": 0, "op": "all_gather", "bytes": 1000.0}]
     tables = {"collectives": rows, "collectives_theory": theory}
     values = {"comm_bytes_theory": 1000.0}
-    found = volume(foreign(case("foreign"), tables=tables, values=values, effective={"ring": 2}))
+    found = compare_volume(foreign(case("foreign"), tables=tables, values=values, effective={"ring": 2}))
     assert found is not None
     assert [cause.bytes for cause in found.causes] == [2000.0]
     assert "ring = 2" in found.causes[0].text
-    assert not found.left
+    assert not found.unexplained_by_op
 
 
 def test_the_simpler_of_two_strategies_is_preferred_whoever_wrote_it() -> None:
     simple = dataclasses.replace(FOREIGN, offloads=())
     of = case("foreign")
     records = [measured(case("ddp")), dataclasses.replace(measured(of), described_strategy=simple)]
-    rows = summarise(info(case("ddp"), of), records)
-    simplicity = {row.label: row.simplicity for row in candidates(rows, {})}
+    rows = summarize_cases(info(case("ddp"), of), records)
+    simplicity = {row.label: row.simplicity for row in make_candidates(rows, {})}
     assert simplicity["foreign"] < simplicity["ddp"]
 
 
@@ -84,36 +87,36 @@ ELEMENTS = 1_000_000
 SETTINGS = {"parameters": ELEMENTS, "max_live_parameters": 3 * ELEMENTS, "max_reuse_distance": 0}
 
 
-def gathers_of_zero3(times: float, **effective: int) -> Volume:
+def gathers_of_zero3(times: float, **effective: int) -> CommunicationVolume:
     """Return the volume of a step of ZeRO-3 in fp32 that gathers *times* what theory says."""
-    of = case(strategy=Choice("zero", {"stage": 3}))
+    of = case(strategy=PluginChoice("zero", {"stage": 3}))
     theory = 2.0 * ELEMENTS * 4
     row = {"rank": 0, "op": "all_gather", "bytes": times * theory, "group_size": 2, "step": 0, "place": 0}
     tables = {"collectives": [row], "collectives_theory": [{"rank": 0, "op": "all_gather", "bytes": theory}]}
     record = dataclasses.replace(
         measured(of, comm_bytes_theory=theory), tables=tables, effective={**SETTINGS, **effective}
     )
-    found = volume(record)
+    found = compare_volume(record)
     assert found is not None
     return found
 
 
 def test_ten_times_the_textbook_is_more_than_the_thresholds_of_zero_3_allow() -> None:
     found = gathers_of_zero3(10, prefetch_bucket_size=ELEMENTS // 4, shared_parameters=ELEMENTS // 8)
-    assert found.unexplained == pytest.approx(9 - 3 / 8)
+    assert found.unexplained_share == pytest.approx(9 - 3 / 8)
     unlimited = gathers_of_zero3(10, prefetch_bucket_size=1000 * ELEMENTS, shared_parameters=0)
-    assert unlimited.unexplained == pytest.approx(8), "no threshold makes a pass gather all twice"
+    assert unlimited.unexplained_share == pytest.approx(8), "no threshold makes a pass gather all twice"
 
 
 def test_what_is_prefetched_too_early_and_what_two_modules_share_has_a_known_cause() -> None:
     found = gathers_of_zero3(1.375, prefetch_bucket_size=ELEMENTS // 4, shared_parameters=ELEMENTS // 8)
-    assert found.unexplained == 0
+    assert found.unexplained_share == 0
     assert "gathered more than once in a pass" in found.causes[0].text
     more = gathers_of_zero3(1.375, prefetch_bucket_size=0, shared_parameters=ELEMENTS // 8)
-    assert more.unexplained == pytest.approx(0.25)
+    assert more.unexplained_share == pytest.approx(0.25)
 
 
 def test_checkpointed_layers_are_gathered_once_more_for_each_micro_batch() -> None:
     more = {"prefetch_bucket_size": 0, "shared_parameters": 0}
-    assert gathers_of_zero3(1.5, **more, checkpointed_layers=4).unexplained == 0
-    assert gathers_of_zero3(1.5, **more, checkpointed_layers=0).unexplained == pytest.approx(0.5)
+    assert gathers_of_zero3(1.5, **more, checkpointed_layers=4).unexplained_share == 0
+    assert gathers_of_zero3(1.5, **more, checkpointed_layers=0).unexplained_share == pytest.approx(0.5)

@@ -12,35 +12,38 @@ import pytest
 from conftest import Finished
 from records import case, info, measured
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
-from distbench.core.case import Batch, Choice, Precision
+from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.core.machine import Machine
-from distbench.metrics.base import Absent, Trial
+from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.disk import Disk
-from distbench.metrics.disk.probe import BLOCK, probe
+from distbench.metrics.disk.probe import BLOCK_BYTES, probe_disk
 from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero, disk
-from distbench.strategies.zero.config import Elements, configuration
+from distbench.strategies.zero.config import ModelSizes, configuration
 from distbench.views.disk import DiskView
 
 ALL = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "nvme_path": "/fast disk/{a}[1]"}
-OF = case("zero", 2, strategy=Choice("zero", ALL))
+OF = case("zero", 2, strategy=PluginChoice("zero", ALL))
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=True, has_compiler=True)
 
 
 def test_what_a_disk_gives_is_measured_in_whole_passes_and_leaves_no_file(tmp_path: Path) -> None:
-    moved = probe(tmp_path / "new", least_s=0.0, blocks=4)
-    assert {way: each.bytes for way, each in moved.items()} == {"read": 4 * BLOCK, "written": 4 * BLOCK}
+    moved = probe_disk(tmp_path / "new", min_seconds=0.0, blocks=4)
+    assert {way: each.bytes for way, each in moved.items()} == {
+        "read": 4 * BLOCK_BYTES,
+        "written": 4 * BLOCK_BYTES,
+    }
     assert all(each.rate > 0 for each in moved.values())
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_file_system_that_knows_no_way_past_the_page_cache_is_named() -> None:
     with pytest.raises(
-        Absent, match=r"/proc/self/fd/x can't be read and written with O_DIRECT: No such file"
+        NotAvailable, match=r"/proc/self/fd/x can't be read and written with O_DIRECT: No such file"
     ):
-        probe(Path("/proc/self/fd/x"))
+        probe_disk(Path("/proc/self/fd/x"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_a_file_system_that_knows_no_way_past_the_page_cache_is_named() -> None:
     ],
 )
 def test_what_a_step_moves_by_theory(options: dict[str, str], micro: int, read: int, written: int) -> None:
-    zero, bf16 = Zero(**options, nvme_path="x"), Precision(compute="bf16")
+    zero, bf16 = Zero(**options, nvme_path="x"), PrecisionConfig(compute="bf16")
     of = dataclasses.replace(OF, batch=Batch(24, 12 // micro, micro), precision=bf16)
     assert zero.disk_traffic(of, 1000) == {"read": read, "written": written}
     assert Zero().disk_traffic(of, 1000) is None
@@ -62,23 +65,23 @@ def test_what_a_step_moves_by_theory(options: dict[str, str], micro: int, read: 
 
 def test_a_model_of_any_size_is_stepped_in_parts_and_fits_into_the_buffers() -> None:
     zero = Zero(**ALL)
-    sizes = disk.sizes(zero, Elements(9_000_000, 1_000_001, 4_000_001), 2)
+    sizes = disk.sizes(zero, ModelSizes(9_000_000, 1_000_001, 4_000_001), 2)
     assert sizes == {"sub_group_size": 500_001, "nvme_buffer_size": 2_000_001}
     section = configuration(zero, OF, sizes)["zero_optimization"]
     assert section["sub_group_size"] == 500_001
     assert section["offload_param"]["buffer_size"] == 2_000_001
     # by DeepSpeed's own the first 1e9 elements would stay in memory
     assert section["offload_param"]["max_in_cpu"] == 0
-    assert disk.sizes(zero, Elements(9, 1, 1), 2)["sub_group_size"] * 4 == disk.LEAST
+    assert disk.sizes(zero, ModelSizes(9, 1, 1), 2)["sub_group_size"] * 4 == disk.MIN_SWAP_BYTES
 
 
 def test_a_trial_has_a_folder_of_its_own_that_is_among_its_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "4711")
-    folder = disk.own_folder(ALL["nvme_path"])
+    folder = disk.trial_folder(ALL["nvme_path"])
     assert folder == Path("/fast disk/{a}[1]/distbench-offload-4711")
     patterns = [pattern.format(port=4711) for pattern in Zero(**ALL).leftovers]
     assert any(folder.match(pattern.lstrip("/")) for pattern in patterns)
-    placed = disk.placed(configuration(Zero(**ALL), OF, {}), folder)["zero_optimization"]
+    placed = disk.with_folder(configuration(Zero(**ALL), OF, {}), folder)["zero_optimization"]
     assert {placed[key]["nvme_path"] for key in ("offload_optimizer", "offload_param")} == {str(folder)}
 
 
@@ -97,12 +100,12 @@ def test_a_disk_without_room_is_named_with_what_it_has_and_what_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
-    needed = disk.kept(Zero(**ALL), OF, 10**18)
-    with pytest.raises(disk.DiskFullError) as told:
-        disk.open_folder(str(tmp_path), needed)
+    needed = disk.disk_bytes(Zero(**ALL), OF, 10**18)
+    with pytest.raises(disk.OffloadDiskFullError) as told:
+        disk.create_folder(str(tmp_path), needed)
     assert str(told.value).startswith(f"the disk of nvme_path = {tmp_path} is full: ")
     assert str(told.value).endswith("take up to 8882 PiB; free some space")
-    assert list(disk.open_folder(str(tmp_path), 0).iterdir()) == []
+    assert list(disk.create_folder(str(tmp_path), 0).iterdir()) == []
 
 
 def test_what_lies_on_the_disk_is_counted_by_its_blocks_and_holes_are_told(tmp_path: Path) -> None:
@@ -110,20 +113,20 @@ def test_what_lies_on_the_disk_is_counted_by_its_blocks_and_holes_are_told(tmp_p
     for what, name in files.items():
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "1.tensor.swp").write_bytes(os.urandom(8192 if what == "optimizer" else 4096))
-    assert disk.lying(tmp_path, 1) == {"optimizer": 8192, "parameters": 4096}
-    assert disk.lying(tmp_path, 0) == {"optimizer": 0, "parameters": 0}
+    assert disk.bytes_on_disk(tmp_path, 1) == {"optimizer": 8192, "parameters": 4096}
+    assert disk.bytes_on_disk(tmp_path, 0) == {"optimizer": 0, "parameters": 0}
     os.truncate(tmp_path / files["optimizer"] / "1.tensor.swp", 1 << 43)
     with pytest.raises(
-        disk.DiskFullError, match=r"8\.00 TiB of the states that DeepSpeed has written are not"
+        disk.OffloadDiskFullError, match=r"8\.00 TiB of the states that DeepSpeed has written are not"
     ):
-        disk.lying(tmp_path, 1)
+        disk.bytes_on_disk(tmp_path, 1)
 
 
 def row(rank: int, way: str, seconds: float) -> dict[str, Any]:
     return {"rank": rank, "way": way, "bytes": 1000, "seconds": seconds, "reason": None}
 
 
-def trial(*rows: dict[str, Any], **changes: Any) -> Trial:
+def trial(*rows: dict[str, Any], **changes: Any) -> TrialData:
     given = {
         "case": dataclasses.replace(OF, world_size=3),
         "tokens_per_sample": 1,
@@ -133,7 +136,7 @@ def trial(*rows: dict[str, Any], **changes: Any) -> Trial:
         "effective": {"parameters": 300},
         "nodes": {"a": [0, 1], "b": [2]},
     }
-    return Trial(**{**given, **changes})
+    return TrialData(**{**given, **changes})
 
 
 def test_the_slowest_disk_counts_and_the_node_that_moves_most_for_its_disk() -> None:
@@ -151,7 +154,7 @@ def test_what_could_not_be_measured_is_absent_for_its_reason() -> None:
     assert str(numbers["disk_read_rate"]) == str(numbers["disk_least_s"]) == "no O_DIRECT"
     silent = trial(row(0, "read", 1), row(0, "written", 1), samples={"disk_read": [[1.0], [], [1.0]]})
     assert str(Disk().summary(silent)["disk_least_s"]) == "needs disk_read of every rank"
-    with pytest.raises(Absent, match="no training state is offloaded to a disk"):
+    with pytest.raises(NotAvailable, match="no training state is offloaded to a disk"):
         Disk().summary(trial(case=case("ddp")))
 
 
@@ -166,11 +169,11 @@ def test_a_case_that_waits_for_its_disk_is_told_in_the_view() -> None:
         dataclasses.replace(measured(of, **values), columns={**measured(of).columns, **columns})
         for of, values in ((OF, numbers), (case("fsdp"), fast), (case("ddp"), {}))
     ]
-    run = AnalysedRun(info(*(record.case for record in records)), records)
-    sheet = DiskView().sheet(run)
+    run = RunAnalysis(info(*(record.case for record in records)), records)
+    sheet = DiskView().table(run)
     assert [r.value("disk_share") for r in sheet.rows] == [0.6, 0.1]
     assert ["60% of a step is its disk's" in note for note in sheet.notes] == [True]
-    empty = DiskView().sheet(AnalysedRun(info(case("ddp")), records[2:]))
+    empty = DiskView().table(RunAnalysis(info(case("ddp")), records[2:]))
     assert (len(empty.rows), len(empty.notes)) == (0, 1)
 
 
@@ -205,7 +208,7 @@ def test_states_really_lie_on_the_disk_and_nothing_is_left_there(
     assert sum(row["seconds"] for row in moved.tables["disk"]) < moved.phases["probe"][0]
     assert plain.absent["disk_read"] == "no training state is offloaded to a disk"
     assert list((tmp_path / "disk").iterdir()) == []
-    assert registry.make("strategies", moved.case.strategy).disk == str(tmp_path / "disk")
+    assert registry.create_plugin("strategies", moved.case.strategy).offload_folder == str(tmp_path / "disk")
 
 
 JOBS = """

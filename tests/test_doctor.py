@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from conftest import QUICK, Done
 
-from distbench.cli.preflight import spoiling
-from distbench.doctor import Finding, Visit, findings, links_of, of_host
-from distbench.ipc.diagnosis_files import Exchange, Meeting, Placement, Report, Total
+from distbench.cli.preflight import slow_gpu_variables
+from distbench.doctor import Diagnosis, ProbeResult, check_host, diagnose, measured_links
+from distbench.ipc.diagnosis_files import AllReduceTest, JoinResult, LinkTest, RankPlacement, RankReport
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_state import inspect_gpus
 from distbench.system.host_state import HostState
@@ -22,50 +22,52 @@ from distbench.system.machine import detect_machine
 
 HEALTHY = HostState(
     name="near",
-    resolves_to=["10.0.0.1"],
+    addresses=["10.0.0.1"],
     shm_free_bytes=8 << 30,
-    open_files=65536,
-    locked_bytes=8 << 20,
-    infiniband=[],
+    max_open_files=65536,
+    max_locked_bytes=8 << 20,
+    infiniband_devices=[],
     free_bytes={"/runs": 1 << 40},
-    unwritable=[],
-    locks={},
+    unwritable_folders=[],
+    build_locks={},
 )
 FACTS = {"python": "3.11", "packages": {"torch": "2.13"}, "cpu_cores": 8}
 
 
-def cluster(names: list[str], speeds: dict[tuple[int, int], float] | None = None, **first: Any) -> Visit:
+def cluster(
+    names: list[str], speeds: dict[tuple[int, int], float] | None = None, **first: Any
+) -> ProbeResult:
     """A visit of one rank on each node, whose links carry 1 GB/s but for *speeds*; rank 0 says *first*."""
     size = len(names)
 
-    def exchanges(own: int) -> list[Exchange]:
+    def exchanges(own: int) -> list[LinkTest]:
         return [
-            Exchange(peer, 1 << 20, (1 << 20) / (speeds or {}).get((own, peer), 1e9), 1e-4, 0.0)
+            LinkTest(peer, 1 << 20, (1 << 20) / (speeds or {}).get((own, peer), 1e9), 1e-4, 0.0)
             for peer in range(own + 1, size)
         ]
 
     reports = [
-        Report(
-            Placement(rank, 0, rank, size, size),
+        RankReport(
+            RankPlacement(rank, 0, rank, size, size),
             facts={**FACTS},
-            condition=replace(HEALTHY, name=name),
+            host_state=replace(HEALTHY, name=name),
             busy_cores=0.1,
-            meeting=Meeting(rank, 0.2, "eth0", f"10.0.0.{rank + 1}", None),
-            exchanges=exchanges(rank),
-            total=Total(size, 1 << 20, 1e-3),
+            join=JoinResult(rank, 0.2, "eth0", f"10.0.0.{rank + 1}", None),
+            link_tests=exchanges(rank),
+            all_reduce=AllReduceTest(size, 1 << 20, 1e-3),
         )
         for rank, name in enumerate(names)
     ]
     reports[0] = replace(reports[0], **first)
-    return Visit(detect_machine("cpu"), size, reports)
+    return ProbeResult(detect_machine("cpu"), size, reports)
 
 
-def bad(visit: Visit) -> list[Finding]:
-    return [each for each in findings(visit) if each.grade != "ok"]
+def bad(visit: ProbeResult) -> list[Diagnosis]:
+    return [each for each in diagnose(visit) if each.grade != "ok"]
 
 
 def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
-    told = findings(cluster(["a", "b", "c"]))
+    told = diagnose(cluster(["a", "b", "c"]))
     assert {each.grade for each in told} == {"ok"}
     assert {"nodes", "group", "interface", "alike", "clock", "links", "all-reduce"} == {e.check for e in told}
 
@@ -75,30 +77,40 @@ def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
     [
         ({"shm_free_bytes": 64 << 20}, "shared memory", "warning", "--shm-size"),
         ({"shm_free_bytes": None}, "shared memory", "warning", "/dev/shm"),
-        ({"open_files": 256}, "open files", "warning", "ulimit -n"),
-        ({"infiniband": ["mlx5_0"]}, "locked memory", "problem", "mlx5_0"),
-        ({"infiniband": ["mlx5_0"], "locked_bytes": 64 << 30}, "locked memory", "warning", "64.0 GiB"),
+        ({"max_open_files": 256}, "open files", "warning", "ulimit -n"),
+        ({"infiniband_devices": ["mlx5_0"]}, "locked memory", "problem", "mlx5_0"),
+        (
+            {"infiniband_devices": ["mlx5_0"], "max_locked_bytes": 64 << 30},
+            "locked memory",
+            "warning",
+            "64.0 GiB",
+        ),
         ({"free_bytes": {"/runs": 1 << 30}}, "disk", "warning", "/runs"),
         ({"free_bytes": {"/runs": 1 << 20}}, "disk", "problem", "/runs"),
-        ({"unwritable": ["/runs"]}, "disk", "problem", "/runs"),
-        ({"locks": {"/cache/ops/adam/lock": 3600.0}}, "op locks", "warning", "rm /cache/ops/adam/lock"),
-        ({"gpus_unknown": "NVML: Driver/library version mismatch"}, "GPUs", "problem", "mismatch"),
+        ({"unwritable_folders": ["/runs"]}, "disk", "problem", "/runs"),
+        ({"build_locks": {"/cache/ops/adam/lock": 3600.0}}, "op locks", "warning", "rm /cache/ops/adam/lock"),
+        ({"gpu_error": "NVML: Driver/library version mismatch"}, "GPUs", "problem", "mismatch"),
     ],
 )
 def test_what_a_host_lacks_is_told_with_a_remedy(
     state: dict[str, Any], check: str, grade: str, words: str
 ) -> None:
-    (found,) = of_host(replace(HEALTHY, **state), 8, where="node-1")
+    (found,) = check_host(replace(HEALTHY, **state), 8, where="node-1")
     assert (found.check, found.grade, found.where) == (check, grade, "node-1")
     assert words in found.what + found.remedy
     assert found.remedy
 
 
 @pytest.mark.parametrize(
-    "state", [{"open_files": -1}, {"locks": {"/lock": 30.0}}, {"infiniband": ["mlx5_0"], "locked_bytes": -1}]
+    "state",
+    [
+        {"max_open_files": -1},
+        {"build_locks": {"/lock": 30.0}},
+        {"infiniband_devices": ["mlx5_0"], "max_locked_bytes": -1},
+    ],
 )
 def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
-    assert of_host(replace(HEALTHY, **state), 8) == []
+    assert check_host(replace(HEALTHY, **state), 8) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +127,7 @@ def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
 def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -> None:
     known, unknown = inspect_gpus(FakeNvml(FakeGpu(memory_used=0, links=[True]), gpu))
     assert not unknown
-    (found,) = of_host(replace(HEALTHY, gpus=known), 2)
+    (found,) = check_host(replace(HEALTHY, gpus=known), 2)
     assert found.grade == grade
     assert found.what.startswith("GPU 1 (NVIDIA H100 80GB HBM3) ")
     assert words in found.what
@@ -134,8 +146,8 @@ def test_a_slow_node_is_told_from_a_slow_link() -> None:
 
 
 def test_a_link_below_the_speed_of_its_hardware_is_told() -> None:
-    own = Meeting(0, 0.2, "ib0", "10.0.0.1", 100e9)
-    (found,) = bad(cluster(["a", "b"], meeting=own))
+    own = JoinResult(0, 0.2, "ib0", "10.0.0.1", 100e9)
+    (found,) = bad(cluster(["a", "b"], join=own))
     assert found.what == "8 Gbit/s, ib0 has 100 Gbit/s"
 
 
@@ -150,7 +162,7 @@ def test_nodes_that_differ_are_told_apart() -> None:
 
 
 def test_a_clock_that_is_off_is_told() -> None:
-    (found,) = bad(cluster(["a", "b"], exchanges=[Exchange(1, 1 << 20, 1e-3, 1e-4, -7200.0)]))
+    (found,) = bad(cluster(["a", "b"], link_tests=[LinkTest(1, 1 << 20, 1e-3, 1e-4, -7200.0)]))
     assert (found.check, found.where) == ("clock", "b")
     assert found.what.startswith("2 h 00 min behind")
 
@@ -162,8 +174,10 @@ def test_a_busy_node_is_told() -> None:
 
 def test_a_rank_that_never_met_the_others_is_named() -> None:
     visit = cluster(["a", "b"])
-    visit.reports[1] = replace(visit.reports[1], meeting=None, total=None, error="DistStoreError: timed out")
-    visit.reports[0] = replace(visit.reports[0], meeting=None, exchanges=[], total=None)
+    visit.reports[1] = replace(
+        visit.reports[1], join=None, all_reduce=None, error="DistStoreError: timed out"
+    )
+    visit.reports[0] = replace(visit.reports[0], join=None, link_tests=[], all_reduce=None)
     visit.missing[0] = "had not finished after 60 s"
     told = [(each.where, each.what) for each in bad(visit)]
     assert told == [
@@ -179,7 +193,7 @@ def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown() -
     (found,) = bad(visit)
     assert (found.check, found.where) == ("group", "rank 2")
     assert found.what == "it has reported nothing: was killed by SIGKILL"
-    assert [link.name for link in links_of(visit)] == ["a - b"]
+    assert [link.name for link in measured_links(visit)] == ["a - b"]
 
 
 def test_gpus_that_are_not_there_are_a_mistake(distbench: Callable[..., Done], tmp_path: Path) -> None:
@@ -237,9 +251,9 @@ def test_this_machine_is_examined(distbench: Callable[..., Done], tmp_path: Path
 @pytest.mark.train
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
-    from distbench.worker.links import rounds
+    from distbench.worker.links import round_robin_pairs
 
-    made = list(rounds(range(size)))
+    made = list(round_robin_pairs(range(size)))
     pairs = [pair for pairs in made for pair in pairs]
     assert sorted(pairs) == [(a, b) for a in range(size) for b in range(a + 1, size)]
     for each in made:
@@ -248,6 +262,6 @@ def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
 
 
 def test_what_makes_every_time_on_a_gpu_worthless_is_warned_of() -> None:
-    (warning,) = spoiling({"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"})
+    (warning,) = slow_gpu_variables({"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"})
     assert "CUDA_LAUNCH_BLOCKING = 1" in warning and "unset it" in warning
-    assert spoiling({"CUDA_LAUNCH_BLOCKING": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": ""}) == []
+    assert slow_gpu_variables({"CUDA_LAUNCH_BLOCKING": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": ""}) == []

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.key_findings import findings
-from distbench.analysis.run import AnalysedRun
-from distbench.metrics.steptime.drift import are_slowing, are_unsettled, change, falling
+from distbench.analysis.key_findings import key_findings
+from distbench.analysis.run import RunAnalysis
+from distbench.metrics.steptime.drift import are_slowing, are_unsettled, falling_p_value, relative_change
 from distbench.record import Record
 
 DDP = case("ddp")
@@ -31,7 +31,7 @@ def share_told(
     for i in range(1, steps):
         logs[i] = PERSISTENCE * logs[i - 1] + (1 - PERSISTENCE**2) ** 0.5 * logs[i]
     times = np.exp(logs + np.linspace(0, drift, steps)[:, None, None]).transpose(1, 2, 0).tolist()
-    told = [test([change(t) for t in of], [falling(t) for t in of]) for of in times]
+    told = [test([relative_change(t) for t in of], [falling_p_value(t) for t in of]) for of in times]
     return float(np.mean(told))
 
 
@@ -47,7 +47,7 @@ def test_steps_that_become_a_twentieth_faster_are_found(steps: int, noise: float
 
 def test_the_chances_of_steady_steps_are_chances() -> None:
     rng = np.random.default_rng(7)
-    chances = [falling(series) for series in rng.normal(1, 0.05, (500, 20)).tolist()]
+    chances = [falling_p_value(series) for series in rng.normal(1, 0.05, (500, 20)).tolist()]
     assert np.mean(np.array(chances) < 0.05) <= 0.07
     assert np.mean(np.array(chances) < 0.5) == pytest.approx(0.5, abs=0.07)
 
@@ -63,7 +63,7 @@ def test_the_chances_of_steady_steps_are_chances() -> None:
 )
 def test_a_case_is_judged_by_all_of_its_trials(trials: list[tuple[float, float]], told: bool) -> None:
     records = [measured(DDP, round_=i, drift=drift, drift_p=p) for i, (drift, p) in enumerate(trials)]
-    sentences = findings(AnalysedRun(info(DDP), records))
+    sentences = key_findings(RunAnalysis(info(DDP), records))
     assert any("still speeding up" in sentence for sentence in sentences) == told
 
 
@@ -85,7 +85,7 @@ def test_steady_steps_whose_noise_lasts_are_not_said_to_slow_down(steps: int) ->
 )
 def test_steps_that_become_slower_are_told(trials: list[tuple[float, float]], told: bool) -> None:
     records = [measured(DDP, round_=i, drift=drift, drift_p=p) for i, (drift, p) in enumerate(trials)]
-    sentences = findings(AnalysedRun(info(DDP), records))
+    sentences = key_findings(RunAnalysis(info(DDP), records))
     assert any("steps became slower during timing, by" in sentence for sentence in sentences) == told
 
 
@@ -114,14 +114,14 @@ def leaking(left: float, other: float, label: str = "ddp") -> Record:
 def test_memory_grows_if_each_step_left_as_much_as_the_counted_one(
     left: float, other: float, told: bool
 ) -> None:
-    (*found,) = findings(AnalysedRun(info(DDP), [leaking(left, other)]))
+    (*found,) = key_findings(RunAnalysis(info(DDP), [leaking(left, other)]))
     assert any("grows by 977 KiB with every step, to 9.54 MiB after 10" in each for each in found) == told
 
 
 def test_a_finding_of_several_cases_is_told_once() -> None:
     records = [leaking(1e6, 10e6), leaking(1.2e6, 12e6, "fsdp")]
     named = [record.case for record in records]
-    (told,) = [each for each in findings(AnalysedRun(info(*named), records)) if "grows" in each]
+    (told,) = [each for each in key_findings(RunAnalysis(info(*named), records)) if "grows" in each]
     assert told.startswith("fsdp: memory grows by 1.14 MiB") and told.endswith(
         "losses or logits; likewise ddp."
     )
@@ -131,5 +131,5 @@ def test_a_finding_of_several_cases_is_told_once() -> None:
 def test_a_rank_with_twice_the_peak_of_any_other_is_named(peaks: tuple[float, ...], told: bool) -> None:
     one = measured(DDP)
     record = replace(one, samples={**one.samples, "memory_peak": [[each] for each in peaks]})
-    found = findings(AnalysedRun(info(DDP), [record]))
+    found = key_findings(RunAnalysis(info(DDP), [record]))
     assert ("ddp: rank 0 alone needs 8.58 MiB, any other rank 2.86 MiB at most." in found) == told

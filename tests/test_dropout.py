@@ -12,9 +12,9 @@ import pytest
 from conftest import Finished, run_in
 from records import case
 
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.jobs.equivalence.arms import NOT_CHECKED
-from distbench.workloads.user import User
+from distbench.workloads.user import UserModel
 
 
 def attention() -> Any:
@@ -74,12 +74,12 @@ WAYS = {"attention": 4, "recurrent": 1, "attribute": 1, "configured": 1}
 def test_a_model_drops_nothing_once_its_dropout_is_off(way: str, tmp_path: Path) -> None:
     import torch
 
-    from distbench.strategies.base import Setting
+    from distbench.strategies.base import RankContext
     from distbench.worker.dropout import without_dropout
 
-    of = dataclasses.replace(case("ddp"), workload=Choice("user", {"model": f"test_dropout:{way}"}))
-    workload, rows = User(f"test_dropout:{way}"), torch.randn(4, 6, 8)
-    setting = Setting(of, workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
+    of = dataclasses.replace(case("ddp"), workload=PluginChoice("user", {"model": f"test_dropout:{way}"}))
+    workload, rows = UserModel(f"test_dropout:{way}"), torch.randn(4, 6, 8)
+    setting = RankContext(of, workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
     off, told = without_dropout(setting)
     assert told.endswith(f", and {WAYS[way] - 1} more" if WAYS[way] > 1 else ", p = 0.5")
     dropping, bare = workload.module(), off.workload.module()
@@ -94,14 +94,14 @@ def test_a_probability_in_a_configuration_of_a_head_that_is_not_there_is_none(tm
     import torch
     from transformers import GPT2Config
 
-    from distbench.strategies.base import Setting
+    from distbench.strategies.base import RankContext
     from distbench.worker.dropout import without_dropout
     from distbench.workloads.huggingface import HuggingFace
 
     assert GPT2Config().summary_first_dropout > 0, "else this tests nothing"
     none = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     workload = HuggingFace(model_type="gpt2", config={"n_layer": 1, "n_head": 2, "n_embd": 8, **none})
-    setting = Setting(case("ddp"), workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
+    setting = RankContext(case("ddp"), workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
     assert without_dropout(setting)[1] == ""
 
 

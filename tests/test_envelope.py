@@ -13,23 +13,23 @@ from evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from records import with_options
 
 from distbench.analysis.job_results import Verdict
-from distbench.core.case import Optimizer, Precision
+from distbench.core.case import OptimizerConfig, PrecisionConfig
 from distbench.core.machine import Machine
-from distbench.jobs.equivalence import Check, Equivalence
+from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
-from distbench.jobs.equivalence.verdict import verdicts
-from distbench.record import NO_REFERENCE, Record, Status
+from distbench.jobs.equivalence.verdict import judge_cases
+from distbench.record import NO_REFERENCE_TEXT, Record, Status
 
-SGD = Optimizer(name="sgd")
+SGD = OptimizerConfig(name="sgd")
 
 
-HALF = dataclasses.replace(DDP, precision=Precision(compute="bf16"))
+HALF = dataclasses.replace(DDP, precision=PrecisionConfig(compute="bf16"))
 """A case in 16 bits, of which ``DDP`` is the same in fp32."""
 
 
 def verdict(*records: Record) -> Verdict:
     """The verdict on the case that the last of *records* is of."""
-    return verdicts(records, 0.001)[records[-1].job.options.of]
+    return judge_cases(records, 0.001)[records[-1].job.options.of]
 
 
 def again(record: Record, name: str, **changes: Any) -> Record:
@@ -73,7 +73,7 @@ def test_an_arm_that_broke_down_leaves_a_case_unchecked(status: Status) -> None:
 
 def test_an_arm_whose_reference_broke_down_leaves_a_case_unchecked() -> None:
     failed = with_sgd(reference(), status=Status.CRASHED, reason="no")
-    waiting = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE}: no")
+    waiting = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE_TEXT}: no")
     assert verdict(*HONEST, failed, waiting).word == NOT_CHECKED
 
 
@@ -126,7 +126,7 @@ def test_a_model_that_fits_in_16_bits_only_is_judged_in_16_bits(status: Status, 
     found = verdict(*half, reference(), in_fp32(trained(rounding), status=status, reason="no"))
     assert found.word == word
     failed = dataclasses.replace(reference(), status=status, reason="no")
-    waiting = in_fp32(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE}: no")
+    waiting = in_fp32(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE_TEXT}: no")
     assert verdict(*half, failed, waiting).word == word
 
 
@@ -135,7 +135,7 @@ def test_a_suite_that_asks_for_both_dtypes_trains_the_longer_one_once() -> None:
     wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
     assert verdict(reference(), wrong, *half).sentence.startswith("differs from step 0 on (adamw in fp32)")
     machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
-    tasks = [task.key for task in Equivalence().tasks(Check(), [HALF, DDP], machine)]
+    tasks = [task.key for task in EquivalenceJob().planned_trials(CheckSection(), [HALF, DDP], machine)]
     assert len(tasks) == len(set(tasks)) == 8
 
 
@@ -387,4 +387,4 @@ def test_a_record_of_another_version_is_not_compared_with_one_of_this() -> None:
     ]
     old = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
     assert "another version of distbench" in verdict(reference(), old).sentence
-    assert math.isfinite(verdict(*HONEST).detail.furthest)
+    assert math.isfinite(verdict(*HONEST).detail.limit_share)

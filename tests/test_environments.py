@@ -17,26 +17,26 @@ from conftest import Finished
 from elsewhere import beside, older_deepspeed
 from records import case, info, measured
 
-from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.environments import sentences
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import CURRENT, Choice
+from distbench.adopt import export_case
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.environments import environment_sentences
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
+from distbench.analysis.mesh_dimensions import call_count_mismatches
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.launchers.base import LaunchError, Place
-from distbench.launchers.server import Server
-from distbench.plan import Plan, make
-from distbench.plan.references import reference_of
+from distbench.launchers.base import LaunchError, PythonTarget
+from distbench.launchers.fork_server_client import ForkServerClient
+from distbench.plan import Plan, make_plan
+from distbench.plan.references import reference_case
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.header import facts
-from distbench.run import launch_for
-from distbench.suite import Overrides, Suite, load
-from distbench.system.interpreters import NEEDED
+from distbench.report.header import header_facts
+from distbench.run import trial_launch
+from distbench.suite import Overrides, Suite, load_suite
+from distbench.system.interpreters import REQUIRED_PACKAGES
 from distbench.system.machine import ops_folder
 
 NO_DEEPSPEED = Machine("cpu", 2, {"torch": "2.13.0"}, has_libaio=False, has_compiler=True)
@@ -77,7 +77,7 @@ def suite(tmp_path: Path) -> Callable[..., Suite]:
     def read(text: str, **overrides: object) -> Suite:
         file = tmp_path / "mine.yaml"
         file.write_text(text)
-        return load(file, Overrides(**overrides))
+        return load_suite(file, Overrides(**overrides))
 
     return read
 
@@ -94,7 +94,7 @@ def refusal(read: Callable[[], object]) -> list[str]:
 
 def test_what_is_unsupported_here_runs_where_it_is_installed(suite, tmp_path) -> None:
     python(tmp_path / "old")
-    plan = make(suite(f"{MINE}environment: [current, old]\n"), NO_DEEPSPEED)
+    plan = make_plan(suite(f"{MINE}environment: [current, old]\n"), NO_DEEPSPEED)
     told = planned(plan)
     assert list(told) == [
         "ddp/ws2/mb2/fp32",
@@ -112,18 +112,18 @@ def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite,
     program = python(tmp_path / "old")
     mine = suite(f"{MINE}environment: [current, old]\n")
     here, there = (
-        launch_for(
+        trial_launch(
             tmp_path / "run",
             mine,
-            next(task for task in make(mine, NO_DEEPSPEED).trials if at in task.case.name),
+            next(task for task in make_plan(mine, NO_DEEPSPEED).trials if at in task.case.name),
         )
         for at in ("fp32", "@old")
     )
-    assert (here.place.python, there.place.python) == (sys.executable, str(program))
-    first = Path(there.place.environment["PYTHONPATH"].split(":")[0])
+    assert (here.target.python, there.target.python) == (sys.executable, str(program))
+    first = Path(there.target.environment["PYTHONPATH"].split(":")[0])
     assert [each.name for each in first.iterdir()] == ["distbench"]
-    assert "torch-2.12.0-deepspeed-0.14.0" in there.place.environment["TORCH_EXTENSIONS_DIR"]
-    assert not here.place.environment
+    assert "torch-2.12.0-deepspeed-0.14.0" in there.target.environment["TORCH_EXTENSIONS_DIR"]
+    assert not here.target.environment
 
 
 def with_op(folder: Path) -> Path:
@@ -149,7 +149,7 @@ def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
         "environments: {old: old}", "environments: {shipped: shipped, bare: bare, built: built}"
     )
     without = dataclasses.replace(NO_DEEPSPEED, has_compiler=False, has_ninja=True)
-    told = planned(make(suite(f"{text}environment: [shipped, bare, built]\n"), without))
+    told = planned(make_plan(suite(f"{text}environment: [shipped, bare, built]\n"), without))
     problems = {name.rpartition("@")[2]: problem for name, problem in told.items() if "zero" in name}
     assert "deepspeed_shm_comm has to be built, and there is no C++ compiler" in (problems.pop("bare") or "")
     assert problems == {"shipped": None, "built": None}
@@ -158,34 +158,34 @@ def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
 def test_a_part_of_a_suite_runs_elsewhere_and_names_and_globs_tell_it(suite, tmp_path) -> None:
     python(tmp_path / "old")
     some = f"{MINE}include: [{{strategy: 'zero*', environment: old}}]\n"
-    assert list(planned(make(suite(some), NO_DEEPSPEED)))[2:] == ["zero3/ws2/mb2/fp32/@old"]
-    assert list(planned(make(suite(some, only=["*@old"]), NO_DEEPSPEED))) == ["zero3/ws2/mb2/fp32/@old"]
+    assert list(planned(make_plan(suite(some), NO_DEEPSPEED)))[2:] == ["zero3/ws2/mb2/fp32/@old"]
+    assert list(planned(make_plan(suite(some, only=["*@old"]), NO_DEEPSPEED))) == ["zero3/ws2/mb2/fp32/@old"]
     without = f"{MINE}environment: [current, old]\nexclude: [{{strategy: ddp, environment: old}}]\n"
-    assert "ddp/ws2/mb2/fp32/@old" not in planned(make(suite(without), NO_DEEPSPEED))
+    assert "ddp/ws2/mb2/fp32/@old" not in planned(make_plan(suite(without), NO_DEEPSPEED))
 
 
 def test_only_what_runs_elsewhere_has_another_id(suite, tmp_path) -> None:
     python(tmp_path / "old")
-    plain = make(suite(MINE.replace("environments: {old: old}\n", "")), NO_DEEPSPEED)
-    both = make(suite(f"{MINE}environment: [old, current]\n"), NO_DEEPSPEED)
+    plain = make_plan(suite(MINE.replace("environments: {old: old}\n", "")), NO_DEEPSPEED)
+    both = make_plan(suite(f"{MINE}environment: [old, current]\n"), NO_DEEPSPEED)
     ids = {item.case.name: item.case.id for item in both.cases}
     assert {item.case.name: item.case.id for item in plain.cases}.items() <= ids.items()
     assert len(set(ids.values())) == 4
     assert (
         "environments"
-        not in suite("workload: mlp\nbatch: {global_batch_size: 4}\nstrategies: [ddp]\n").resolved()
+        not in suite("workload: mlp\nbatch: {global_batch_size: 4}\nstrategies: [ddp]\n").to_resolved()
     )
 
 
 def test_a_stored_suite_finds_them_wherever_it_is_read(suite, tmp_path) -> None:
     python(tmp_path / "old")
     mine = suite(f"{MINE}environment: old\n")
-    again = Suite.from_resolved(json.loads(json.dumps(mine.resolved())))
-    assert planned(make(again, NO_DEEPSPEED)) == planned(make(mine, NO_DEEPSPEED))
+    again = Suite.from_resolved(json.loads(json.dumps(mine.to_resolved())))
+    assert planned(make_plan(again, NO_DEEPSPEED)) == planned(make_plan(mine, NO_DEEPSPEED))
 
 
 def test_the_reference_of_a_check_is_that_of_the_current_one() -> None:
-    assert reference_of(case("ddp", environment="old")) == reference_of(case("ddp"))
+    assert reference_case(case("ddp", environment="old")) == reference_case(case("ddp"))
 
 
 @pytest.mark.parametrize(
@@ -247,26 +247,26 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
 )
 def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, made, told: str) -> None:
     made(tmp_path / "old")
-    (mistake,) = refusal(lambda: make(suite(MINE), NO_DEEPSPEED))
+    (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
     assert mistake.startswith("5: environments.old = 'old': ")
     assert told.format(at=tmp_path / "old") in mistake
 
 
 def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> None:
-    gone = Place(python=str(tmp_path / "old" / "bin" / "python"))
+    gone = PythonTarget(python=str(tmp_path / "old" / "bin" / "python"))
     with pytest.raises(LaunchError, match=f"{gone.python} can't be started: No such file or directory"):
-        Server((), {}, tmp_path / "log", 5.0, gone)
+        ForkServerClient((), {}, tmp_path / "log", 5.0, gone)
 
 
 def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:
     venv.create(tmp_path / "old", symlinks=True)
-    (mistake,) = refusal(lambda: make(suite(MINE), NO_DEEPSPEED))
+    (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
     assert "it lacks numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
 
 
 def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:
     python(tmp_path / "old")
-    (mistake,) = refusal(lambda: make(suite(f"{MINE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED))
+    (mistake,) = refusal(lambda: make_plan(suite(f"{MINE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED))
     assert mistake.startswith(
         "5: environments = 'ssh': launcher ssh starts ranks by the Python of its nodes alone"
     )
@@ -275,14 +275,14 @@ def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:
 def test_text_that_ships_with_python_is_not_compared_between_versions(suite, tmp_path) -> None:
     python(tmp_path / "old", {"python": "3.99.0"})
     told = planned(
-        make(suite(f"{MINE.replace('synthetic', 'text')}environment: [current, old]\n"), NO_DEEPSPEED)
+        make_plan(suite(f"{MINE.replace('synthetic', 'text')}environment: [current, old]\n"), NO_DEEPSPEED)
     )
     assert told["ddp/ws2/mb2/fp32"] is None
     assert "differs between versions (3.99.0 there" in (told["ddp/ws2/mb2/fp32/@old"] or "")
 
 
-def ran(environment: str = CURRENT, tokens_per_s: float = 1000.0, **packages: str) -> Record:
-    name = "ddp/ws2/mb4/fp32" + (f"/@{environment}" if environment != CURRENT else "")
+def ran(environment: str = CURRENT_ENVIRONMENT, tokens_per_s: float = 1000.0, **packages: str) -> Record:
+    name = "ddp/ws2/mb4/fp32" + (f"/@{environment}" if environment != CURRENT_ENVIRONMENT else "")
     record = measured(case("ddp", name=name, environment=environment), tokens_per_s)
     record.effective["world_size"] = 2
     record.environment.update(python="3.11.4", packages={"torch": "2.13.0", **packages})
@@ -294,19 +294,22 @@ def test_a_report_says_which_versions_differ_and_compares_them_as_means(place: i
     ours, theirs = ran(deepspeed="0.19.8"), ran("old", 2000.0, deepspeed="0.14.0")
     records = [theirs]
     records.insert(place, ours)
-    run = AnalysedRun(info(*(record.case for record in records)), records)
+    run = RunAnalysis(info(*(record.case for record in records)), records)
     text = "@old: another Python environment, with deepspeed 0.14.0 (current: 0.19.8)."
-    assert sentences(records) == [text]
-    assert facts(run)["software"] == "torch 2.13.0, DeepSpeed 0.19.8; @old: DeepSpeed 0.14.0"
-    (group,) = run.parity.comparisons
-    assert group.reference.case.environment == CURRENT
+    assert environment_sentences(records) == [text]
+    assert header_facts(run)["software"] == "torch 2.13.0, DeepSpeed 0.19.8; @old: DeepSpeed 0.14.0"
+    (group,) = run.parity.groups
+    assert group.reference.case.environment == CURRENT_ENVIRONMENT
     kinds = {each.key: each.kind for each in group.differences[theirs.case.id]}
     assert kinds["software.deepspeed"] == "strategy"
-    assert {row.case.environment: row.relative for row in run.cases} == {CURRENT: 1.0, "old": 2.0}
+    assert {row.case.environment: row.relative_throughput for row in run.cases} == {
+        CURRENT_ENVIRONMENT: 1.0,
+        "old": 2.0,
+    }
 
 
 def test_an_environment_like_the_current_one_is_told_as_such() -> None:
-    assert sentences([ran(), ran("twin")]) == [
+    assert environment_sentences([ran(), ran("twin")]) == [
         "@twin: another Python environment, with the versions of the current one in all that is recorded."
     ]
 
@@ -314,10 +317,10 @@ def test_an_environment_like_the_current_one_is_told_as_such() -> None:
 def test_a_configuration_says_where_its_case_was_measured() -> None:
     of = case("ddp", environment="old")
     assert "Python environment: old, as its suite calls it" in next(
-        iter(adopt("torch", of, {}).files.values())
+        iter(export_case("torch", of, {}).files.values())
     )
-    assert any("old, as its suite" in note for note in adopt("accelerate", of, {}).notes)
-    assert of.strategy == Choice("ddp")
+    assert any("old, as its suite" in note for note in export_case("accelerate", of, {}).notes)
+    assert of.strategy == PluginChoice("ddp")
 
 
 def lacking(folder: Path, module: str) -> Path:
@@ -394,12 +397,12 @@ metrics: [throughput, steptime, convergence]
 check: {check}
 """)
     assert done.code == 0, done.errors
-    run = AnalysedRun.read(Run(done.folder))
-    assert "accelerate 0.0.1" in sentences(run.measured)[0]
+    run = RunAnalysis.read(Run(done.folder))
+    assert "accelerate 0.0.1" in environment_sentences(run.timed_records)[0]
     ours, theirs = run.cases
     assert theirs.case.name == "single/ws1/mb4/fp32/@other"
     assert ours.losses == theirs.losses
-    data = {record.effective["data"]["first_batch"] for record in run.measured}
+    data = {record.effective["data"]["first_batch"] for record in run.timed_records}
     assert len(data) == 1
     verdicts = {row.verdicts["equivalence"].word for row in run.cases if "equivalence" in row.verdicts}
     assert verdicts <= {EQUIVALENT, ROUNDING}
@@ -430,12 +433,12 @@ check: {{steps: 3, perturbed: 4}}
     (case,) = done.cases.values()
     assert case["equivalence"]["verdict"] in {EQUIVALENT, ROUNDING}
     (record,) = (each for each in Run(done.folder).records() if each.job.kind == "measure")
-    moved, kept = volume(record), held(record)
-    assert not miscounted(record)
+    moved, kept = compare_volume(record), largest_rank_memory(record)
+    assert not call_count_mismatches(record)
     assert moved is not None
-    assert moved.unexplained < EXPLAINED
+    assert moved.unexplained_share < UNEXPLAINED_TOLERANCE
     assert kept is not None
-    assert abs(kept.difference or 0) < TOLERANCE
+    assert abs(kept.difference or 0) < MODEL_STATE_TOLERANCE
 
 
 WITHOUT = """
@@ -447,7 +450,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
-import distbench.worker.warm
+import distbench.worker.preload
 """
 
 
@@ -457,7 +460,7 @@ def test_a_warm_parent_imports_nothing_that_another_environment_may_lack() -> No
     declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     names = {re.split(r"[^a-z0-9]", each)[0] for each in declared["project"]["dependencies"]}
     # that of pynvml is nvidia-ml-py
-    absent = names - {*NEEDED, "nvidia"}
+    absent = names - {*REQUIRED_PACKAGES, "nvidia"}
     assert absent >= {"duckdb", "jinja2", "plotly", "pydantic", "rich", "ruamel", "scipy", "typer"}
     code = WITHOUT.replace("{absent}", repr(absent))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

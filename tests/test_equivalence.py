@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from records import info
 
 from distbench.analysis.job_results import Verdict
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Precision
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import PrecisionConfig
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
-from distbench.jobs.equivalence.verdict import verdicts
+from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record, Status
 from distbench.report.run_export import run_json
 
@@ -29,7 +29,7 @@ FALSE_ALARM = 0.001
 
 
 def verdict(*records: Record) -> Verdict:
-    return verdicts(records, FALSE_ALARM)[DDP.id]
+    return judge_cases(records, FALSE_ALARM)[DDP.id]
 
 
 def with_error(where: tuple[int, str, str], size: float) -> Noise:
@@ -82,7 +82,7 @@ def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs() -> None:
     for record, changed in ((lacking, {"check_tensors": rows}), (broken, {"check_curve": curve})):
         record = dataclasses.replace(record, tables={**record.tables, **changed})
         assert verdict(reference(), record).word == DIFFERS
-        shown = run_json(AnalysedRun(info(DDP), [reference(), record]))
+        shown = run_json(RunAnalysis(info(DDP), [reference(), record]))
         # how far it is can't be said in JSON
         assert "Infinity" not in json.dumps(shown) and "NaN" not in json.dumps(shown)
         assert shown["cases"][0]["equivalence"]["verdict"] == DIFFERS
@@ -93,7 +93,7 @@ def test_copies_that_part_are_a_difference_even_where_rank_0_is_right() -> None:
     drift = [{"training": "case", "step": 1, "of_rank": 1, "tensor": "head"}]
     found = verdict(reference(), dataclasses.replace(apart, tables={**apart.tables, "check_replicas": drift}))
     assert "from step 1 on (adamw), first on rank 1, whose head" in found.sentence
-    assert found.gravity == "bad" and found.voids
+    assert found.gravity == "bad" and found.invalidates
 
 
 def test_without_a_reference_or_a_result_nothing_is_said_of_a_case() -> None:
@@ -105,7 +105,7 @@ def test_without_a_reference_or_a_result_nothing_is_said_of_a_case() -> None:
 def in_bf16(record: Record) -> Record:
     """*record*, as of a reference that computes in bf16."""
     return dataclasses.replace(
-        record, case=dataclasses.replace(record.case, precision=Precision(compute="bf16"))
+        record, case=dataclasses.replace(record.case, precision=PrecisionConfig(compute="bf16"))
     )
 
 

@@ -107,5 +107,5 @@ def test_trials_here_and_a_run_elsewhere_do_not_go_together(planned: Planned) ->
 def test_what_a_killed_estimate_leaves_is_no_run(tmp_path: Path) -> None:
     stored(tmp_path / "out" / ".estimate-abcd1234" / "run", 1, measured(case("ddp"), 1000))
     kept = stored(tmp_path / "out" / "run", 2, measured(case("ddp"), 1000))
-    assert [run.folder for run in catalog.below(tmp_path / "out")] == [kept.folder]
-    assert [run.folder for run in catalog.inside(tmp_path / "out")] == [kept.folder]
+    assert [run.folder for run in catalog.runs_below(tmp_path / "out")] == [kept.folder]
+    assert [run.folder for run in catalog.runs_in(tmp_path / "out")] == [kept.folder]

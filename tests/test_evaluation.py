@@ -10,10 +10,12 @@ import pytest
 def test_the_sums_are_those_of_all_logits_however_many_are_made_exact_at_a_time(at_once: int) -> None:
     import torch
 
-    from distbench.worker.evaluation import sums_over
+    from distbench.worker.evaluation import evaluation_sums
 
     torch.manual_seed(3)
     logits, labels = torch.randn(23, 10, dtype=torch.bfloat16), torch.randint(10, (23,))
     chosen = logits.double().log_softmax(-1)[range(23), labels]
     correct = sum(int(row.argmax()) == label for row, label in zip(logits, labels.tolist(), strict=True))
-    assert sums_over(logits, labels, at_once).tolist() == pytest.approx([-chosen.sum().item(), correct, 23])
+    assert evaluation_sums(logits, labels, at_once).tolist() == pytest.approx(
+        [-chosen.sum().item(), correct, 23]
+    )

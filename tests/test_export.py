@@ -18,13 +18,13 @@ from conftest import call_outside
 from records import case, failed, info, measured, with_options
 from test_convergence import DDP, REFERENCE, trained
 
-from distbench.analysis.training_curves import curves_of
+from distbench.analysis.training_curves import training_curves
 from distbench.cli import main
-from distbench.core.case import Case, Choice
+from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.run.export import send
+from distbench.run.export import export_curves
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -101,7 +101,7 @@ def test_what_a_tool_reads_back_is_what_the_records_hold_and_nothing_goes_to_a_n
     done = distbench("export", str(run.folder), "--to", tool, **network, **theirs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"4 {tool} runs in {run.folder / tool}; ")
-    sent = {curves.name: curves for curves in curves_of(run.records())}
+    sent = {curves.name: curves for curves in training_curves(run.records())}
     found = read_back(tool, run.folder / tool)
     assert set(found) == {each.folder if tool == "tensorboard" else name for name, each in sent.items()}
     for record, told in ((one, "seed 1"), (two, "seed 2"), (reference, "seed 1")):
@@ -128,7 +128,7 @@ def test_what_a_tool_reads_back_is_what_the_records_hold_and_nothing_goes_to_a_n
 @pytest.mark.parametrize("tool", TOOLS)
 def test_hostile_names_stay_in_the_folder(tool: str, distbench: Command, tmp_path: Path) -> None:
     options = {HOSTILE: {"../..": {"deep": [HOSTILE]}}, "A\n= 'x'": float("nan")}
-    of = case(name=HOSTILE, workload=Choice("user", options))
+    of = case(name=HOSTILE, workload=PluginChoice("user", options))
     odd = measured(of, **{"../../" + HOSTILE: 1.0, "not_finite": float("inf")})
     broken = dataclasses.replace(training(of, 0, merit=HOSTILE), reason=HOSTILE)
     broken.tables["converge_curve"][-1]["loss"] = float("nan")
@@ -149,7 +149,7 @@ def test_hostile_names_stay_in_the_folder(tool: str, distbench: Command, tmp_pat
 def test_a_tracker_that_fails_leaves_nothing_and_is_told_in_a_line(tmp_path: Path) -> None:
     run = {"folder": "f", "name": "n", "config": {"a": 1}, "points": [{"step": 1, "values": {}, "time": "x"}]}
     with pytest.raises(InfrastructureError, match=r"^export to mlflow: \w+Error: [^\n]+$"):
-        send("mlflow", tmp_path / "into", "project", [{**run, "kind": "trials", "group": "g"}])
+        export_curves("mlflow", tmp_path / "into", "project", [{**run, "kind": "trials", "group": "g"}])
     assert not (tmp_path / "into").exists()
 
 
@@ -157,7 +157,7 @@ def test_cases_of_one_name_and_seeds_of_one_case_get_folders_of_their_own() -> N
     other = dataclasses.replace(DDP, threads=2)
     records = [measured(DDP), measured(DDP, round_=1), measured(other)]
     records += [training(DDP, 0), training(DDP, 1), training(other, 0)]
-    folders = [curves.folder for curves in curves_of(records)]
+    folders = [curves.folder for curves in training_curves(records)]
     assert len(set(folders)) == 6
     assert folders[0] == f"trials/ddp-ws2-mb4-fp32-{DDP.id}/trial-0"
     assert folders[4] == f"convergence/ddp-ws2-mb4-fp32-{DDP.id}/seed-2"

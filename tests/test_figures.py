@@ -11,34 +11,34 @@ import pytest
 from evidence import check_record, differing, none, reference, rounding
 from records import case, failed, info, measured, with_options
 
-from distbench.analysis.candidates import fronts
-from distbench.analysis.case_summary import CaseSummary, summarise, trials_of
-from distbench.analysis.communication import bandwidths
-from distbench.analysis.key_findings import ADVICE
-from distbench.analysis.ranks import grids
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
-from distbench.analysis.training_curves import progress
-from distbench.core.case import Case, Limits, Precision
-from distbench.record import Record, Row, Status
-from distbench.report.axes import Rows, byte_ticks, log_ticks
-from distbench.report.figures import MOST_CASES, Chart, Style
-from distbench.report.labels import End, beside_marks, end_labels
+from distbench.analysis.candidates import pareto_fronts
+from distbench.analysis.case_summary import CaseSummary, summarize_cases, trials_with
+from distbench.analysis.communication import message_bandwidths
+from distbench.analysis.key_findings import FAILURE_ADVICE
+from distbench.analysis.ranks import notable_rank_times
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
+from distbench.analysis.training_curves import consumed_per_step
+from distbench.core.case import Case, PrecisionConfig, TimeLimits
+from distbench.record import Record, RecordRow, Status
+from distbench.report.axes import CaseAxis, byte_ticks, log_ticks
+from distbench.report.figures import MAX_CHART_CASES, CaseStyle, Chart
+from distbench.report.labels import LineEnd, label_line_ends, place_mark_labels
 from distbench.report.palette import (
     COLLECTIVES,
     COMMUNICATION,
-    COPY,
+    COPIES,
     DIMENSIONS,
     EFFICIENCY,
     GREY,
     MEMORY,
-    PARTS,
     PASSES,
     QUANTITIES,
+    STEP_PARTS,
     STRATEGIES,
     VERDICTS,
-    collective,
-    every,
+    all_colors,
+    collective_color,
 )
 from distbench.report.view import Chapter, chapters
 
@@ -49,12 +49,12 @@ ENVELOPE = "equivalence-envelope"
 
 def rows(*records: Record) -> list[CaseSummary]:
     cases = list({record.case_id: record.case for record in records}.values())
-    return summarise(info(*cases), records)
+    return summarize_cases(info(*cases), records)
 
 
 def page(*records: Record) -> dict[str, Chapter]:
     cases = list({record.case_id: record.case for record in records}.values())
-    return {chapter.id: chapter for chapter in chapters(AnalysedRun(info(*cases), records))}
+    return {chapter.id: chapter for chapter in chapters(RunAnalysis(info(*cases), records))}
 
 
 def chart(found: dict[str, Chapter], id_: str) -> Chart:
@@ -75,7 +75,7 @@ def profiled(of: Case, tokens_per_s: float, exposed: float, work: list[list[floa
 
 def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> None:
     lean, fast = case("zero3"), case("zero1")
-    found = fronts(
+    found = pareto_fronts(
         rows(
             measured(DDP, 100, memory_peak=50.0),
             measured(fast, 120, memory_peak=50.0),
@@ -89,26 +89,26 @@ def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> Non
 
 
 def test_cases_of_another_precision_have_a_front_of_their_own() -> None:
-    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
+    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=PrecisionConfig(compute="bf16"))
     slow = measured(DDP, 100, memory_peak=50.0)
-    found = fronts(rows(slow, measured(half, 900, memory_peak=10.0)))
+    found = pareto_fronts(rows(slow, measured(half, 900, memory_peak=10.0)))
     assert [(front[0].case.precision.compute, len(front)) for front in found] == [("fp32", 1), ("bf16", 1)]
 
 
 def test_a_disturbed_case_is_on_no_front() -> None:
     disturbed = replace(measured(FSDP, 900, memory_peak=1.0), degraded="a busy neighbour")
-    (front,) = fronts(rows(measured(DDP), disturbed))
+    (front,) = pareto_fronts(rows(measured(DDP), disturbed))
     assert [row.case.label for row in front] == ["ddp"]
 
 
 def two_devices(record: Record) -> ScalingPoint:
-    (series,) = scaling(rows(measured(ONE, 100), record))
+    (series,) = scaling_series(rows(measured(ONE, 100), record))
     return series.points[1]
 
 
 def test_where_the_efficiency_goes_adds_up_to_one() -> None:
-    found = budget(two_devices(profiled(DDP, 150, 2.0, [[9.0], [10.0]])))
-    assert isinstance(found, Budget)
+    found = efficiency_breakdown(two_devices(profiled(DDP, 150, 2.0, [[9.0], [10.0]])))
+    assert isinstance(found, EfficiencyBreakdown)
     # an average rank waits (1 + 0) / 2 of 10 s; 2 s are exposed in all
     assert found.efficiency == 0.75
     assert found.waiting == pytest.approx(0.05)
@@ -117,21 +117,21 @@ def test_where_the_efficiency_goes_adds_up_to_one() -> None:
 
 
 def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_work() -> None:
-    found = budget(two_devices(profiled(DDP, 230, 0.5, [[5.0], [5.0]])))
-    assert isinstance(found, Budget)
+    found = efficiency_breakdown(two_devices(profiled(DDP, 230, 0.5, [[5.0], [5.0]])))
+    assert isinstance(found, EfficiencyBreakdown)
     assert (found.waiting, found.transfer) == (0.05, 0.0)
     assert found.work == pytest.approx(1 - 1.15 - 0.05)
 
 
 def test_where_the_efficiency_goes_is_not_guessed_without_a_profile() -> None:
-    assert budget(two_devices(measured(DDP, 150))) == "no step was profiled"
-    assert budget(two_devices(profiled(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
+    assert efficiency_breakdown(two_devices(measured(DDP, 150))) == "no step was profiled"
+    assert efficiency_breakdown(two_devices(profiled(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
 
 
 def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
     one = [measured(ONE, value, round_=i) for i, value in enumerate((100, 110))]
     two = [measured(DDP, value, round_=i) for i, value in enumerate((150, 170))]
-    (series,) = scaling(rows(*one, *two))
+    (series,) = scaling_series(rows(*one, *two))
     point = series.points[1]
     ratio = point.throughput.interval.ratio(series.points[0].throughput.interval)
     assert (point.low, point.high) == pytest.approx((ratio.low / 2, ratio.high / 2))
@@ -140,17 +140,17 @@ def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
 
 def test_no_efficiency_is_made_up_for_a_pace_without_an_interval() -> None:
     two = [
-        replace(row, values={name: estimate.over_trials for name, estimate in row.values.items()})
+        replace(row, values={name: estimate.as_median for name, estimate in row.values.items()})
         for row in rows(measured(ONE, 100), measured(DDP, 150))
     ]
     with pytest.raises(AssertionError, match="interval"):
-        scaling(two)
+        scaling_series(two)
 
 
 def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> None:
     busy = replace(measured(DDP, 70, round_=1), degraded="a busy neighbour")
     records = [busy, measured(DDP, 90), failed(DDP, round_=2)]
-    found = trials_of(records, "tokens_per_s")[DDP.id]
+    found = trials_with(records, "tokens_per_s")[DDP.id]
     assert [(trial.round, trial.values["tokens_per_s"], trial.degraded) for trial in found] == [
         (0, 90, ""),
         (1, 70, "a busy neighbour"),
@@ -169,17 +169,17 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
         "fsdp": "No straggler",
     }
     assert all("rank 1" in each.finding for each in found)
-    assert found[0].sheet.records()[1] == {"rank": 1, "step_1": 2.0, "step_2": 2.0}
-    assert [cells[1:] for cells in found[0].sheet.texts()] == [("1000", "1000"), ("2000", "2000")]
+    assert found[0].table.records()[1] == {"rank": 1, "step_1": 2.0, "step_2": 2.0}
+    assert [cells[1:] for cells in found[0].table.texts()] == [("1000", "1000"), ("2000", "2000")]
 
 
 def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:
     records = [profiled(case("ddp", seed=i), 100 + i, 2.0, [[1.0], [2.0]]) for i in range(9)]
-    assert len(grids(rows(*records), 4)) == 4
+    assert len(notable_rank_times(rows(*records), 4)) == 4
 
 
 def test_bandwidth_is_that_of_the_message_and_its_operation() -> None:
-    def call(op: str, size: int, seconds: float) -> Row:
+    def call(op: str, size: int, seconds: float) -> RecordRow:
         return {
             "rank": 0,
             "step": 0,
@@ -192,7 +192,7 @@ def test_bandwidth_is_that_of_the_message_and_its_operation() -> None:
         }
 
     table = [call("all_reduce", 4000, 1.0), call("all_reduce", 4000, 4.0), call("all_gather", 4000, 1.0)]
-    found = bandwidths(replace(measured(DDP), tables={"collectives": [*table, call("odd", 10, 1.0)]}))
+    found = message_bandwidths(replace(measured(DDP), tables={"collectives": [*table, call("odd", 10, 1.0)]}))
     # nccl-tests: all-reduce 2(n-1)/n, all-gather (n-1)/n
     assert [(each.op, each.busbw, each.calls) for each in found] == [
         ("all_reduce", (6000 + 1500) / 2, 2),
@@ -204,7 +204,7 @@ def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank() -
     record = measured(DDP, 100, samples_per_s=10)
     seconds = {"warmup_step_s": [[3.0], [5.0]], "step_s": [[1.0, 1.0], [2.0, 1.0]]}
     (row,) = rows(replace(record, samples={**record.samples, **seconds}))
-    found = progress(row)
+    found = consumed_per_step(row)
     assert list(found["steps"]) == [1, 2, 3]
     assert found["tokens"] == [80, 160, 240]
     assert found["seconds"] == [5.0, 7.0, 8.0]
@@ -222,34 +222,34 @@ def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
 
 
 def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
-    records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MOST_CASES + 2)]
+    records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MAX_CHART_CASES + 2)]
     found = chart(page(*records), "trials-throughput")
-    assert len(found.figure["data"]) == MOST_CASES + 1
-    assert f"{MOST_CASES} fastest of {MOST_CASES + 2}" in found.caption
-    assert len(found.sheet.rows) == MOST_CASES + 2
+    assert len(found.figure["data"]) == MAX_CHART_CASES + 1
+    assert f"{MAX_CHART_CASES} fastest of {MAX_CHART_CASES + 2}" in found.caption
+    assert len(found.table.rows) == MAX_CHART_CASES + 2
 
 
 def test_every_status_but_measured_has_something_to_try() -> None:
-    assert set(ADVICE) == set(Status) - {Status.MEASURED}
+    assert set(FAILURE_ADVICE) == set(Status) - {Status.MEASURED}
 
 
 def test_what_is_said_to_be_raised_is_a_field_of_the_suite() -> None:
-    named = set(re.findall(r"limits\.(\w+)", " ".join(ADVICE.values())))
+    named = set(re.findall(r"limits\.(\w+)", " ".join(FAILURE_ADVICE.values())))
     assert named
-    assert named <= {field.name for field in fields(Limits)}
+    assert named <= {field.name for field in fields(TimeLimits)}
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])
 def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
     # WCAG 2.2, 1.4.11: graphical objects need a contrast of 3 : 1
-    for colour in every():
+    for colour in all_colors():
         darker, lighter = sorted((_luminance(colour), _luminance(ground)))
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
 def test_no_colour_of_a_strategy_means_anything_else() -> None:
     meanings = (
-        PARTS,
+        STEP_PARTS,
         PASSES,
         COMMUNICATION,
         COLLECTIVES,
@@ -259,9 +259,14 @@ def test_no_colour_of_a_strategy_means_anything_else() -> None:
         QUANTITIES,
         VERDICTS,
     )
-    others = {collective("other"), COPY, GREY, *(colour for each in meanings for colour in each.values())}
+    others = {
+        collective_color("other"),
+        COPIES,
+        GREY,
+        *(colour for each in meanings for colour in each.values()),
+    }
     assert others & {*STRATEGIES} == set()
-    assert others | {*STRATEGIES} == every()
+    assert others | {*STRATEGIES} == all_colors()
 
 
 def _luminance(colour: str) -> float:
@@ -272,7 +277,7 @@ def _luminance(colour: str) -> float:
 
 def test_each_of_many_families_has_a_mark_of_its_own() -> None:
     families = [f"plugin{i}" for i in range(40)]
-    style = Style(families)
+    style = CaseStyle(families)
     assert len({json.dumps(style.marker(family)) for family in families}) == 40
 
 
@@ -296,28 +301,30 @@ def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> Non
 
 def test_cases_stand_below_a_heading_for_their_number_of_devices() -> None:
     found = rows(measured(ONE), measured(DDP), measured(FSDP))
-    axis = Rows.of((row, row.case.label) for row in found)
+    axis = CaseAxis.of((row, row.case.label) for row in found)
     assert axis.labels == ["1 device:", "ddp", "2 devices:", "ddp", "fsdp"]
-    assert axis.places == [1, 3, 4]
-    assert Rows.of((row, row.case.label) for row in found[1:]).labels == ["ddp", "fsdp"], (
+    assert axis.positions == [1, 3, 4]
+    assert CaseAxis.of((row, row.case.label) for row in found[1:]).labels == ["ddp", "fsdp"], (
         "nothing to tell apart"
     )
 
 
 def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_one_name() -> None:
-    ends = [End(4, y, f"line {y}", "#000000") for y in (50.0, 50.1, 49.0, 10.0)]
-    found = end_labels(ends, 0, 100, 300)
+    ends = [LineEnd(4, y, f"line {y}", "#000000") for y in (50.0, 50.1, 49.0, 10.0)]
+    found = label_line_ends(ends, 0, 100, 300)
     assert [each["text"] for each in found] == ["line 50.0 (+2)", "line 10.0"]
-    apart = end_labels([End(4, y, "line", "#000000") for y in (50.0, 48.0, 46.0)], 0, 100, 300)
+    apart = label_line_ends([LineEnd(4, y, "line", "#000000") for y in (50.0, 48.0, 46.0)], 0, 100, 300)
     heights = [300 - 3 * each["y"] + each["ay"] for each in apart]
     assert min(lower - upper for upper, lower in itertools.pairwise(heights)) >= 15
-    assert end_labels([], 0, 1, 300) == []
-    low = end_labels([End(x, 1.0, "line", "#000000") for x in range(9)], 0, 100, 300)
+    assert label_line_ends([], 0, 1, 300) == []
+    low = label_line_ends([LineEnd(x, 1.0, "line", "#000000") for x in range(9)], 0, 100, 300)
     assert max(300 - 3 * each["y"] + each["ay"] for each in low) <= 300, "none below the chart"
 
 
 def test_a_name_stands_where_it_covers_no_other_mark_or_name() -> None:
-    words = beside_marks([(0.5, 0.5, "first"), (0.5, 0.46, "second"), (0.01, 0.5, "at the edge")], 800, 400)
+    words = place_mark_labels(
+        [(0.5, 0.5, "first"), (0.5, 0.46, "second"), (0.01, 0.5, "at the edge")], 800, 400
+    )
     assert words[0] not in (words[1], "top center"), "the second mark is right above"
     assert words[2] == "middle right", "it would be cut off in the middle"
 
@@ -336,8 +343,8 @@ def test_ranks_are_drawn_on_one_scale_and_by_their_nodes() -> None:
     assert (trace["zmin"], trace["zmax"]) == (0.8, 1.2)
     assert trace["text"] == [["1000 ms"], ["1050 ms"], ["1000 ms"], ["1500 ms"]]
     assert len(found.figure["layout"]["shapes"]) == 1
-    assert found.sheet is not None
-    assert [row.value("rank") for row in found.sheet.rows] == [0, 2, 1, 3]
+    assert found.table is not None
+    assert [row.value("rank") for row in found.table.rows] == [0, 2, 1, 3]
 
 
 def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_pick() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from records import COLUMNS, case, failed, info, measured, unsupported
 
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Batch, Case, Choice
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.report import header
-from distbench.report.case_table import CaseTable, Line, case_table
-from distbench.report.scatter_plot import HEIGHT, WIDTH, plane
+from distbench.report.case_table import CaseRow, CaseTable, make_case_table
+from distbench.report.scatter_plot import HEIGHT, WIDTH, scatter_plot
 
 GIB = 2**30
 H100 = {
@@ -23,23 +23,23 @@ H100 = {
 }
 
 
-def analysed(*records: Record, **machine: Any) -> AnalysedRun:
+def analysed(*records: Record, **machine: Any) -> RunAnalysis:
     cases = list({record.case_id: record.case for record in records}.values())
-    return AnalysedRun(replace(info(*cases), machine=machine), records)
+    return RunAnalysis(replace(info(*cases), machine=machine), records)
 
 
 def on_gpus(label: str, speed: float, memory: float, world_size: int = 2, **values: float) -> Record:
-    workload = Choice("transformer", {"preset": "gpt2-small", "seq_len": 1024})
+    workload = PluginChoice("transformer", {"preset": "gpt2-small", "seq_len": 1024})
     record = measured(case(label, world_size, device="cuda", workload=workload), speed, memory_peak=memory)
     record.values.update(values)
     return replace(record, environment=H100, effective={"parameters": 124_439_808})
 
 
-def lines(table: CaseTable) -> list[Line]:
+def lines(table: CaseTable) -> list[CaseRow]:
     return [line for group in table.groups.values() for line in group]
 
 
-def text(table: CaseTable, line: Line, heading: str) -> str:
+def text(table: CaseTable, line: CaseRow, heading: str) -> str:
     place = [column.field.heading for column in table.columns].index(heading)
     return line.cells[place].text
 
@@ -47,12 +47,12 @@ def text(table: CaseTable, line: Line, heading: str) -> str:
 def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -> None:
     run = analysed(on_gpus("ddp", 900, 20 * GIB), on_gpus("zero2", 800, 18 * GIB, 1), failed(case("fsdp", 4)))
     assert (
-        header.title(run)
+        header.page_title(run)
         == "3 configurations on 1, 2 and 4 GPU or CPU ranks: transformer gpt2-small, transformer"
     )
     run = analysed(on_gpus("ddp", 900, 20 * GIB), on_gpus("zero2", 800, 18 * GIB))
-    assert header.title(run) == "2 configurations on 2 GPUs: transformer gpt2-small"
-    assert header.facts(run) == {
+    assert header.page_title(run) == "2 configurations on 2 GPUs: transformer gpt2-small"
+    assert header.header_facts(run) == {
         "model": "transformer gpt2-small, 124 M parameters",
         "batch": "8 samples of 1024 tokens per step",
         "precision": "fp32",
@@ -63,7 +63,7 @@ def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -
 
 
 def test_a_fact_that_nobody_recorded_says_so() -> None:
-    facts = header.facts(analysed(failed(case("ddp", batch=Batch(16, 8, 1))), unsupported(case("dp"))))
+    facts = header.header_facts(analysed(failed(case("ddp", batch=Batch(16, 8, 1))), unsupported(case("dp"))))
     assert facts == {
         "model": "transformer, number of parameters unknown (no trial reported it)",
         "batch": "8 to 16 samples per step",
@@ -72,16 +72,18 @@ def test_a_fact_that_nobody_recorded_says_so() -> None:
         "software": "not recorded",
         "trials": "0 measured; 1 failed, 0 noisy",
     }
-    assert header.facts(analysed()) == {}
+    assert header.header_facts(analysed()) == {}
 
 
 def test_noisy_trials_are_counted_among_the_facts() -> None:
     noisy = replace(measured(case("ddp")), degraded="others computed")
-    assert header.facts(analysed(noisy, measured(case("fsdp"))))["trials"].endswith("0 failed, 1 noisy")
+    assert header.header_facts(analysed(noisy, measured(case("fsdp"))))["trials"].endswith(
+        "0 failed, 1 noisy"
+    )
 
 
 def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None:
-    table = case_table(
+    table = make_case_table(
         analysed(
             measured(case("single", 1), 900),
             failed(case("zero2")),
@@ -104,24 +106,24 @@ def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None
 def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason() -> None:
     columns = {**COLUMNS, "mfu": {"unit": "", "better": "higher", "doc": "Utilisation."}}
     row = replace(measured(case("ddp")), columns=columns, absent={"mfu": "peak_flops is unknown"})
-    table = case_table(analysed(row))
+    table = make_case_table(analysed(row))
     assert "MFU" not in [column.field.heading for column in table.columns]
     assert table.unknown["MFU"] == "peak_flops is unknown"
     assert "limit" in table.unknown["headroom"]
 
 
 def test_without_ddp_readers_may_still_choose_what_cases_are_relative_to() -> None:
-    table = case_table(analysed(measured(case("fsdp"), 500), measured(case("zero2"), 400)))
+    table = make_case_table(analysed(measured(case("fsdp"), 500), measured(case("zero2"), 400)))
     assert [text(table, line, "× ddp") for line in lines(table)] == ["–", "–"]
     assert table.bases == ["fsdp", "zero2"]
 
 
 def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need() -> None:
     known = on_gpus("ddp", 900, 20 * GIB, memory_reserved_peak=30 * GIB, gpu_memory_own=32 * GIB)
-    table = case_table(analysed(known))
+    table = make_case_table(analysed(known))
     assert text(table, lines(table)[0], "headroom") == "47.0 GiB (59%)"
     old = replace(known, environment={**H100, "gpu_memory_bytes": []})
-    assert "do not say how much memory" in case_table(analysed(old)).unknown["headroom"]
+    assert "do not say how much memory" in make_case_table(analysed(old)).unknown["headroom"]
 
 
 def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> None:
@@ -133,10 +135,12 @@ def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> Non
         ),
         measured(case("alone", 1), 900),
     )
-    drawing = plane(run)
+    drawing = scatter_plot(run)
     assert drawing
     (picked,) = [mark for mark in drawing.marks if mark.picked]
-    assert picked.name == next(line.name for line in lines(case_table(run)) if line.standing == "recommended")
+    assert picked.name == next(
+        line.name for line in lines(make_case_table(run)) if line.standing == "recommended"
+    )
     assert len(drawing.marks) == 30, "only those on as many devices"
     assert all(0 < mark.x < WIDTH and 0 < mark.y < HEIGHT for mark in drawing.marks)
     boxes = [
@@ -156,9 +160,9 @@ def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> Non
 
 
 def test_one_case_or_none_has_no_drawing_and_equal_ones_have() -> None:
-    assert plane(analysed()) is None
-    assert plane(analysed(measured(case("ddp")), failed(case("fsdp")))) is None
-    drawing = plane(analysed(measured(case("ddp")), measured(case("fsdp"))))
+    assert scatter_plot(analysed()) is None
+    assert scatter_plot(analysed(measured(case("ddp")), failed(case("fsdp")))) is None
+    drawing = scatter_plot(analysed(measured(case("ddp")), measured(case("fsdp"))))
     assert drawing
     assert drawing.memory
     assert drawing.speed

@@ -13,16 +13,16 @@ from emulated import CLASSIFIER, DECODER, emulated, laboratory
 from records import case
 
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
-from distbench.metrics.base import Absent, Trial
+from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.utilisation import Utilisation
-from distbench.plan import Planned, make
-from distbench.suite import Overrides, load
+from distbench.plan import PlannedCase, make_plan
+from distbench.suite import Overrides, load_suite
 
 if TYPE_CHECKING:
-    from distbench.strategies.base import Setting
+    from distbench.strategies.base import RankContext
 
 PACKAGES = {"torch": "2.13.0", "torchao": "0.18.0"}
 HOPPER = Machine("cuda", 8, PACKAGES, False, True, compute_capability=9.0)
@@ -33,20 +33,20 @@ strategies: [ddp]
 world_sizes: [1]
 precision: PRECISION
 """
-FLOAT8 = Precision(compute="bf16", float8="tensorwise", float8_emulated=True)
+FLOAT8 = PrecisionConfig(compute="bf16", float8="tensorwise", float8_emulated=True)
 
 
-Planning = Callable[..., Planned]
+Planning = Callable[..., PlannedCase]
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Planning:
     """The only case of a suite in some precision."""
 
-    def planned(precision: str = "float8", machine: Machine = HOPPER, length: int = 16) -> Planned:
+    def planned(precision: str = "float8", machine: Machine = HOPPER, length: int = 16) -> PlannedCase:
         file = tmp_path / "mine.yaml"
         file.write_text(SUITE.replace("PRECISION", precision).replace("SEQ", str(length)))
-        (item,) = make(load(file, Overrides()), machine).cases
+        (item,) = make_plan(load_suite(file, Overrides()), machine).cases
         return item
 
     return planned
@@ -112,46 +112,48 @@ def test_gpus_that_emulate_bf16_or_know_no_tf32_are_told(plan: Planning) -> None
 
 def test_with_float8_there_is_no_one_peak_and_so_no_mfu() -> None:
     samples: dict[str, list[list[float | None]]] = {"step_s": [[2.0]] * 2}
-    trial = Trial(case("ddp", precision=FLOAT8), 16, samples, {}, flops_per_sample=3_000_000)
+    trial = TrialData(case("ddp", precision=FLOAT8), 16, samples, {}, flops_per_sample=3_000_000)
     found = Utilisation().summary(trial)
-    assert isinstance(found["mfu"], Absent)
+    assert isinstance(found["mfu"], NotAvailable)
     assert "two dtypes" in str(found["mfu"])
     assert found["model_flops_per_s_per_device"] == 8 * 3e6 / 2 / 2
 
 
-def of(precision: Precision, workload: Choice = DECODER) -> Case:
+def of(precision: PrecisionConfig, workload: PluginChoice = DECODER) -> Case:
     """The case of one rank with the whole batch."""
     whole = emulated(workload=workload)
     return dataclasses.replace(
-        whole, strategy=Choice("single"), world_size=1, batch=Batch(8, 4, 2), precision=precision
+        whole, strategy=PluginChoice("single"), world_size=1, batch=Batch(8, 4, 2), precision=precision
     )
 
 
-def trained(folder: Path, case: Case) -> tuple[list[float], Setting, dict[str, Any]]:
+def trained(folder: Path, case: Case) -> tuple[list[float], RankContext, dict[str, Any]]:
     """Losses of two steps of *case* in this process, its setting, and what its engine reports."""
     import torch
 
-    from distbench.strategies.base import Setting
-    from distbench.worker.trainer import Kept, Trainer
+    from distbench.strategies.base import RankContext
+    from distbench.worker.trainer import Trainer, TrainingRecorder
     from distbench.workloads import weights
 
-    workload, file = registry.make("workloads", case.workload), folder / "weights.safetensors"
-    weights.save(workload, case.seed, file, case.precision.compute, exact=case.initial_weights == "exact")
-    setting = Setting(case, workload, file, torch.device("cpu"), 0, 1, folder)
-    trainer, kept = Trainer(setting), Kept(0)
+    workload, file = registry.create_plugin("workloads", case.workload), folder / "weights.safetensors"
+    weights.save_initial(
+        workload, case.seed, file, case.precision.compute, exact=case.initial_weights == "exact"
+    )
+    setting = RankContext(case, workload, file, torch.device("cpu"), 0, 1, folder)
+    trainer, kept = Trainer(setting), TrainingRecorder(0)
     trainer.train(range(2), kept)
-    return [row["loss"] for row in kept.curve], setting, trainer.engine.effective()
+    return [row["loss"] for row in kept.curve], setting, trainer.engine.effective_settings()
 
 
 @pytest.mark.train
 def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path: Path) -> None:
-    from distbench.core.errors import Mismatch, Refused
+    from distbench.core.errors import Mismatch, UnsupportedCase
     from distbench.worker.checks import check_effective
 
     rowwise = dataclasses.replace(FLOAT8, float8="rowwise")
     with laboratory(tmp_path):
         losses, settings, told = zip(
-            *(trained(tmp_path, of(precision)) for precision in (Precision("bf16"), FLOAT8, rowwise)),
+            *(trained(tmp_path, of(precision)) for precision in (PrecisionConfig("bf16"), FLOAT8, rowwise)),
             strict=True,
         )
         for setting, effective in zip(settings, told, strict=True):
@@ -166,9 +168,9 @@ def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tm
         with pytest.raises(Mismatch, match="float8: expected 'none', found 'tensorwise'"):
             check_effective(told[1], settings[0], 2)
         with pytest.raises(
-            Refused, match=r"no layer of the model has an nn\.Linear whose sizes are multiples"
+            UnsupportedCase, match=r"no layer of the model has an nn\.Linear whose sizes are multiples"
         ):
-            trained(tmp_path, dataclasses.replace(of(FLOAT8, CLASSIFIER), data=Choice("digits")))
+            trained(tmp_path, dataclasses.replace(of(FLOAT8, CLASSIFIER), data=PluginChoice("digits")))
 
 
 EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}"

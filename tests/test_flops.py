@@ -14,7 +14,7 @@ from conftest import MODELS
 from records import case
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train
@@ -45,17 +45,17 @@ def models_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def made(name: str, **options: Any) -> Workload:
-    one: Workload = registry.make("workloads", Choice(name, options))
+    one: Workload = registry.create_plugin("workloads", PluginChoice(name, options))
     return one
 
 
 def counted(one: Workload, checkpointing: str = "none") -> Any:
     import torch
 
-    from distbench.worker.flops import counted
+    from distbench.worker.flops import count_flops
 
-    of = case("single", 1, activation_checkpointing=checkpointing, data=Choice(one.default_data))
-    found = counted(of, one, torch.device("cpu"))
+    of = case("single", 1, activation_checkpointing=checkpointing, data=PluginChoice(one.default_data))
+    found = count_flops(of, one, torch.device("cpu"))
     assert (found.model is None) == bool(found.unknown), found.unknown
     return found
 
@@ -173,15 +173,15 @@ from pathlib import Path
 import edited, torch
 import torch.distributed as dist
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.strategies.base import Setting
+from distbench.core.case import PluginChoice
+from distbench.strategies.base import RankContext
 from distbench.worker.flops import flops_of
 from records import case
 
-chosen, here = Choice("user", {"model": "edited:Edited", "length": 32}), Path.cwd()
+chosen, here = PluginChoice("user", {"model": "edited:Edited", "length": 32}), Path.cwd()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-of, one = case("single", 1, workload=chosen), registry.make("workloads", chosen)
-setting = Setting(of, one, here, torch.device("cpu"), 0, 1, here, found=here / "found")
+of, one = case("single", 1, workload=chosen), registry.create_plugin("workloads", chosen)
+setting = RankContext(of, one, here, torch.device("cpu"), 0, 1, here, run_cache=here / "found")
 print(flops_of(setting).model, flush=True)
 # as ranks end: gloo may abort while Python takes it down
 os._exit(0)

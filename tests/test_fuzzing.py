@@ -15,9 +15,9 @@ from test_growth import Part
 from distbench import plan
 from distbench.core.errors import DistbenchError, RecordError
 from distbench.core.machine import Machine
-from distbench.core.serialization import decoded, parsed
-from distbench.ipc.messages import AGENT, CONTROLLER, Wire, WireError, new_token
-from distbench.suite.suite import of_text
+from distbench.core.serialization import decode, parse_json
+from distbench.ipc.messages import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.suite.suite import parse_suite_text
 
 MACHINE = Machine("cpu", 4, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 SUITE = """\
@@ -77,7 +77,7 @@ def test_a_suite_is_planned_or_its_mistakes_are_told(edits: list[tuple[int, int,
     for place, cut, new in edits:
         text = text[:place] + new + text[place + cut :]
     try:
-        made = plan.make(of_text(text, file="fuzzed.yaml"), MACHINE)
+        made = plan.make_plan(parse_suite_text(text, file="fuzzed.yaml"), MACHINE)
     except DistbenchError as error:
         assert str(error)
         assert "Traceback" not in str(error)
@@ -104,7 +104,7 @@ JSON = drawn.recursive(
 @given(JSON)
 def test_what_is_decoded_is_of_its_types_or_an_error_with_its_place(plain: Any) -> None:
     try:
-        part = decoded(Part, plain, "here")
+        part = decode(Part, plain, "here")
     except RecordError as error:
         assert str(error).startswith("here: ")
         return
@@ -120,7 +120,7 @@ def test_what_is_decoded_is_of_its_types_or_an_error_with_its_place(plain: Any) 
 @example(b"9" * 5000)
 def test_what_is_no_json_is_an_error_that_names_its_source(data: bytes) -> None:
     try:
-        value = parsed(data, "here")
+        value = parse_json(data, "here")
     except RecordError as error:
         assert str(error).startswith("here: ")
     else:
@@ -134,8 +134,8 @@ def test_random_frames_end_a_connection_and_nothing_else() -> None:
         token = new_token()
         with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as both:
             theirs = socket.create_connection(listener.getsockname())
-            own = both.submit(Wire, listener.accept()[0], token, CONTROLLER)
-            other = both.submit(Wire, theirs, token, AGENT).result()
+            own = both.submit(AuthenticatedChannel, listener.accept()[0], token, CONTROLLER_ROLE)
+            other = both.submit(AuthenticatedChannel, theirs, token, AGENT_ROLE).result()
             controller = own.result()
         for chunk in chunks:
             theirs.sendall(chunk)
@@ -144,7 +144,7 @@ def test_random_frames_end_a_connection_and_nothing_else() -> None:
         try:
             while controller.alive:
                 received += controller.receive(5)
-        except WireError:
+        except ChannelError:
             pass
         assert received == []
         controller.close()
@@ -153,13 +153,13 @@ def test_random_frames_end_a_connection_and_nothing_else() -> None:
 
 
 def test_a_suite_of_bytes_that_are_no_text_is_a_mistake(tmp_path: Path) -> None:
-    from distbench.suite import load
+    from distbench.suite import load_suite
 
     file = tmp_path / "suite.yaml"
     for content in (b"\xff\xfe\x00", b"a: \x00", b"\x80" * 100):
         file.write_bytes(content)
         try:
-            load(file)
+            load_suite(file)
         except DistbenchError as error:
             assert "suite.yaml" in str(error)
         else:

@@ -19,7 +19,7 @@ import pytest
 from conftest import MODELS, call, call_outside
 from test_faults import alive
 
-from distbench.record import SECOND_SERIES
+from distbench.record import SECOND_SERIES_START
 
 pytestmark = pytest.mark.train
 
@@ -112,9 +112,9 @@ def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_p
     assert case["first"], "what the first series said is kept"
     assert "the forward pass" in case["cause"]
     rounds = sorted(int(file.parent.name) for file in tmp_path.glob("out/*/candidate/trials/*/*/record.json"))
-    first = [number for number in rounds if number < SECOND_SERIES]
+    first = [number for number in rounds if number < SECOND_SERIES_START]
     assert first == list(range(len(first)))
-    assert [number - SECOND_SERIES for number in rounds[len(first) :]] == list(range(pace["pairs"]))
+    assert [number - SECOND_SERIES_START for number in rounds[len(first) :]] == list(range(pace["pairs"]))
 
 
 @pytest.mark.deep

@@ -13,10 +13,10 @@ import pytest
 import records
 from conftest import QUICK, Finished, call
 
-from distbench.analysis.history import Occasion
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.between_run_variance import days
-from distbench.gate.stored_baseline import advise, judged, log_times
+from distbench.analysis.history import HistoryRun
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.between_run_variance import run_variance
+from distbench.gate.stored_baseline import judge_stored, judge_throughput, log_step_times
 from distbench.record import Record
 from distbench.suite.gate import GateRules
 
@@ -24,36 +24,36 @@ DDP, FSDP = records.case("ddp"), records.case("fsdp")
 HERE = {"cpu": "made up", "cpu_cores": 2}
 
 
-def run(*seconds: float, **told: object) -> AnalysedRun:
+def run(*seconds: float, **told: object) -> RunAnalysis:
     trials = [
         replace(records.measured(DDP, round_=i), values={**records.measured(DDP).values, "step_s": each})
         for i, each in enumerate(seconds)
     ]
     suite = {"measure": {"warmup": 1, "steps": told.pop("steps", 10)}}
-    return AnalysedRun(replace(records.info(DDP), machine=told.pop("machine", HERE), suite=suite), trials)
+    return RunAnalysis(replace(records.info(DDP), machine=told.pop("machine", HERE), suite=suite), trials)
 
 
-def history(between: float, count: int, seed: int = 1) -> list[AnalysedRun]:
+def history(between: float, count: int, seed: int = 1) -> list[RunAnalysis]:
     random_ = random.Random(seed)
     shifts = [random_.gauss(0, between) for _ in range(count)]
     return [run(*(math.exp(shift + random_.gauss(0, 0.01)) for _ in range(5))) for shift in shifts]
 
 
-def pace(baseline: AnalysedRun, candidate: AnalysedRun, others: list[AnalysedRun]):
-    stored = [Occasion.of(each) for each in (*others, baseline)]
-    (case,) = judged(baseline, candidate, stored, GateRules(), "stored").cases
+def pace(baseline: RunAnalysis, candidate: RunAnalysis, others: list[RunAnalysis]):
+    stored = [HistoryRun.of(each) for each in (*others, baseline)]
+    (case,) = judge_stored(baseline, candidate, stored, GateRules(), "stored").cases
     return next(one for one in case.findings if one.metric == "tokens_per_s")
 
 
 def test_two_occasions_of_the_same_are_rarely_apart_where_their_trials_alone_would_say_so() -> None:
     """Occasions differ by 3 %, trials by 1 %: by their trials alone two of three differ for sure."""
-    runs = [list(log_times(each)[DDP.id]) for each in history(0.03, 600, seed=2)]
+    runs = [list(log_step_times(each)[DDP.id]) for each in history(0.03, 600, seed=2)]
     outside = naive = 0
     looks = 100
     for i in range(looks):
         *past, before, after = runs[6 * i : 6 * i + 6]
-        known = days([[math.exp(sum(times) / 5) for times in (*past, before)]])
-        found = advise(before, after, known, "", 0.03)
+        known = run_variance([[math.exp(sum(times) / 5) for times in (*past, before)]])
+        found = judge_throughput(before, after, known, "", 0.03)
         outside += not found.low <= 1 <= found.high
         naive += abs(sum(after) - sum(before)) / 5 > 2.3 * 0.01 * math.sqrt(2 / 5)
     assert outside <= 0.1 * looks
@@ -93,7 +93,7 @@ def test_a_quiet_history_lets_a_stored_run_pass() -> None:
     ],
 )
 def test_what_a_stored_run_can_not_tell_is_said(
-    baseline: AnalysedRun, candidate: AnalysedRun, others: list[AnalysedRun], word: str, told: str
+    baseline: RunAnalysis, candidate: RunAnalysis, others: list[RunAnalysis], word: str, told: str
 ) -> None:
     found = pace(baseline, candidate, others)
     assert found.word == word
@@ -102,7 +102,7 @@ def test_what_a_stored_run_can_not_tell_is_said(
 
 def test_runs_of_other_machines_tell_nothing_of_this_one() -> None:
     foreign = [
-        AnalysedRun(replace(each.info, machine={"cpu": "other"}), each.records) for each in history(0.01, 9)
+        RunAnalysis(replace(each.info, machine={"cpu": "other"}), each.records) for each in history(0.01, 9)
     ]
     assert "how much runs differ is not known" in pace(run(1.0, 1.01), run(1.0, 1.01), foreign).said
 
@@ -110,7 +110,7 @@ def test_runs_of_other_machines_tell_nothing_of_this_one() -> None:
 def test_what_is_counted_is_gated_exactly_all_the_same() -> None:
     more: list[Record] = [replace(r, values={**r.values, "comm_bytes": 2e5}) for r in run(1.0, 1.0).records]
     candidate = replace(run(1.0, 1.0), records=more)
-    result = judged(run(1.0, 1.0), candidate, [], GateRules(), "stored")
+    result = judge_stored(run(1.0, 1.0), candidate, [], GateRules(), "stored")
     assert result.exit_code() == 1
     assert [one.word for one in result.cases[0].findings if one.metric == "comm_bytes"] == ["regressed"]
 

@@ -13,12 +13,12 @@ import records
 
 from distbench.gate import launch_failures
 from distbench.gate.case_verdict import case_verdict
-from distbench.gate.launch_failures import FailureLog, Launches
-from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
-from distbench.gate.verdicts import Finding
+from distbench.gate.launch_failures import FailureLog, LaunchCounts
+from distbench.gate.series import CaseSlot, CaseTrack, GateTimer, PairSeries, make_tracks
+from distbench.gate.verdicts import MetricFinding
 from distbench.plan import PlannedTrial
 from distbench.record import Record
-from distbench.run import Bench, Observer, StopRequest
+from distbench.run import Observer, StopRequest, TrialRunner
 from distbench.suite.gate import GateRules, Tolerances
 
 CASE = records.case("ddp")
@@ -33,13 +33,13 @@ class PretendedBench:
     crashes: Callable[[], bool]
     stored: dict[int, Record] = field(default_factory=dict)
 
-    def renew(self) -> None:
+    def restart_fork_servers(self) -> None:
         """Nothing is kept that could be renewed."""
 
-    def found(self, task: PlannedTrial) -> Record | None:
+    def stored_record(self, task: PlannedTrial) -> Record | None:
         return self.stored.get(task.round)
 
-    def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
+    def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         started = f"launch {np.random.default_rng().integers(1 << 60)}"
         if self.crashes():
             return replace(records.failed(task.case, round_=task.round), started=started)
@@ -63,20 +63,20 @@ def at(*launches: int) -> Callable[[], bool]:
 
 def ran(
     candidate: Callable[[], bool], baseline: Callable[[], bool] = never, log: FailureLog | None = None
-) -> Track:
-    blocks = tracks_of([Slot(CASE, CASE)], efficiency=False)
-    benches = cast("tuple[Bench, Bench]", (PretendedBench(baseline), PretendedBench(candidate)))
-    Series(benches, RULES, Observer(), StopRequest(), Clock(None), log or FailureLog()).run(blocks)
+) -> CaseTrack:
+    blocks = make_tracks([CaseSlot(CASE, CASE)], efficiency=False)
+    benches = cast("tuple[TrialRunner, TrialRunner]", (PretendedBench(baseline), PretendedBench(candidate)))
+    PairSeries(benches, RULES, Observer(), StopRequest(), GateTimer(None), log or FailureLog()).run(blocks)
     return blocks[0][0]
 
 
-def told(track: Track) -> Finding | None:
-    return launch_failures.findings({CASE.name: track.launches}).get(CASE.name)
+def told(track: CaseTrack) -> MetricFinding | None:
+    return launch_failures.launch_findings({CASE.name: track.launches}).get(CASE.name)
 
 
 def test_each_launch_is_counted_in_its_arm_the_warm_up_and_the_second_tries_too() -> None:
     track = ran(at(0, 3), at(5))
-    assert [(arm.worked, len(arm.failed)) for arm in track.launches] == [(PAIRS + 1, 1), (PAIRS + 1, 2)]
+    assert [(arm.succeeded, len(arm.failures)) for arm in track.launches] == [(PAIRS + 1, 1), (PAIRS + 1, 2)]
     assert track.failure is None and len(track.pairs) == PAIRS
 
 
@@ -108,18 +108,18 @@ def test_a_case_that_failed_twice_is_broken_once() -> None:
 
 
 def test_cases_that_each_fail_too_seldom_are_counted_together() -> None:
-    cases = {str(i): (Launches(11), Launches(11, ["crashed: no"])) for i in range(8)}
-    assert {one.word for one in launch_failures.findings(cases).values()} == {"broken"}
-    assert {one.word for one in launch_failures.findings({"0": cases["0"]}).values()} == {"pass"}
+    cases = {str(i): (LaunchCounts(11), LaunchCounts(11, ["crashed: no"])) for i in range(8)}
+    assert {one.word for one in launch_failures.launch_findings(cases).values()} == {"broken"}
+    assert {one.word for one in launch_failures.launch_findings({"0": cases["0"]}).values()} == {"pass"}
 
 
 @pytest.mark.parametrize(("others", "word"), [(1, "broken"), (9, "pass")])
 def test_what_breaks_one_case_may_be_chance_in_one_of_ten(others: int, word: str) -> None:
-    steady = {str(i): (Launches(11), Launches(11)) for i in range(others)}
+    steady = {str(i): (LaunchCounts(11), LaunchCounts(11)) for i in range(others)}
     # as much the other way round, so that the cases together show nothing
-    steady["0"] = Launches(6, ["crashed: no"] * 6), Launches(11)
-    worse = Launches(11), Launches(6, ["crashed: no"] * 6)
-    assert launch_failures.findings({"worse": worse, **steady})["worse"].word == word
+    steady["0"] = LaunchCounts(6, ["crashed: no"] * 6), LaunchCounts(11)
+    worse = LaunchCounts(11), LaunchCounts(6, ["crashed: no"] * 6)
+    assert launch_failures.launch_findings({"worse": worse, **steady})["worse"].word == word
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.3])
@@ -129,10 +129,10 @@ def test_arms_that_crash_alike_are_rarely_told_apart(rate: float) -> None:
     for _ in range(300):
         counts = random.binomial(21, rate, size=(20, 2))
         cases = {
-            str(i): (Launches(21 - a, ["crashed"] * a), Launches(21 - b, ["crashed"] * b))
+            str(i): (LaunchCounts(21 - a, ["crashed"] * a), LaunchCounts(21 - b, ["crashed"] * b))
             for i, (a, b) in enumerate(counts.tolist())
         }
-        wrong += any(one.word == "broken" for one in launch_failures.findings(cases).values())
+        wrong += any(one.word == "broken" for one in launch_failures.launch_findings(cases).values())
     assert wrong / 300 <= 0.08
 
 
@@ -144,7 +144,7 @@ def test_a_candidate_that_crashes_in_every_third_launch_is_stopped() -> None:
         if not track.failure and launch_failures.is_suspicious(track.launches):
             more = ran(now_and_then(1 / 3, seed + 1000))
             arms = [one + other for one, other in zip(track.launches, more.launches, strict=True)]
-            found = launch_failures.findings({CASE.name: (arms[0], arms[1])})[CASE.name]
+            found = launch_failures.launch_findings({CASE.name: (arms[0], arms[1])})[CASE.name]
             stopped += bool(more.failure) or found.word == "broken"
         else:
             stopped += bool(track.failure)
@@ -154,7 +154,7 @@ def test_a_candidate_that_crashes_in_every_third_launch_is_stopped() -> None:
 def test_a_warm_up_that_failed_in_the_first_series_is_not_counted_in_the_second() -> None:
     log = FailureLog()
     first, second = ran(at(0), log=log), ran(never, log=log)
-    assert [len(track.launches[1].failed) for track in (first, second)] == [1, 0]
+    assert [len(track.launches[1].failures) for track in (first, second)] == [1, 0]
 
 
 def test_what_failed_before_a_gate_was_resumed_is_not_forgotten(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_failed_before_a_gate_was_resumed_is_not_forgotten(tmp_path: Path) 
     file = tmp_path / "failures.json"
     first = ran(at(1, 4), log=FailureLog(file))
     stored = {after.round: after for _, after in first.pairs}
-    blocks = tracks_of([Slot(CASE, CASE)], efficiency=False)
-    benches = cast("tuple[Bench, Bench]", (PretendedBench(never), PretendedBench(never, stored)))
-    Series(benches, RULES, Observer(), StopRequest(), Clock(None), FailureLog(file)).run(blocks)
-    assert len(blocks[0][0].launches[1].failed) == len(first.launches[1].failed) == 2
+    blocks = make_tracks([CaseSlot(CASE, CASE)], efficiency=False)
+    benches = cast("tuple[TrialRunner, TrialRunner]", (PretendedBench(never), PretendedBench(never, stored)))
+    PairSeries(benches, RULES, Observer(), StopRequest(), GateTimer(None), FailureLog(file)).run(blocks)
+    assert len(blocks[0][0].launches[1].failures) == len(first.launches[1].failures) == 2

@@ -16,10 +16,10 @@ import pytest
 from conftest import PLUGINS
 from drills import Drill
 
-from distbench.core.registry import PLUGIN_PATH
-from distbench.gate.arms import Arm, moved
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.gate.arms import GateArm, baseline_arm
 from distbench.strategies.zero import Zero
-from distbench.suite import load
+from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
 
@@ -46,7 +46,7 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose suite has changed since its only commit, and a folder for temporary files."""
-    monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+    monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     folder = tmp_path / "repository"
@@ -146,13 +146,13 @@ def test_a_baseline_that_is_no_revision_is_refused(
 def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> None:
     file = tmp_path / "suite.yaml"
     file.write_text(SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n"))
-    arm = Arm("the suite", load(file))
+    arm = GateArm("the suite", load_suite(file))
     folders = {Zero().extensions_folder("cpu")}
     for name in ("old", "new"):
         python = tmp_path / name / "bin" / "python"
         python.parent.mkdir(parents=True)
         python.write_text(f"#!/bin/sh\necho '{json.dumps({'packages': package_versions()})}'\n")
         python.chmod(0o755)
-        there = moved(str(tmp_path / name), arm, tmp_path / name, load)
-        folders.add(there.place.environment["TORCH_EXTENSIONS_DIR"])
+        there = baseline_arm(str(tmp_path / name), arm, tmp_path / name, load_suite)
+        folders.add(there.target.environment["TORCH_EXTENSIONS_DIR"])
     assert len(folders) == 3, folders

@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distbench.gate import metric_rules
-from distbench.gate.case_verdict import cause
-from distbench.gate.metric_rules import Measured, findings
-from distbench.gate.sequential_test import BYTES, Rule, has_ended, look
-from distbench.gate.verdicts import FAILING, Finding, confirmed, gravest, unconfirmed
+from distbench.gate.case_verdict import likely_cause
+from distbench.gate.metric_rules import CasePairs, metric_findings
+from distbench.gate.sequential_test import BYTE_ESTIMATOR, PairRule, is_series_over, take_look
+from distbench.gate.verdicts import FAILING_VERDICTS, MetricFinding, confirm, mark_unconfirmed, worst_verdict
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
 
@@ -46,8 +46,8 @@ def paired(before: Sequence[float | None], after: Sequence[float | None], case=M
 
 def judged(
     pairs, base=(), own: Tolerances = GATE.tolerances, minutes_per_pair: float = 0.0
-) -> dict[str, Finding]:
-    found = findings(Measured(pairs, base, minutes_per_pair), GATE, own)
+) -> dict[str, MetricFinding]:
+    found = metric_findings(CasePairs(pairs, base, minutes_per_pair), GATE, own)
     return {one.metric: one for one in found}
 
 
@@ -70,10 +70,10 @@ def counted(own: Tolerances = GATE.tolerances, **values: tuple[float | None, flo
 
 @given(log_ratios, effects)
 def test_swapping_the_arms_mirrors_the_verdict(values, effect):
-    rule = Rule(effect)
-    there, back = look(values, rule), look([-value for value in values], rule)
+    rule = PairRule(effect)
+    there, back = take_look(values, rule), take_look([-value for value in values], rule)
     assert back.word == MIRROR.get(there.word, there.word)
-    assert (back.ended, back.needed) == (there.ended, there.needed)
+    assert (back.is_conclusive, back.pairs_needed) == (there.is_conclusive, there.pairs_needed)
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
 
@@ -83,7 +83,10 @@ def test_noise_of_a_constant_ratio_widens_and_never_flips(values, one, other, ef
     """Each pair twice, its ratio once too large by a factor and once too small by it; in a mean of all."""
     small, large = sorted((one, other))
     noisier = [
-        look([value + sign * noise for value in values for sign in (1, -1)], Rule(effect, estimator=BYTES))
+        take_look(
+            [value + sign * noise for value in values for sign in (1, -1)],
+            PairRule(effect, estimator=BYTE_ESTIMATOR),
+        )
         for noise in (small, large)
     ]
     assert noisier[0].ratio == pytest.approx(noisier[1].ratio)
@@ -96,16 +99,16 @@ def test_noise_of_a_constant_ratio_widens_and_never_flips(values, one, other, ef
 
 @given(st.lists(st.floats(-1500, 1500), min_size=2, max_size=8), effects)
 def test_a_ratio_beyond_all_sense_is_no_crash(values, effect):
-    seen = look(values, Rule(effect))
+    seen = take_look(values, PairRule(effect))
     assert all(0 < value < math.inf for value in (seen.ratio, seen.low, seen.high))
     assert seen.low <= seen.high
 
 
 @given(log_ratios, effects, st.integers(3, 8), st.integers(8, 40))
 def test_a_series_ends_at_its_last_pair_and_never_before_its_first_look(values, effect, least, most):
-    rule = Rule(effect, least, most)
+    rule = PairRule(effect, least, most)
     for count in range(1, len(values) + 1):
-        ended = has_ended(values[:count], rule)
+        ended = is_series_over(values[:count], rule)
         assert ended if count >= most else not (ended and count < least)
 
 
@@ -148,9 +151,12 @@ def test_whatever_records_hold_each_number_has_a_finding(drawn, of_base, counter
     assert all(one.said and one.said.isprintable() and len(one.said) < 400 for one in found.values())
     told = [value for one in found.values() for value in (one.ratio, one.low, one.high)]
     assert all(value is None or math.isfinite(value) for value in told)
-    measured = Measured(pairs, base)
-    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances)) in (True, False)
-    assert metric_rules.pairs_expected(measured, metric_rules.rules(GATE, GATE.tolerances)) >= 1
+    measured = CasePairs(pairs, base)
+    assert metric_rules.is_decided(measured, metric_rules.paired_rules(GATE, GATE.tolerances)) in (
+        True,
+        False,
+    )
+    assert metric_rules.expected_pairs(measured, metric_rules.paired_rules(GATE, GATE.tolerances)) >= 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
@@ -182,17 +188,17 @@ def test_pairs_on_one_device_that_stopped_are_told_and_not_waited_for():
     assert found["tokens_per_s"].word == "pass"
     assert found["efficiency"].word == "inconclusive"
     assert "only 2 of 8 pairs" in found["efficiency"].said
-    assert metric_rules.has_ended(Measured(pairs, base), metric_rules.rules(GATE, GATE.tolerances))
+    assert metric_rules.is_decided(CasePairs(pairs, base), metric_rules.paired_rules(GATE, GATE.tolerances))
 
 
 def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
-    measured = Measured(paired_memory([(1.0, 1.0), (1.0, 1.02)] * 3))
-    assert not metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances))
+    measured = CasePairs(paired_memory([(1.0, 1.0), (1.0, 1.02)] * 3))
+    assert not metric_rules.is_decided(measured, metric_rules.paired_rules(GATE, GATE.tolerances))
     pace_alone = replace(GATE.tolerances, peak_memory=None)
-    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, pace_alone))
+    assert metric_rules.is_decided(measured, metric_rules.paired_rules(GATE, pace_alone))
     only_counted = replace(pace_alone, tokens_per_s=None, efficiency=None)
-    assert metric_rules.has_ended(Measured(of_ratios([1.0])), metric_rules.rules(GATE, only_counted))
-    assert not metric_rules.has_ended(Measured([]), metric_rules.rules(GATE, only_counted))
+    assert metric_rules.is_decided(CasePairs(of_ratios([1.0])), metric_rules.paired_rules(GATE, only_counted))
+    assert not metric_rules.is_decided(CasePairs([]), metric_rules.paired_rules(GATE, only_counted))
 
 
 # sentences
@@ -249,8 +255,8 @@ def scaled(one: float, many: float, wobble: float = 0.002):
     return judged(of_ratios([many * n for n in noise]), of_ratios([one / n for n in noise], ONE))
 
 
-def word_of(found: dict[str, Finding]) -> str:
-    return gravest([one.word for one in found.values()])
+def word_of(found: dict[str, MetricFinding]) -> str:
+    return worst_verdict([one.word for one in found.values()])
 
 
 def test_compute_that_is_slower_scales_better_and_is_regressed():
@@ -264,7 +270,7 @@ def test_compute_that_is_faster_scales_worse_and_is_diluted():
     found = scaled(one=0.70, many=95 / 125)
     assert (found["efficiency"].ratio or 0) > 1.05
     assert found["efficiency"].said.startswith("diluted, not a regression: 8.6% less efficient")
-    assert word_of(found) not in FAILING
+    assert word_of(found) not in FAILING_VERDICTS
 
 
 def test_a_gain_is_diluted_even_where_communication_leaves_too_little_of_it_to_count():
@@ -272,7 +278,7 @@ def test_a_gain_is_diluted_even_where_communication_leaves_too_little_of_it_to_c
     found = scaled(one=0.92, many=292 / 300)
     assert found["tokens_per_s"].word == "pass"
     assert "diluted" in found["efficiency"].said
-    assert word_of(found) not in FAILING
+    assert word_of(found) not in FAILING_VERDICTS
 
 
 def test_a_pace_that_is_not_gated_still_tells_what_is_diluted():
@@ -319,17 +325,17 @@ def test_a_tolerance_of_the_efficiency_below_that_of_the_pace_has_its_own_say():
 
 def test_the_throughput_decides_when_a_series_ends_if_it_decides_the_verdict():
     one, many = [1.0, 1.25, 0.8, 1.2, 0.9] * 4, [1.0, 1.005, 0.995, 1.0, 1.0] * 4
-    measured = Measured(of_ratios(many[:5]), of_ratios(one[:5], ONE))
-    assert metric_rules.has_ended(measured, metric_rules.rules(GATE, GATE.tolerances))
+    measured = CasePairs(of_ratios(many[:5]), of_ratios(one[:5], ONE))
+    assert metric_rules.is_decided(measured, metric_rules.paired_rules(GATE, GATE.tolerances))
     alone = replace(GATE.tolerances, tokens_per_s=None)
-    slower = Measured(of_ratios([1.2 * ratio for ratio in many[:5]]), of_ratios(one[:5], ONE))
-    assert not metric_rules.has_ended(slower, metric_rules.rules(GATE, alone))
+    slower = CasePairs(of_ratios([1.2 * ratio for ratio in many[:5]]), of_ratios(one[:5], ONE))
+    assert not metric_rules.is_decided(slower, metric_rules.paired_rules(GATE, alone))
 
 
 def test_neither_misleads_on_a_typical_machine():
     """The reference's example: communication is 25 ms of 125; compute 10 % slower, or 20 % faster."""
     drawn = noise_model.blocks(noise_model.TYPICAL, 200, 20, np.random.default_rng(12))
-    rule = metric_rules.rules(GATE, GATE.tolerances)
+    rule = metric_rules.paired_rules(GATE, GATE.tolerances)
 
     def share_failing(one: float, many: float) -> float:
         failing = 0
@@ -341,9 +347,9 @@ def test_neither_misleads_on_a_typical_machine():
             ended = next(
                 n
                 for n in range(1, 21)
-                if metric_rules.has_ended(Measured(ratios[1][:n], ratios[0][:n]), rule)
+                if metric_rules.is_decided(CasePairs(ratios[1][:n], ratios[0][:n]), rule)
             )
-            failing += word_of(judged(ratios[1][:ended], ratios[0][:ended])) in FAILING
+            failing += word_of(judged(ratios[1][:ended], ratios[0][:ended])) in FAILING_VERDICTS
         return failing / len(drawn)
 
     assert share_failing(one=1.10, many=135 / 125) >= 0.98
@@ -385,7 +391,7 @@ def test_what_is_counted_has_its_tolerance():
 # the peak memory
 
 
-def memory(*peaks: tuple[float, float]) -> Finding:
+def memory(*peaks: tuple[float, float]) -> MetricFinding:
     return judged(paired_memory(peaks))["peak_memory"]
 
 
@@ -407,9 +413,9 @@ def test_a_memory_of_two_levels_is_not_judged_by_where_a_median_falls():
 
 def test_a_higher_memory_is_confirmed_by_a_fresh_series():
     first, second = judged(paired_memory([(1.0, 1.028)] * 3)), judged(paired_memory([(1.0, 1.0)] * 3))
-    found = {one.metric: one for one in confirmed([*first.values()], [*second.values()])}["peak_memory"]
+    found = {one.metric: one for one in confirm([*first.values()], [*second.values()])}["peak_memory"]
     assert (found.word, found.notable) == ("pass", True)
-    found = {one.metric: one for one in confirmed([*first.values()], [*first.values()])}["peak_memory"]
+    found = {one.metric: one for one in confirm([*first.values()], [*first.values()])}["peak_memory"]
     assert found.word == "regressed" and found.said.startswith("confirmed by a fresh series: ")
 
 
@@ -444,7 +450,7 @@ def caused(one: float, **changes: tuple[float, float]) -> str:
         for _ in range(5)
     ]
     base = judged(of_ratios([one, one * 1.001] * 3, ONE))["tokens_per_s"]
-    return cause(judged(pairs)["tokens_per_s"], base, pairs)
+    return likely_cause(judged(pairs)["tokens_per_s"], base, pairs)
 
 
 @pytest.mark.parametrize(
@@ -476,20 +482,20 @@ def test_whatever_a_profile_holds_is_no_crash(before, after):
 def test_what_is_not_slower_has_no_cause():
     pairs = of_ratios([1.0, 1.001] * 3)
     pace = judged(pairs)["tokens_per_s"]
-    assert cause(pace, pace, pairs) == ""
-    assert cause(None, None, []) == ""
+    assert likely_cause(pace, pace, pairs) == ""
+    assert likely_cause(None, None, []) == ""
 
 
 # a fresh series
 
 
-def slowed(*ratios: float) -> list[Finding]:
+def slowed(*ratios: float) -> list[MetricFinding]:
     return list(judged(of_ratios(ratios)).values())
 
 
 def test_what_two_series_call_slower_is_told_with_the_numbers_of_the_second():
     first, second = slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.10, 1.11, 1.09, 1.10, 1.10)
-    pace = next(one for one in confirmed(first, second) if one.metric == "tokens_per_s")
+    pace = next(one for one in confirm(first, second) if one.metric == "tokens_per_s")
     assert pace.word == "regressed"
     assert pace.ratio == pytest.approx(1.1, abs=1e-3)
     assert pace.said.startswith("confirmed by a fresh series: ")
@@ -497,7 +503,7 @@ def test_what_two_series_call_slower_is_told_with_the_numbers_of_the_second():
 
 
 def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
-    found = confirmed(slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.0, 1.001, 0.999, 1.0, 1.0))
+    found = confirm(slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.0, 1.001, 0.999, 1.0, 1.0))
     pace = next(one for one in found if one.metric == "tokens_per_s")
     assert (pace.word, pace.notable) == ("pass", True)
     assert "not confirmed by a fresh series" in pace.said
@@ -509,10 +515,10 @@ def test_a_gain_takes_two_series_as_a_loss_does():
     """Of 20 equal cases, 27 to 73 % of gates used to praise one."""
     gain, none = slowed(0.80, 0.81, 0.79, 0.80, 0.80), slowed(1.0, 1.001, 0.999, 1.0, 1.0)
     loss, unsteady = slowed(1.2, 1.21, 1.19, 1.2, 1.2), slowed(1.0, 1.2, 0.9, 1.1, 0.95)
-    assert confirmed(gain, gain)[0].word == "improved"
-    assert confirmed(gain, none)[0].word == confirmed(gain, unsteady)[0].word == "pass"
-    assert confirmed(gain, loss)[0].word == confirmed(loss, gain)[0].word == "inconclusive"
-    alone = unconfirmed(gain[0])
+    assert confirm(gain, gain)[0].word == "improved"
+    assert confirm(gain, none)[0].word == confirm(gain, unsteady)[0].word == "pass"
+    assert confirm(gain, loss)[0].word == confirm(loss, gain)[0].word == "inconclusive"
+    alone = mark_unconfirmed(gain[0])
     assert (alone.word, alone.notable) == ("pass", True)
 
 
@@ -523,4 +529,4 @@ def test_a_gain_is_as_large_in_words_as_in_the_table():
 
 def test_what_was_not_flagged_stays_as_the_first_series_says():
     first = slowed(1.0, 1.001, 0.999, 1.0, 1.0)
-    assert confirmed(first, slowed(1.30, 1.31, 1.29, 1.30, 1.30)) == first
+    assert confirm(first, slowed(1.30, 1.31, 1.29, 1.30, 1.30)) == first

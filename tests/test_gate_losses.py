@@ -11,13 +11,13 @@ import pytest
 import records
 
 from distbench.analysis.rounding_bounds import BETWEEN_ARMS
-from distbench.core.case import Precision
+from distbench.core.case import PrecisionConfig
 from distbench.gate.case_verdict import case_verdict
-from distbench.gate.loss_divergence import parting
-from distbench.gate.losses import is_doubted
-from distbench.gate.series import Slot, Track
+from distbench.gate.loss_divergence import loss_divergence
+from distbench.gate.losses import needs_rounding_trials
+from distbench.gate.series import CaseSlot, CaseTrack
 from distbench.gate.verdicts import CaseVerdict
-from distbench.ipc.trial_files import LOSS_DTYPE
+from distbench.ipc.trial_files import LOSS_DTYPE_KEY
 from distbench.record import Record
 from distbench.suite.gate import GateRules
 
@@ -45,8 +45,8 @@ def judged(
     loss: Literal["required", "ignored"] = "required",
     moved: Sequence[np.ndarray] = (),
 ) -> CaseVerdict:
-    track = Track(Slot(CASE, CASE), pairs=list(zip(before, after, strict=True)))
-    return case_verdict(track, track, ({}, {}), GateRules(loss=loss), moved=moved, confirms=True)
+    track = CaseTrack(CaseSlot(CASE, CASE), pairs=list(zip(before, after, strict=True)))
+    return case_verdict(track, track, ({}, {}), GateRules(loss=loss), perturbed=moved, confirms=True)
 
 
 def same(losses: np.ndarray, **changes: object) -> list[Record]:
@@ -91,14 +91,16 @@ def test_what_rounding_does_is_the_same_training() -> None:
 @pytest.mark.parametrize(
     ("precision", "environment", "word"),
     [
-        (Precision(), {}, "invalid"),
-        (Precision(compute="bf16"), {}, "pass"),
-        (Precision(reduce="bf16"), {}, "invalid"),
-        (Precision(), {"tf32": True}, "pass"),
-        (Precision(), {"matmul_precision": "high"}, "pass"),
+        (PrecisionConfig(), {}, "invalid"),
+        (PrecisionConfig(compute="bf16"), {}, "pass"),
+        (PrecisionConfig(reduce="bf16"), {}, "invalid"),
+        (PrecisionConfig(), {"tf32": True}, "pass"),
+        (PrecisionConfig(), {"matmul_precision": "high"}, "pass"),
     ],
 )
-def test_a_coarser_dtype_rounds_more(precision: Precision, environment: dict[str, object], word: str) -> None:
+def test_a_coarser_dtype_rounds_more(
+    precision: PrecisionConfig, environment: dict[str, object], word: str
+) -> None:
     case = replace(CASE, precision=precision)
     off = CURVE * (1 + 1e-4)
     arms = (same(losses, case=case, environment=environment) for losses in (CURVE, off))
@@ -108,12 +110,12 @@ def test_a_coarser_dtype_rounds_more(precision: Precision, environment: dict[str
 @pytest.mark.parametrize(("factor", "word"), [(1.004, "pass"), (1.03, "invalid")])
 def test_a_loss_that_the_model_gives_in_16_bits_has_no_finer_resolution(factor: float, word: str) -> None:
     """Rounding in training explains 0.2 % at step 1; numbers of bf16 are 0.4 to 0.8 % apart."""
-    short = {"precision": Precision(compute="bf16")}, {"environment": {LOSS_DTYPE: "bf16"}}
+    short = {"precision": PrecisionConfig(compute="bf16")}, {"environment": {LOSS_DTYPE_KEY: "bf16"}}
     arms = [
         same(records.in_bf16(CURVE * by), case=replace(CASE, **short[0]), **short[1]) for by in (1, factor)
     ]
     assert judged(*arms).word == word
-    long = [[replace(trial, environment={LOSS_DTYPE: "fp32"}) for trial in arm] for arm in arms]
+    long = [[replace(trial, environment={LOSS_DTYPE_KEY: "fp32"}) for trial in arm] for arm in arms]
     assert judged(*long).word == "invalid"
 
 
@@ -126,7 +128,10 @@ def scattered(random: np.random.Generator, trials: int, sd: float) -> np.ndarray
 def share_apart(change: Callable[[np.ndarray], np.ndarray], sd: float, gates: int = 200) -> float:
     random = np.random.default_rng(13)
     arms = [(scattered(random, 5, sd), change(scattered(random, 5, sd))) for _ in range(gates)]
-    return sum(parting(before, after, "fp32").unexplained is not None for before, after in arms) / gates
+    return (
+        sum(loss_divergence(before, after, "fp32").first_unexplained is not None for before, after in arms)
+        / gates
+    )
 
 
 def test_kernels_that_are_not_deterministic_make_no_other_training() -> None:
@@ -139,13 +144,13 @@ def test_another_training_is_seen_through_kernels_that_are_not_deterministic() -
 
 def test_a_loss_near_zero_has_the_rounding_of_what_it_was() -> None:
     learned = np.linspace(3, 1e-7, len(CURVE))
-    assert parting(learned[None], learned[None] + 5e-7, "fp32").unexplained is None
-    assert parting(-learned[None], -learned[None] + 1.0, "fp32").unexplained is not None
+    assert loss_divergence(learned[None], learned[None] + 5e-7, "fp32").first_unexplained is None
+    assert loss_divergence(-learned[None], -learned[None] + 1.0, "fp32").first_unexplained is not None
 
 
 def test_no_dtype_explains_a_fifth_of_the_loss() -> None:
     late = np.arange(10**4)
-    assert max(BETWEEN_ARMS.at(dtype, late).max() for dtype in BETWEEN_ARMS.bounds) < 0.2
+    assert max(BETWEEN_ARMS.limits(dtype, late).max() for dtype in BETWEEN_ARMS.bounds) < 0.2
 
 
 def test_losses_that_only_the_baseline_reports_are_missing() -> None:
@@ -205,7 +210,7 @@ def test_a_mistake_that_comes_late_is_found_where_the_training_hardly_amplifies_
     """What rounding usually does explains 1% from step 15 on, and 10% from step 20 on."""
     calm = [amplified(seed, growth=1.2) for seed in range(4)]
     late = CURVE * (1 + size * (np.arange(len(CURVE)) >= 15))
-    assert is_doubted(list(zip(same(CURVE), same(late), strict=True)), "required")
+    assert needs_rounding_trials(list(zip(same(CURVE), same(late), strict=True)), "required")
     assert judged(same(CURVE), same(late)).word == "pass"
     said = judged(same(CURVE), same(late), moved=calm).said
     assert "another training: at step 16 " in said
@@ -241,8 +246,12 @@ def test_moved_trainings_that_are_shorter_explain_no_later_step() -> None:
 
 def test_rounding_is_tried_only_where_losses_part_further_than_it_leads_in_one_step() -> None:
     pairs, honest = (list(zip(same(CURVE), same(CURVE * by), strict=True)) for by in (1 + 1e-5, 1 + 1e-7))
-    assert is_doubted(pairs, "required")
-    assert not (is_doubted(pairs, "ignored") or is_doubted(honest, "required") or is_doubted([], "required"))
+    assert needs_rounding_trials(pairs, "required")
+    assert not (
+        needs_rounding_trials(pairs, "ignored")
+        or needs_rounding_trials(honest, "required")
+        or needs_rounding_trials([], "required")
+    )
 
 
 def test_what_moved_weights_would_excuse_is_told_where_losses_are_ignored() -> None:

@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from distbench.gate import outputs, view
-from distbench.gate.sequential_test import Rule, gate_stops, stopped
-from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
+from distbench.gate.sequential_test import PairRule, detectable_loss, gate_power
+from distbench.gate.verdicts import CaseVerdict, GateResult, GateVerdict, MetricFinding
 from distbench.record.run_folder import write_json
 
 HOSTILE = [
@@ -38,21 +38,23 @@ HOSTILE = [
 COUNTED = {"word": "pass", "said": "unchanged", "limit": 0.0, "ratio": 1.0, "pairs": 5}
 
 
-def finding(word: Word, said: str = "as measured", metric: str = "tokens_per_s") -> Finding:
-    return Finding(metric, word, said, 0.03, 1.05, 1.02, 1.08, 8, 1000.0, 950.0, "tokens/s", 0, 0.02)
+def finding(word: GateVerdict, said: str = "as measured", metric: str = "tokens_per_s") -> MetricFinding:
+    return MetricFinding(metric, word, said, 0.03, 1.05, 1.02, 1.08, 8, 1000.0, 950.0, "tokens/s", 0, 0.02)
 
 
-def verdict(word: Word, name: str = "ddp/ws2", said: str = "as measured", cause: str = "") -> CaseVerdict:
-    counted = Finding("comm_bytes", **COUNTED)
+def verdict(
+    word: GateVerdict, name: str = "ddp/ws2", said: str = "as measured", cause: str = ""
+) -> CaseVerdict:
+    counted = MetricFinding("comm_bytes", **COUNTED)
     return CaseVerdict(name, "ddp", 2, (finding(word, said), counted), cause, ("a note",), 0.5)
 
 
-def result(*cases: CaseVerdict, **changes) -> Result:
+def result(*cases: CaseVerdict, **changes) -> GateResult:
     told = {"gate_id": "abcd1234", "suite": "tiny", "baseline": "main", "candidate": "the suite as it stands"}
-    return Result(**{**told, "cases": cases, "minutes": 12.5, **changes})
+    return GateResult(**{**told, "cases": cases, "minutes": 12.5, **changes})
 
 
-def all_hostile(text: str) -> Result:
+def all_hostile(text: str) -> GateResult:
     cases = [verdict(word, text, text, text) for word in ("regressed", "inconclusive", "improved", "pass")]
     return result(
         *cases,
@@ -105,23 +107,23 @@ def test_below_the_table_stands_the_largest_loss_that_may_hide_and_the_one_that_
     wide, narrow = (replace(finding("pass"), low=0.99, high=high) for high in (1.08, 1.01))
     memory = replace(finding("pass", metric="peak_memory"), low=0.99, high=1.005)
     cases = [CaseVerdict(name, "ddp", 2, (pace, memory)) for name, pace in (("a", wide), ("b", narrow))]
-    (line,) = (line for line in view.sentences(result(*cases)) if line.startswith("What a pass"))
+    (line,) = (line for line in view.result_sentences(result(*cases)) if line.startswith("What a pass"))
     # at a spread of 2 % and 8 pairs
-    stops = stopped(0.02, Rule(0.03, 8, 8))
+    stops = detectable_loss(0.02, PairRule(0.03, 8, 8))
     bounds = (
         "What a pass can't exclude (97.5% bounds): up to 8.0% more time per step (a), 0.5% more memory (a)"
     )
     assert line == f"{bounds}; a slowdown of {stops:.1%} is stopped in 90% of such gates."
-    assert gate_stops(0.02, stops, Rule(0.03, 8, 8)) == pytest.approx(0.9)
+    assert gate_power(0.02, stops, PairRule(0.03, 8, 8)) == pytest.approx(0.9)
     unchanged = CaseVerdict("a", "ddp", 2, (replace(finding("pass"), low=1.0, high=1.0),))
-    assert not [line for line in view.sentences(result(unchanged)) if "pass" in line]
+    assert not [line for line in view.result_sentences(result(unchanged)) if "pass" in line]
 
 
 def test_what_crept_in_since_an_older_baseline_stands_in_every_form():
     told = result(verdict("pass"), since=result(verdict("regressed"), baseline="v1.0"))
-    assert [suite.get("failures") for suite in ElementTree.fromstring(outputs.junit(told))] == ["0", "1"]
-    assert any(line.startswith("::error ") for line in outputs.github(told))
-    assert "vs. v1.0" in view.text(told, 120) and "vs. v1.0" in outputs.markdown(told)
+    assert [suite.get("failures") for suite in ElementTree.fromstring(outputs.to_junit(told))] == ["0", "1"]
+    assert any(line.startswith("::error ") for line in outputs.github_annotations(told))
+    assert "vs. v1.0" in view.result_text(told, 120) and "vs. v1.0" in outputs.to_markdown(told)
 
 
 # JSON
@@ -137,7 +139,11 @@ def test_the_json_is_what_its_schema_says(tmp_path):
         result(),
         result(*map(verdict, ("pass", "broken"))),
         all_hostile(HOSTILE[2]),
-        result(CaseVerdict("ddp/ws2", "ddp", 2, (Finding("trial", "broken", ""),), first=(finding("pass"),))),
+        result(
+            CaseVerdict(
+                "ddp/ws2", "ddp", 2, (MetricFinding("trial", "broken", ""),), first=(finding("pass"),)
+            )
+        ),
         result(verdict("pass"), since=result(verdict("regressed"), baseline="v1.0")),
     ]
     for each in told:
@@ -165,7 +171,7 @@ def test_json_tells_names_as_they_are(text, tmp_path):
 def test_junit_has_a_test_for_each_case():
     cases = [verdict(word, f"case{i}") for i, word in enumerate(("pass", "improved", "regressed", "missing"))]
     cases += [verdict("inconclusive", "case4"), verdict("incomparable", "case5")]
-    (suite,) = ElementTree.fromstring(outputs.junit(result(*cases, skipped={"fsdp": "needs a GPU"})))
+    (suite,) = ElementTree.fromstring(outputs.to_junit(result(*cases, skipped={"fsdp": "needs a GPU"})))
     assert suite.attrib == {
         "name": "distbench gate tiny",
         "tests": "7",
@@ -186,7 +192,7 @@ def test_junit_has_a_test_for_each_case():
 
 @pytest.mark.parametrize("text", [*HOSTILE, "not in XML: \ufffe"])
 def test_junit_of_any_name_is_xml_with_as_many_tests(text):
-    written = outputs.junit(all_hostile(text)).encode()
+    written = outputs.to_junit(all_hostile(text)).encode()
     (suite,) = ElementTree.fromstring(written)
     assert len(suite.findall("testcase")) == int(suite.get("tests")) == 5
     assert len(suite.findall("testcase/failure")) == int(suite.get("failures")) == 1
@@ -198,8 +204,12 @@ def test_junit_of_any_name_is_xml_with_as_many_tests(text):
 
 def test_github_annotates_what_did_not_pass():
     told = result(verdict("pass"), verdict("improved"), verdict("inconclusive"), verdict("broken"))
-    assert [line.split(" ")[0] for line in outputs.github(told)] == ["::notice", "::warning", "::error"]
-    (line,) = outputs.github(result(verdict("regressed", cause="an extra collective")))
+    assert [line.split(" ")[0] for line in outputs.github_annotations(told)] == [
+        "::notice",
+        "::warning",
+        "::error",
+    ]
+    (line,) = outputs.github_annotations(result(verdict("regressed", cause="an extra collective")))
     title, _, message = line.removeprefix("::error title=").partition("::")
     assert title == "distbench%3A regressed%3A ddp/ws2"
     assert message.split("%0A") == [
@@ -211,7 +221,7 @@ def test_github_annotates_what_did_not_pass():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_name_gives_github_a_command(text):
-    lines = list(outputs.github(all_hostile(text)))
+    lines = list(outputs.github_annotations(all_hostile(text)))
     assert [line.split(" ")[0] for line in lines] == ["::error", "::warning", "::notice"]
     for line in lines:
         assert line.isprintable()
@@ -223,7 +233,7 @@ def test_no_name_gives_github_a_command(text):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_github_reads_the_sentences_as_they_were_written(text):
     told = all_hostile(text)
-    message = next(outputs.github(told)).removeprefix("::").partition("::")[2]
+    message = next(outputs.github_annotations(told)).removeprefix("::").partition("::")[2]
     # as the runner does: the percent sign last
     read = message.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
     assert read.split("\n") == view.case_sentences(told.cases[0])
@@ -235,7 +245,7 @@ def test_github_reads_the_sentences_as_they_were_written(text):
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_name_acts_on_a_terminal_or_a_runner(text, width):
-    told = view.text(all_hostile(text), width)
+    told = view.result_text(all_hostile(text), width)
     assert all(line.isprintable() for line in told.splitlines())
     assert not any(line.lstrip().startswith("::") for line in told.splitlines())
     assert not any(marker in told for marker in ("##[", "##vso["))
@@ -243,7 +253,7 @@ def test_no_name_acts_on_a_terminal_or_a_runner(text, width):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_name_makes_markup(text):
-    page = outputs.markdown(all_hostile(text))
+    page = outputs.to_markdown(all_hostile(text))
     assert "<script" not in page
     html = MarkdownIt("js-default").render(page)
     assert "<a " not in html and "<script" not in html
@@ -253,7 +263,7 @@ def test_no_name_makes_markup(text):
 
 
 def test_a_result_is_told_in_a_table_and_sentences():
-    told = view.text(
+    told = view.result_text(
         result(verdict("regressed", cause="an extra collective"), verdict("pass", "zero3/ws2")), 110
     )
     lines = told.splitlines()
@@ -263,22 +273,22 @@ def test_a_result_is_told_in_a_table_and_sentences():
     assert "ddp/ws2: tokens_per_s regressed: as measured." in lines
     assert not any(line.startswith("zero3/ws2:") and "tokens_per_s" in line for line in lines)
     assert lines[-1] == "regressed: 1 regressed, 1 pass (12.5 minutes)"
-    stopped = view.headline(result(verdict("pass"), stopped="signal"))
+    stopped = view.result_headline(result(verdict("pass"), stopped="signal"))
     assert stopped == "pass: 1 pass (12.5 minutes); interrupted"
-    assert view.headline(result()).startswith("incomparable: ")
+    assert view.result_headline(result()).startswith("incomparable: ")
 
 
 # OpenMetrics
 
 
-def gauges(told: Result) -> list:
-    (family,) = text_string_to_metric_families(outputs.openmetrics(told))
+def gauges(told: GateResult) -> list:
+    (family,) = text_string_to_metric_families(outputs.to_openmetrics(told))
     assert (family.name, family.type) == ("distbench_ratio", "gauge")
     return family.samples
 
 
 def test_openmetrics_tells_the_ratio_of_each_number():
-    no_ratio = CaseVerdict("broken/ws2", "ddp", 2, (Finding("trial", "broken", "ended"),))
+    no_ratio = CaseVerdict("broken/ws2", "ddp", 2, (MetricFinding("trial", "broken", "ended"),))
     samples = gauges(result(verdict("regressed"), no_ratio))
     assert [(sample.labels, sample.value) for sample in samples] == [
         ({"case": "ddp/ws2", "metric": "tokens_per_s", "verdict": "regressed"}, 1.05),
@@ -295,6 +305,6 @@ def test_any_name_is_a_label_of_openmetrics(text):
 
 
 def test_a_number_beyond_all_sense_is_short():
-    huge = Finding("tokens_per_s", "regressed", "slower", 0.03, 1e300, 1e-300, 1e300, 2)
-    told = view.text(result(CaseVerdict(records.case().name, "ddp", 2, (huge,))), 110)
+    huge = MetricFinding("tokens_per_s", "regressed", "slower", 0.03, 1e300, 1e-300, 1e300, 2)
+    told = view.result_text(result(CaseVerdict(records.case().name, "ddp", 2, (huge,))), 110)
     assert max(map(len, told.splitlines())) <= 120

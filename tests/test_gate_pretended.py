@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distbench.cli import main
-from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.gate.verdicts import CaseVerdict, GateResult, MetricFinding
 
 SUITE = """
 workload: {mlp: {}}
@@ -100,7 +100,7 @@ class Moves(JobKind):
     section = Section
     columns = (Column('moved_loss', '', None, 'first', 'Loss of the first step.'),)
 
-    def tasks(self, section, cases, machine):
+    def planned_trials(self, section, cases, machine):
         return []
 
     def perturbed_trials(self, section, cases):
@@ -187,6 +187,8 @@ def test_an_older_baseline_alone_is_given_as_the_baseline(gated: Gated, alone: t
 
 @pytest.mark.parametrize(("word", "code"), [("pass", 0), ("regressed", 1), ("inconclusive", 3)])
 def test_what_crept_in_since_an_older_baseline_fails_the_gate(word: Any, code: int) -> None:
-    cases = [(CaseVerdict("ddp", "ddp", 2, (Finding("tokens_per_s", each, ""),)),) for each in ("pass", word)]
-    older = Result("b", "tiny", "pinned", "mine", cases[1])
-    assert Result("a", "tiny", "main", "mine", cases[0], since=older).exit_code() == code
+    cases = [
+        (CaseVerdict("ddp", "ddp", 2, (MetricFinding("tokens_per_s", each, ""),)),) for each in ("pass", word)
+    ]
+    older = GateResult("b", "tiny", "pinned", "mine", cases[1])
+    assert GateResult("a", "tiny", "main", "mine", cases[0], since=older).exit_code() == code

@@ -12,20 +12,20 @@ import pytest
 import records
 
 from distbench.cli import main
-from distbench.core.case import Batch, Choice, Measure, Optimizer
+from distbench.core.case import Batch, MeasureConfig, OptimizerConfig, PluginChoice
 from distbench.core.errors import SuiteError, UsageError
 from distbench.gate import calibration, view
-from distbench.gate.arms import Arm
-from distbench.gate.calibration import Calibrated
-from distbench.gate.case_matching import match
-from distbench.gate.forecast import forecast, forecast_of
-from distbench.gate.sequential_test import Rule, resolvable, stopped
-from distbench.gate.verdicts import CaseVerdict, Finding, Result
-from distbench.launchers.base import Place
-from distbench.plan import Plan, Planned
-from distbench.record import SECOND_SERIES
-from distbench.suite import Suite, load
-from distbench.suite.gate import MOST_PAIRS, GateRules, Tolerances
+from distbench.gate.arms import GateArm
+from distbench.gate.calibration import CaseCalibration
+from distbench.gate.case_matching import match_cases
+from distbench.gate.forecast import forecast, forecast_matched
+from distbench.gate.sequential_test import PairRule, detectable_loss, resolvable_effect
+from distbench.gate.verdicts import CaseVerdict, GateResult, MetricFinding
+from distbench.launchers.base import PythonTarget
+from distbench.plan import Plan, PlannedCase
+from distbench.record import SECOND_SERIES_START
+from distbench.suite import Suite, load_suite
+from distbench.suite.gate import MAX_PAIRS, GateRules, Tolerances
 
 SUITE = """\
 workload: transformer
@@ -54,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(file: Path) -> list[str]:
     with pytest.raises(SuiteError) as refused:
-        load(file)
+        load_suite(file)
     return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
 
 
@@ -63,39 +63,39 @@ def refusal(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("written", ["3%", "3 %", "0.03", "'0.03'", "{max_drop: 3%}", "{max_increase: 0.03}"])
 def test_a_tolerance_may_be_written_in_any_of_these_forms(write, written):
-    tolerances = load(write(f"{{tokens_per_s: {written}, peak_memory: {written}}}")).gate.tolerances
+    tolerances = load_suite(write(f"{{tokens_per_s: {written}, peak_memory: {written}}}")).gate.tolerances
     assert tolerances == Tolerances(tokens_per_s=0.03, peak_memory=0.03)
 
 
 def test_what_is_false_is_not_gated_and_what_is_counted_may_be_exact(write):
-    tolerances = load(write("{efficiency: false, peak_memory: 0, comm_bytes: 0%}")).gate.tolerances
+    tolerances = load_suite(write("{efficiency: false, peak_memory: 0, comm_bytes: 0%}")).gate.tolerances
     assert tolerances == Tolerances(efficiency=None, peak_memory=0.0, comm_bytes=0.0)
 
 
 def test_the_first_glob_that_matches_a_label_or_a_name_rules_over_what_the_suite_says(write):
-    gate = load(
+    gate = load_suite(
         write(
             "{tokens_per_s: 4%, strategies: {zero3*: {efficiency: 9%}, '*/ws2/*': {tokens_per_s: 8%}, "
             "ddp: {tokens_per_s: 1%}}}"
         )
     ).gate
-    assert gate.of("zero3", "zero3/ws2/mb4") == Tolerances(tokens_per_s=0.04, efficiency=0.09)
-    assert gate.of("ddp", "ddp/ws2/mb4").tokens_per_s == 0.08
-    assert gate.of("ddp", "ddp/ws4/mb4").tokens_per_s == 0.01
-    assert gate.of("fsdp", "fsdp/ws4/mb4") == gate.tolerances
+    assert gate.tolerances_for("zero3", "zero3/ws2/mb4") == Tolerances(tokens_per_s=0.04, efficiency=0.09)
+    assert gate.tolerances_for("ddp", "ddp/ws2/mb4").tokens_per_s == 0.08
+    assert gate.tolerances_for("ddp", "ddp/ws4/mb4").tokens_per_s == 0.01
+    assert gate.tolerances_for("fsdp", "fsdp/ws4/mb4") == gate.tolerances
 
 
 def test_what_is_resolved_is_a_suite_with_the_same_rules(write):
-    suite = load(
+    suite = load_suite(
         write(
             "{efficiency: false, comm_bytes: 1%, strategies: {'zero*': {peak_memory: false}}, min_pairs: 6, "
             "max_pairs: 12, minutes: 30, equivalence: required, checkpoint: required}"
         )
     )
-    again = Suite.from_resolved(json.loads(json.dumps(suite.resolved())))
+    again = Suite.from_resolved(json.loads(json.dumps(suite.to_resolved())))
     assert again.gate == suite.gate
-    assert again.gate.demands == ("equivalence", "checkpoint")
-    assert again.gate.of("zero3", "").peak_memory is None
+    assert again.gate.required_kinds == ("equivalence", "checkpoint")
+    assert again.gate.tolerances_for("zero3", "").peak_memory is None
 
 
 _PART = "expected a fraction between 0 and 1, such as"
@@ -144,11 +144,11 @@ def test_all_that_is_wrong_is_told_at_once(write):
 
 
 def plan(*cases, **problems: str) -> Plan:
-    return Plan([Planned(case, problems.get(case.label)) for case in cases], [])
+    return Plan([PlannedCase(case, problems.get(case.label)) for case in cases], [])
 
 
 DDP, ZERO = records.case("ddp"), records.case("zero3")
-BUCKET = records.case("ddp", strategy=Choice("ddp", {"bucket_cap_mb": 1}))
+BUCKET = records.case("ddp", strategy=PluginChoice("ddp", {"bucket_cap_mb": 1}))
 
 
 def words(found) -> dict[str, str]:
@@ -156,35 +156,35 @@ def words(found) -> dict[str, str]:
 
 
 def test_cases_of_the_same_work_go_together():
-    found = match(plan(DDP, ZERO), plan(ZERO, DDP))
+    found = match_cases(plan(DDP, ZERO), plan(ZERO, DDP))
     assert found.slots == [(ZERO, ZERO), (DDP, DDP)]
     assert (found.verdicts, found.skipped) == ([], {})
 
 
 def test_cases_of_the_same_name_go_together_where_a_value_is_changed():
-    (slot,) = match(plan(BUCKET), plan(DDP)).slots
+    (slot,) = match_cases(plan(BUCKET), plan(DDP)).slots
     assert slot == (BUCKET, DDP)
 
 
 def test_cases_whose_names_tell_the_changed_value_go_together_by_place():
     small, large = (
-        records.case(label, strategy=Choice("ddp", {"bucket": label})) for label in ("ddp+1", "ddp+25")
+        records.case(label, strategy=PluginChoice("ddp", {"bucket": label})) for label in ("ddp+1", "ddp+25")
     )
-    found = match(plan(small, ZERO), plan(large, ZERO))
+    found = match_cases(plan(small, ZERO), plan(large, ZERO))
     assert found.slots == [(small, large), (ZERO, ZERO)]
 
 
 def test_a_case_that_is_gone_is_missing_and_a_new_one_is_told():
-    assert words(match(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
-    found = match(plan(DDP), plan(DDP, ZERO))
+    assert words(match_cases(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
+    found = match_cases(plan(DDP), plan(DDP, ZERO))
     assert not found.verdicts
     assert found.skipped == {ZERO.name: "new: the baseline has no such case"}
 
 
 def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_is_skipped():
-    assert words(match(plan(DDP), plan(DDP, ddp="no GPU"))) == {DDP.name: "broken"}
-    assert words(match(plan(DDP, ddp="no GPU"), plan(DDP))) == {DDP.name: "incomparable"}
-    none = match(plan(DDP, ddp="no GPU"), plan(DDP, ddp="no GPU"))
+    assert words(match_cases(plan(DDP), plan(DDP, ddp="no GPU"))) == {DDP.name: "broken"}
+    assert words(match_cases(plan(DDP, ddp="no GPU"), plan(DDP))) == {DDP.name: "incomparable"}
+    none = match_cases(plan(DDP, ddp="no GPU"), plan(DDP, ddp="no GPU"))
     assert (none.skipped, none.verdicts, none.slots) == ({DDP.name: "no GPU"}, [], [])
 
 
@@ -194,43 +194,45 @@ def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_i
         ("seed", {"seed": 2}),
         ("initial_weights", {"initial_weights": "drawn"}),
         ("activation_checkpointing", {"activation_checkpointing": "full"}),
-        ("optimizer.lr", {"optimizer": Optimizer(lr=0.5)}),
+        ("optimizer.lr", {"optimizer": OptimizerConfig(lr=0.5)}),
         ("batch.global_batch_size", {"batch": Batch(16, 8, 1)}),
     ],
 )
 def test_other_work_is_never_compared(axis, changes):
-    (told,) = match(plan(DDP), plan(replace(DDP, **changes))).verdicts
+    (told,) = match_cases(plan(DDP), plan(replace(DDP, **changes))).verdicts
     assert told.word == "incomparable" and told.said.endswith(f": {axis}")
 
 
 def test_how_a_case_cuts_its_batch_is_no_other_work():
-    (slot,) = match(plan(DDP), plan(replace(DDP, batch=Batch(8, 2, 2), threads=2))).slots
+    (slot,) = match_cases(plan(DDP), plan(replace(DDP, batch=Batch(8, 2, 2), threads=2))).slots
     assert slot == (DDP, replace(DDP, batch=Batch(8, 2, 2), threads=2))
 
 
 # what a machine can resolve
 
 
-def known(spread: float = 0.103, steps: int = 10, **changes) -> Calibrated:
-    told = Calibrated("ddp", {"tokens_per_s": spread, "efficiency": spread}, 10, 0.5, steps, "2026-01-01")
+def known(spread: float = 0.103, steps: int = 10, **changes) -> CaseCalibration:
+    told = CaseCalibration(
+        "ddp", {"tokens_per_s": spread, "efficiency": spread}, 10, 0.5, steps, "2026-01-01"
+    )
     return replace(told, **changes)
 
 
 def test_what_was_calibrated_is_kept_beside_what_was_known(cache):
-    file = calibration.save({"a": known(steps=10)})
-    assert calibration.save({"b": known(steps=20)}) == file
+    file = calibration.save_calibrations({"a": known(steps=10)})
+    assert calibration.save_calibrations({"b": known(steps=20)}) == file
     assert file.is_relative_to(cache)
-    assert calibration.load(Measure(steps=10)) == {"a": known(steps=10)}
-    assert calibration.load(Measure(steps=20)) == {"b": known(steps=20)}
-    assert calibration.load(Measure(steps=30)) == {}
+    assert calibration.load_calibrations(MeasureConfig(steps=10)) == {"a": known(steps=10)}
+    assert calibration.load_calibrations(MeasureConfig(steps=20)) == {"b": known(steps=20)}
+    assert calibration.load_calibrations(MeasureConfig(steps=30)) == {}
 
 
 def test_calibrations_that_end_at_the_same_time_keep_each_others_cases(cache):
     cases = [f"case {i}" for i in range(16)]
     with ThreadPoolExecutor(8) as many:
-        for saved in [many.submit(calibration.save, {case: known()}) for case in cases]:
+        for saved in [many.submit(calibration.save_calibrations, {case: known()}) for case in cases]:
             saved.result()
-    assert sorted(calibration.load(Measure())) == sorted(cases)
+    assert sorted(calibration.load_calibrations(MeasureConfig())) == sorted(cases)
 
 
 @pytest.mark.parametrize(
@@ -248,67 +250,69 @@ def test_calibrations_that_end_at_the_same_time_keep_each_others_cases(cache):
     ],
 )
 def test_a_calibration_that_is_no_such_file_is_as_good_as_not_there(cache, content):
-    file = calibration.save({"a": known()})
+    file = calibration.save_calibrations({"a": known()})
     of_case = json.dumps(json.loads(file.read_text())["cases"]["a"])
     wide = of_case.replace("0.103", "NaN")
     file.write_text(content.replace("KNOWN", of_case).replace("WIDE", wide))
-    assert calibration.load(Measure()) == {}
-    calibration.save({"b": known()})
-    assert calibration.load(Measure()) == {"b": known()}
+    assert calibration.load_calibrations(MeasureConfig()) == {}
+    calibration.save_calibrations({"b": known()})
+    assert calibration.load_calibrations(MeasureConfig()) == {"b": known()}
 
 
 def test_what_pairs_of_equal_arms_have_shown_is_the_calibration():
-    noisy = Finding("tokens_per_s", "pass", "", 0.03, 1.0, 0.99, 1.01, 8, deviation=0.02)
-    counted = Finding("comm_bytes", "pass", "unchanged", 0.0, 1.0)
+    noisy = MetricFinding("tokens_per_s", "pass", "", 0.03, 1.0, 0.99, 1.01, 8, deviation=0.02)
+    counted = MetricFinding("comm_bytes", "pass", "unchanged", 0.0, 1.0)
     cases = (
         CaseVerdict(DDP.name, "ddp", 2, (noisy, counted), minutes_per_pair=0.5),
-        CaseVerdict(ZERO.name, "zero3", 2, (Finding("trial", "broken", "ended"),)),
+        CaseVerdict(ZERO.name, "zero3", 2, (MetricFinding("trial", "broken", "ended"),)),
     )
-    found = calibration.calibrated(Result("", "", "", "", cases), [DDP, ZERO], Measure(steps=10))
+    found = calibration.calibrations_from(
+        GateResult("", "", "", "", cases), [DDP, ZERO], MeasureConfig(steps=10)
+    )
     assert [*found] == [DDP.id]
     assert (found[DDP.id].deviations, found[DDP.id].pairs) == ({"tokens_per_s": 0.02}, 8)
 
 
 def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers():
     with pytest.raises(UsageError) as refused:
-        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known()})
-    smallest = resolvable(0.103, 20)
+        calibration.check_resolution(GateRules(), [DDP], {DDP.id: known()})
+    smallest = resolvable_effect(0.103, 20)
     assert str(refused.value).startswith(f"gate.tokens_per_s = 3%: for {DDP.name} ")
     assert f"{smallest * 100:.1f}% with 20 pairs" in str(refused.value)
     assert "gate.max_pairs to 61 (about 30 min 30 s) or measure.steps" in str(refused.value)
     with pytest.raises(UsageError, match=r"measure\.steps") as refused:
-        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.9)})
+        calibration.check_resolution(GateRules(), [DDP], {DDP.id: known(0.9)})
     assert "gate.max_pairs" not in str(refused.value)
 
 
 def test_a_spread_that_few_pairs_know_badly_refuses_nothing_that_a_smaller_one_would_resolve():
     spread = known(0.07)
-    assert spread.smallest("tokens_per_s", 20) > 0.03
-    calibration.refuse_blind(GateRules(), [DDP], {DDP.id: replace(spread, pairs=6)})
+    assert spread.resolvable_change("tokens_per_s", 20) > 0.03
+    calibration.check_resolution(GateRules(), [DDP], {DDP.id: replace(spread, pairs=6)})
     with pytest.raises(UsageError, match="this machine resolves only"):
-        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: replace(spread, pairs=100)})
+        calibration.check_resolution(GateRules(), [DDP], {DDP.id: replace(spread, pairs=100)})
 
 
 def test_a_tolerance_that_the_machine_resolves_or_that_is_not_known_is_not_refused():
-    calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.044)})
-    calibration.refuse_blind(GateRules(), [DDP], {ZERO.id: known()})
+    calibration.check_resolution(GateRules(), [DDP], {DDP.id: known(0.044)})
+    calibration.check_resolution(GateRules(), [DDP], {ZERO.id: known()})
     off = GateRules(tolerances=Tolerances(tokens_per_s=None, efficiency=None))
-    calibration.refuse_blind(off, [DDP], {DDP.id: known()})
+    calibration.check_resolution(off, [DDP], {DDP.id: known()})
 
 
 # what is foreseen
 
 
 def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write):
-    suite = load(write("{min_pairs: 5, max_pairs: 20}"))
-    arms = Arm("main", suite, machine={}), Arm("mine", suite, machine={})
-    found = match(plan(DDP, ZERO), plan(DDP, ZERO))
-    made = forecast_of(*arms, found, {DDP.id: known(0.044)})
+    suite = load_suite(write("{min_pairs: 5, max_pairs: 20}"))
+    arms = GateArm("main", suite, machine={}), GateArm("mine", suite, machine={})
+    found = match_cases(plan(DDP, ZERO), plan(DDP, ZERO))
+    made = forecast_matched(*arms, found, {DDP.id: known(0.044)})
     row, blind = made.rows
     # a warm-up, and the pairs that this spread takes for 3 %
     assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (7.5, 10.5))
-    assert row.sees == pytest.approx(stopped(0.044, Rule(0.03, 5, 20)))
-    assert row.sees > resolvable(0.044, 20), "two series have to see it, and in nine gates of ten"
+    assert row.sees == pytest.approx(detectable_loss(0.044, PairRule(0.03, 5, 20)))
+    assert row.sees > resolvable_effect(0.044, 20), "two series have to see it, and in nine gates of ten"
     assert (blind.trials, blind.minutes, blind.sees) == ((12, 42), None, None)
     lines = view.forecast_text(made, 120).splitlines()
     assert lines[0].startswith("mine: mine ")
@@ -330,48 +334,51 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     ],
 )
 def test_a_forecast_foresees_no_more_pairs_than_the_minutes_allow(write, minutes, pairs, told):
-    suite = load(write(f"{{min_pairs: 5, max_pairs: 20, minutes: {minutes}}}"))
-    arm = Arm("main", suite, machine={})
+    suite = load_suite(write(f"{{min_pairs: 5, max_pairs: 20, minutes: {minutes}}}"))
+    arm = GateArm("main", suite, machine={})
     # half a minute a pair, one of them thrown away
-    made = forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
+    made = forecast_matched(arm, arm, match_cases(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
     assert told in made.caption
     (row,) = made.rows
     assert row.trials[1] == 2 * (1 + pairs)
     assert row.minutes[1] == 0.5 * (1 + pairs)
-    rule = Rule(0.03, min(5, pairs), pairs)
-    assert row.sees == (pytest.approx(stopped(0.044, rule)) if pairs else None)
+    rule = PairRule(0.03, min(5, pairs), pairs)
+    assert row.sees == (pytest.approx(detectable_loss(0.044, rule)) if pairs else None)
 
 
 def test_a_forecast_takes_the_time_of_cases_that_are_not_calibrated_from_earlier_runs(write):
-    arm = Arm("main", load(write("{min_pairs: 5, max_pairs: 20}")), machine={})
-    made = forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {}, {DDP.id: 30.0})
+    arm = GateArm("main", load_suite(write("{min_pairs: 5, max_pairs: 20}")), machine={})
+    made = forecast_matched(arm, arm, match_cases(plan(DDP), plan(DDP)), {}, {DDP.id: 30.0})
     assert made.rows[0].minutes == (6.0, 21.0)
     assert made.caption.startswith("Total: 12 to 42 trials of 1 case, 6 to 21 minutes.")
-    assert "duration unknown" in forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {}).caption
+    assert "duration unknown" in forecast_matched(arm, arm, match_cases(plan(DDP), plan(DDP)), {}).caption
 
 
 def test_a_forecast_says_which_cases_the_change_does_not_touch(write):
-    arms = Arm("main", load(write("{}")), machine={}), Arm("mine", load(write("{}")), machine={})
-    changed = replace(ZERO, strategy=Choice("zero", {"stage": 2, "overlap_comm": True}))
-    made = forecast_of(*arms, match(plan(DDP, ZERO), plan(DDP, changed)), {})
+    arms = (
+        GateArm("main", load_suite(write("{}")), machine={}),
+        GateArm("mine", load_suite(write("{}")), machine={}),
+    )
+    changed = replace(ZERO, strategy=PluginChoice("zero", {"stage": 2, "overlap_comm": True}))
+    made = forecast_matched(*arms, match_cases(plan(DDP, ZERO), plan(DDP, changed)), {})
     told = "Of 2 cases, 1 the change does not touch; to leave them out, name the others with --only GLOB: "
     assert made.notes[1] == f"{told}{ZERO.name}."
-    same = forecast_of(*arms, match(plan(DDP, ZERO), plan(DDP, ZERO)), {})
-    other = forecast_of(*arms, match(plan(ZERO), plan(changed)), {})
+    same = forecast_matched(*arms, match_cases(plan(DDP, ZERO), plan(DDP, ZERO)), {})
+    other = forecast_matched(*arms, match_cases(plan(ZERO), plan(changed)), {})
     # the code or the environment is another one, so that every case is touched
-    moved = replace(arms[0], place=Place(folder="/elsewhere"))
-    every = forecast_of(moved, arms[1], match(plan(DDP, ZERO), plan(DDP, changed)), {})
+    moved = replace(arms[0], target=PythonTarget(working_directory="/elsewhere"))
+    every = forecast_matched(moved, arms[1], match_cases(plan(DDP, ZERO), plan(DDP, changed)), {})
     assert not any("--only" in note for made in (same, other, every) for note in made.notes)
 
 
 def test_the_rounds_of_a_second_series_are_none_that_a_first_may_have():
-    assert SECOND_SERIES >= MOST_PAIRS
+    assert SECOND_SERIES_START >= MAX_PAIRS
 
 
 def test_a_forecast_tells_what_will_not_be_run_in_pairs(write):
-    arm = Arm("main", load(write("{}")), machine={})
-    found = match(plan(DDP, ZERO, ddp="no GPU"), plan(DDP, ddp="no GPU"))
-    made = forecast_of(arm, arm, found, {})
+    arm = GateArm("main", load_suite(write("{}")), machine={})
+    found = match_cases(plan(DDP, ZERO, ddp="no GPU"), plan(DDP, ddp="no GPU"))
+    made = forecast_matched(arm, arm, found, {})
     assert made.rows == ()
     assert made.notes == (
         f"{ZERO.name}: trial: the candidate has no such case.",
@@ -380,7 +387,7 @@ def test_a_forecast_tells_what_will_not_be_run_in_pairs(write):
 
 
 def test_a_forecast_of_a_suite_launches_nothing_and_leaves_nothing(write, cache):
-    arm = Arm("main", load(write("{}")), machine={})
+    arm = GateArm("main", load_suite(write("{}")), machine={})
     made = forecast(arm, arm)
     # without torch no case can be run, and each says so
     assert len(made.rows) + sum("not run: " in note for note in made.notes) == 3

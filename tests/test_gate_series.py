@@ -9,11 +9,11 @@ import pytest
 import records
 
 from distbench.core.case import Batch, Case
-from distbench.gate.case_verdict import case_verdict, without_efficiency
-from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
+from distbench.gate.case_verdict import case_verdict, missing_efficiency_note
+from distbench.gate.series import CaseSlot, CaseTrack, GateTimer, PairSeries, make_tracks
 from distbench.plan import PlannedTrial
-from distbench.record import WARM_UP, Record, Status
-from distbench.run import Bench, Observer, StopRequest
+from distbench.record import WARMUP_ROUND, Record, Status
+from distbench.run import Observer, StopRequest, TrialRunner
 from distbench.suite.gate import GateRules, Tolerances
 
 ONE, TWO = records.case("ddp", 1), records.case("ddp", 2)
@@ -36,13 +36,13 @@ class PretendedBench:
     stored: dict[tuple[str, int], Record] = field(default_factory=dict)
     renewed: int = 0
 
-    def renew(self) -> None:
+    def restart_fork_servers(self) -> None:
         self.renewed += 1
 
-    def found(self, task: PlannedTrial) -> Record | None:
+    def stored_record(self, task: PlannedTrial) -> Record | None:
         return self.stored.get((task.case.id, task.round))
 
-    def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
+    def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         self.log.append((self.arm, task.case.world_size, task.round))
         if keep and self.fails:
             self.fails -= 1
@@ -55,22 +55,24 @@ def timed(case: Case, round_: int, step_s: float) -> Record:
     return records.measured(case, round_=round_, step_s=step_s * (1 + round_ % 3 * 1e-4))
 
 
-def run(*cases: Case, efficiency: bool = False, fails: int = 0, **changes: Any) -> tuple[list[Track], Any]:
+def run(
+    *cases: Case, efficiency: bool = False, fails: int = 0, **changes: Any
+) -> tuple[list[CaseTrack], Any]:
     log: list[tuple[str, int, int]] = []
     a, b = PretendedBench("A", log), PretendedBench("B", log, fails=fails)
     for case, round_ in changes.pop("stored", ()):
         b.stored[case.id, round_] = timed(case, round_, 1.0)
     own = replace(Tolerances(), efficiency=0.03 if efficiency else None)
     gate = GateRules(own, min_pairs=3, max_pairs=4)
-    blocks = tracks_of([Slot(case, case) for case in cases], efficiency=efficiency)
-    benches = cast("tuple[Bench, Bench]", (a, b))
-    series = Series(benches, gate, Quiet(), StopRequest(), Clock(None))
+    blocks = make_tracks([CaseSlot(case, case) for case in cases], efficiency=efficiency)
+    benches = cast("tuple[TrialRunner, TrialRunner]", (a, b))
+    series = PairSeries(benches, gate, Quiet(), StopRequest(), GateTimer(None))
     series.run(blocks, **changes)
     return [track for block in blocks for track in block], log
 
 
 def kept(log: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    return [made for made in log if made[2] != WARM_UP]
+    return [made for made in log if made[2] != WARMUP_ROUND]
 
 
 def test_the_arms_take_turns_in_going_first() -> None:
@@ -90,8 +92,11 @@ def test_a_scaling_series_goes_up_in_one_arm_and_comes_down_in_the_other() -> No
 
 def test_each_case_is_warmed_up_once_in_each_arm_and_the_trial_is_no_pair() -> None:
     (track,), log = run(TWO)
-    assert [made for made in log if made[2] == WARM_UP] == [("A", 2, WARM_UP), ("B", 2, WARM_UP)]
-    assert log[:2] == [("A", 2, WARM_UP), ("B", 2, WARM_UP)]
+    assert [made for made in log if made[2] == WARMUP_ROUND] == [
+        ("A", 2, WARMUP_ROUND),
+        ("B", 2, WARMUP_ROUND),
+    ]
+    assert log[:2] == [("A", 2, WARMUP_ROUND), ("B", 2, WARMUP_ROUND)]
     assert [(a.round, b.round) for a, b in track.pairs] == [(0, 0), (1, 1), (2, 2)]
 
 
@@ -121,9 +126,11 @@ def test_both_arms_get_new_warm_parents_every_three_pairs() -> None:
     """What one parent adds to all of its trials would be in the mean and in no spread."""
     log: list[tuple[str, int, int]] = []
     arms = PretendedBench("A", log), PretendedBench("B", log)
-    blocks = tracks_of([Slot(TWO, TWO)], efficiency=False)
+    blocks = make_tracks([CaseSlot(TWO, TWO)], efficiency=False)
     gate = GateRules(min_pairs=7, max_pairs=7)
-    Series(cast("tuple[Bench, Bench]", arms), gate, Quiet(), StopRequest(), Clock(None)).run(blocks)
+    PairSeries(
+        cast("tuple[TrialRunner, TrialRunner]", arms), gate, Quiet(), StopRequest(), GateTimer(None)
+    ).run(blocks)
     assert [arm.renewed for arm in arms] == [2, 2]
 
 
@@ -132,13 +139,13 @@ def test_a_series_without_a_verdict_ends_at_its_last_pair() -> None:
     log: list[tuple[str, int, int]] = []
 
     class Unsteady(PretendedBench):
-        def make(self, task: PlannedTrial, *, keep: bool = True) -> Record:
-            record = super().make(task, keep=keep)
+        def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:
+            record = super().run(task, keep=keep)
             return replace(record, values={**record.values, "step_s": wide[task.round % 2]})
 
-    benches = cast("tuple[Bench, Bench]", (PretendedBench("A", log), Unsteady("B", log)))
-    blocks = tracks_of([Slot(TWO, TWO)], efficiency=False)
-    series = Series(benches, GateRules(min_pairs=3, max_pairs=7), Quiet(), StopRequest(), Clock(None))
+    benches = cast("tuple[TrialRunner, TrialRunner]", (PretendedBench("A", log), Unsteady("B", log)))
+    blocks = make_tracks([CaseSlot(TWO, TWO)], efficiency=False)
+    series = PairSeries(benches, GateRules(min_pairs=3, max_pairs=7), Quiet(), StopRequest(), GateTimer(None))
     series.run(blocks)
     assert len(blocks[0][0].pairs) == 7
 
@@ -147,11 +154,11 @@ def test_a_series_without_a_verdict_ends_at_its_last_pair() -> None:
 def test_a_gate_that_was_asked_to_stop_begins_nothing(asked: bool) -> None:
     log: list[tuple[str, int, int]] = []
     stop = StopRequest()
-    stop.asked = asked
-    benches = cast("tuple[Bench, Bench]", (PretendedBench("A", log), PretendedBench("B", log)))
-    blocks = tracks_of([Slot(TWO, TWO)], efficiency=False)
-    clock = Clock(None if asked else 0.0)
-    Series(benches, GateRules(), Quiet(), stop, clock).run(blocks)
+    stop.stop_now = asked
+    benches = cast("tuple[TrialRunner, TrialRunner]", (PretendedBench("A", log), PretendedBench("B", log)))
+    blocks = make_tracks([CaseSlot(TWO, TWO)], efficiency=False)
+    clock = GateTimer(None if asked else 0.0)
+    PairSeries(benches, GateRules(), Quiet(), stop, clock).run(blocks)
     # out of time it is warm already, for nobody looks at the clock in between
     assert kept(log) == []
 
@@ -168,14 +175,14 @@ def test_a_gate_that_was_asked_to_stop_begins_nothing(asked: bool) -> None:
 )
 def test_a_case_whose_arm_failed_twice_has_the_word_for_it(arm: str, status: Status, word: str) -> None:
     record = records.failed(TWO, "the dog ate my gradients", status=status)
-    track = Track(Slot(TWO, TWO), failure=(record, None) if arm == "A" else (None, record))
+    track = CaseTrack(CaseSlot(TWO, TWO), failure=(record, None) if arm == "A" else (None, record))
     verdict = case_verdict(track, None, ({}, {}), GateRules(), confirms=True)
     assert verdict.word == word
     assert f"{status}: the dog ate my gradients" in verdict.findings[0].said
 
 
 def test_a_case_without_a_pair_is_inconclusive() -> None:
-    verdict = case_verdict(Track(Slot(TWO, TWO)), None, ({}, {}), GateRules(), confirms=True)
+    verdict = case_verdict(CaseTrack(CaseSlot(TWO, TWO)), None, ({}, {}), GateRules(), confirms=True)
     assert verdict.word == "inconclusive"
 
 
@@ -184,17 +191,21 @@ def test_a_case_without_a_pair_is_inconclusive() -> None:
 )
 def test_a_pace_is_judged_from_the_candidates_side(a: float, b: float, word: str) -> None:
     pairs = [(timed(TWO, i, a), timed(TWO, i, b)) for i in range(5)]
-    track = Track(Slot(TWO, TWO), pairs=pairs)
+    track = CaseTrack(CaseSlot(TWO, TWO), pairs=pairs)
     verdict = case_verdict(track, track, ({}, {}), GateRules(), confirms=True)
     assert {one.metric: one.word for one in verdict.findings}["tokens_per_s"] == word
 
 
 def test_a_regression_needs_a_second_series() -> None:
     pairs = [(timed(TWO, i, 1.0), timed(TWO, i, 2.0)) for i in range(5)]
-    alone = case_verdict(Track(Slot(TWO, TWO), pairs=pairs), None, ({}, {}), GateRules(), confirms=True)
+    alone = case_verdict(
+        CaseTrack(CaseSlot(TWO, TWO), pairs=pairs), None, ({}, {}), GateRules(), confirms=True
+    )
     assert alone.word == "inconclusive"
-    again = Track(Slot(TWO, TWO), pairs=[(one, one) for one, _ in pairs])
-    cleared = case_verdict(Track(Slot(TWO, TWO), pairs=pairs), again, ({}, {}), GateRules(), confirms=True)
+    again = CaseTrack(CaseSlot(TWO, TWO), pairs=[(one, one) for one, _ in pairs])
+    cleared = case_verdict(
+        CaseTrack(CaseSlot(TWO, TWO), pairs=pairs), again, ({}, {}), GateRules(), confirms=True
+    )
     assert cleared.word == "pass"
 
 
@@ -202,17 +213,19 @@ def test_a_case_of_a_strong_and_a_weak_series_is_held_against_the_strong_one() -
     """Both series share the case on two devices; the weak one's base used to replace the strong one's."""
     shared = records.case("ddp", 2, batch=Batch(8, 4, 1))
     strong, weak = records.case("ddp", 1, batch=Batch(8, 8, 1)), records.case("ddp", 1, batch=Batch(4, 4, 1))
-    slots = [Slot(case, case) for case in (weak, shared, strong)]
+    slots = [CaseSlot(case, case) for case in (weak, shared, strong)]
     tracks = {
-        track.slot.candidate.id: track for block in tracks_of(slots, efficiency=True) for track in block
+        track.slot.candidate.id: track for block in make_tracks(slots, efficiency=True) for track in block
     }
-    assert tracks[shared.id].base is tracks[strong.id]
+    assert tracks[shared.id].single_device is tracks[strong.id]
 
 
 def test_an_efficiency_that_can_not_be_judged_is_named_where_it_is_gated() -> None:
-    tracks = [track for block in tracks_of([Slot(TWO, TWO)], efficiency=True) for track in block]
-    (note,) = without_efficiency(tracks, GateRules())
+    tracks = [track for block in make_tracks([CaseSlot(TWO, TWO)], efficiency=True) for track in block]
+    (note,) = missing_efficiency_note(tracks, GateRules())
     assert TWO.name in note
-    assert without_efficiency(tracks, GateRules(replace(Tolerances(), efficiency=None))) == ()
-    both = [t for block in tracks_of([Slot(ONE, ONE), Slot(TWO, TWO)], efficiency=True) for t in block]
-    assert without_efficiency(both, GateRules()) == ()
+    assert missing_efficiency_note(tracks, GateRules(replace(Tolerances(), efficiency=None))) == ()
+    both = [
+        t for block in make_tracks([CaseSlot(ONE, ONE), CaseSlot(TWO, TWO)], efficiency=True) for t in block
+    ]
+    assert missing_efficiency_note(both, GateRules()) == ()

@@ -15,20 +15,20 @@ from noise_model import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
 from scipy import stats
 
 from distbench.gate import metric_rules
-from distbench.gate.metric_rules import Measured, rules
+from distbench.gate.metric_rules import CasePairs, paired_rules
 from distbench.gate.sequential_test import (
-    BYTES,
-    TIMES,
-    Look,
-    Rule,
-    gate_stops,
-    has_ended,
-    look,
-    pairs_for,
-    resolvable,
+    BYTE_ESTIMATOR,
+    TIME_ESTIMATOR,
+    InterimLook,
+    PairRule,
+    gate_power,
+    is_series_over,
+    pairs_needed,
+    resolvable_effect,
+    take_look,
 )
-from distbench.gate.sequential_test import stopped as stopped_loss
-from distbench.gate.verdicts import Finding, confirmed, is_flagged
+from distbench.gate.sequential_test import detectable_loss as stopped_loss
+from distbench.gate.verdicts import MetricFinding, confirm, is_flagged
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
 
@@ -42,7 +42,7 @@ of_each = pytest.mark.parametrize("metric", METRICS)
 
 def simulated(noise: Noise, series: int, seed: int) -> dict[str, np.ndarray]:
     """Return log ratios of costs of equal arms by metric: (series, pairs)."""
-    found = noise_model.blocks(noise, series, Rule(0.03).most, np.random.default_rng(seed))
+    found = noise_model.blocks(noise, series, PairRule(0.03).max_pairs, np.random.default_rng(seed))
     return {"throughput": found[..., 1], "efficiency": found[..., 1] - found[..., 0]}
 
 
@@ -51,20 +51,22 @@ def unchanged(level: str, seed: int = 6) -> dict[str, np.ndarray]:
     return simulated(LEVELS[level], SERIES, seed)
 
 
-def told(log_ratios: np.ndarray, rule: Rule) -> Look:
+def told(log_ratios: np.ndarray, rule: PairRule) -> InterimLook:
     """Return what a series tells where the gate ends it."""
     pairs = log_ratios.tolist()
-    return next(look(pairs[:n], rule) for n in range(1, rule.most + 1) if has_ended(pairs[:n], rule))
+    return next(
+        take_look(pairs[:n], rule) for n in range(1, rule.max_pairs + 1) if is_series_over(pairs[:n], rule)
+    )
 
 
 def share(series: np.ndarray, effect: float = 0.03, word: str = "regressed") -> float:
-    return ended(series, Rule(effect)).share(word)
+    return ended(series, PairRule(effect)).share(word)
 
 
 @everywhere
 @of_each
 def test_series_are_simulated_as_the_gate_looks_at_them(level, metric):
-    series, rule = unchanged(level)[metric][:150] + np.log(1.03), Rule(0.03)
+    series, rule = unchanged(level)[metric][:150] + np.log(1.03), PairRule(0.03)
     at_once, each = ended(series, rule), [told(pairs, rule) for pairs in series]
     assert at_once.words.tolist() == [seen.word for seen in each]
     assert at_once.pairs.tolist() == [seen.pairs for seen in each]
@@ -113,7 +115,7 @@ def test_twice_the_default_tolerance_is_stopped_in_nine_gates_of_ten_on_a_typica
 
 def test_an_efficiency_alone_is_stopped_likewise_where_the_throughput_is_not_gated():
     limit = Tolerances().efficiency
-    words = [efficiency_alone(blocks(seed, 2 * limit), Rule(limit)).share("regressed") for seed in (6, 7)]
+    words = [efficiency_alone(blocks(seed, 2 * limit), PairRule(limit)).share("regressed") for seed in (6, 7)]
     assert words[0] * words[1] >= 0.9
 
 
@@ -126,17 +128,17 @@ def blocks(seed: int, lost: float = 0.0) -> np.ndarray:
 def test_efficiencies_are_simulated_as_the_gate_judges_them():
     own = replace(Tolerances(), tokens_per_s=None)
     drawn = blocks(6, 0.05)[:60]
-    at_once = efficiency_alone(drawn, Rule(own.efficiency))
+    at_once = efficiency_alone(drawn, PairRule(own.efficiency))
     assert at_once.words.tolist() == [verdict(block, own) for block in drawn]
     assert len(set(at_once.words.tolist())) > 1
 
 
 def verdict(block: np.ndarray, own: Tolerances) -> str:
     """Word on the efficiency of one series of blocks, (pairs, one or N devices), made of records."""
-    by = rules(GateRules(), own)
+    by = paired_rules(GateRules(), own)
     one, many = ([timed(ratio) for ratio in block[:, i].tolist()] for i in (0, 1))
-    count = next(n for n in range(1, 21) if metric_rules.has_ended(Measured(many[:n], one[:n]), by))
-    found = metric_rules.findings(Measured(many[:count], one[:count]), GateRules(), own)
+    count = next(n for n in range(1, 21) if metric_rules.is_decided(CasePairs(many[:n], one[:n]), by))
+    found = metric_rules.metric_findings(CasePairs(many[:count], one[:count]), GateRules(), own)
     return next(finding.word for finding in found if finding.metric == "efficiency")
 
 
@@ -147,7 +149,7 @@ def timed(log_ratio: float) -> tuple[Record, Record]:
 
 def spread(level: str) -> float:
     """Deviation of a pair as ``calibrate`` would store it after very many."""
-    _, deviation = TIMES.mean(unchanged(level)["throughput"].ravel().tolist())
+    _, deviation = TIME_ESTIMATOR.mean(unchanged(level)["throughput"].ravel().tolist())
     return deviation
 
 
@@ -155,12 +157,12 @@ def spread(level: str) -> float:
 @pytest.mark.parametrize("loss", [0.03, 0.06, 0.10])
 def test_the_power_that_is_printed_is_that_of_both_series(level, loss):
     """By its formula, from the spread alone, beside gates that were simulated."""
-    assert gate_stops(spread(level), loss, Rule(0.03)) == pytest.approx(stopped(level, loss), abs=0.06)
+    assert gate_power(spread(level), loss, PairRule(0.03)) == pytest.approx(stopped(level, loss), abs=0.06)
 
 
 @pytest.mark.parametrize("level", ["quiet", "typical"])
 def test_the_loss_that_is_said_to_be_stopped_in_90_percent_is(level):
-    assert stopped(level, stopped_loss(spread(level), Rule(0.03))) == pytest.approx(0.9, abs=0.05)
+    assert stopped(level, stopped_loss(spread(level), PairRule(0.03))) == pytest.approx(0.9, abs=0.05)
 
 
 def test_no_suite_of_20_equal_cases_in_a_hundred_fails_or_is_praised_on_a_typical_machine():
@@ -185,12 +187,12 @@ def test_losses_that_creep_pass_one_by_one_and_are_stopped_against_a_pinned_base
 
 def two_levels(cases: int, seed: int, more: float = 0.0) -> np.ndarray:
     """Log ratios of peaks at either of two levels 2.8 % apart, as those of FSDP2 on gloo; (cases, pairs)."""
-    highs = np.random.default_rng(seed).random((cases, Rule(0.01).most, 2)) < 0.5
+    highs = np.random.default_rng(seed).random((cases, PairRule(0.01).max_pairs, 2)) < 0.5
     return np.log1p(0.028) * (highs[..., 1] * 1.0 - highs[..., 0]) + np.log1p(more)
 
 
 def of_memory(word: str, seed: int, more: float = 0.0) -> float:
-    rule = rules(GateRules(), Tolerances())["peak_memory"]
+    rule = paired_rules(GateRules(), Tolerances())["peak_memory"]
     return ended(two_levels(4000, seed, more), rule).share(word)
 
 
@@ -217,7 +219,7 @@ def test_no_slow_down_of_10_percent_passes(level):
 
 def test_a_machine_too_noisy_for_the_tolerance_does_not_pass_it():
     assert share(unchanged("noisy")["throughput"], word="inconclusive") > 0.8
-    assert resolvable(0.103, 20) > 0.03
+    assert resolvable_effect(0.103, 20) > 0.03
 
 
 def test_steps_are_no_sample():
@@ -230,13 +232,15 @@ def test_steps_are_no_sample():
     assert np.mean(stats.mannwhitneyu(before, after, axis=1, method="asymptotic").pvalue < 0.05) > 0.6
     means = np.log(by_arm.mean(axis=-1))
     ratios = means[:, :, 1] - means[:, :, 0]
-    assert np.mean([look(pairs.tolist(), Rule(0.03)).word == "regressed" for pairs in ratios]) <= 0.035
+    assert (
+        np.mean([take_look(pairs.tolist(), PairRule(0.03)).word == "regressed" for pairs in ratios]) <= 0.035
+    )
 
 
 def with_bad_launches(seed: int, loss: float) -> np.ndarray:
     """Log ratios of pairs in which one launch in twenty takes half as long again."""
     random = np.random.default_rng(seed)
-    shape = (1000, Rule(0.03).most, 2)
+    shape = (1000, PairRule(0.03).max_pairs, 2)
     launches = 0.02 * random.standard_normal(shape) + math.log(1.5) * (random.random(shape) < 0.05)
     return launches[..., 1] - launches[..., 0] + math.log1p(loss)
 
@@ -252,25 +256,25 @@ def test_bad_launches_neither_blind_the_gate_nor_leave_it_undecided():
 def test_the_interval_of_a_series_holds_in_95_percent_although_its_width_ends_it(kind):
     series, rule = (
         with_bad_launches(14, 0.0) if kind == "bad launches" else unchanged(kind)["throughput"],
-        Rule(0.03),
+        PairRule(0.03),
     )
     ends = [told(pairs, rule) for pairs in series[:600]]
     # three standard errors below
     assert np.mean([seen.low <= 1 <= seen.high for seen in ends]) >= 0.95 - 0.027
 
 
-def found(seen: Look) -> Finding:
-    return Finding("tokens_per_s", seen.word, "", 0.03, seen.ratio, seen.low, seen.high, seen.pairs)
+def found(seen: InterimLook) -> MetricFinding:
+    return MetricFinding("tokens_per_s", seen.word, "", 0.03, seen.ratio, seen.low, seen.high, seen.pairs)
 
 
 def test_few_gates_pass_with_a_bound_below_the_true_loss():
     """A loss of 5 %: a series that missed it by luck must not hide what the other one showed."""
-    rule, wrong = Rule(0.03), 0
+    rule, wrong = PairRule(0.03), 0
     pairs_of_series = zip(*(unchanged("typical", seed)["throughput"][:800] for seed in (6, 7)), strict=True)
     for first, second in pairs_of_series:
         verdict = found(told(first + math.log(1.05), rule))
         if is_flagged(verdict):
-            (verdict,) = confirmed([verdict], [found(told(second + math.log(1.05), rule))])
+            (verdict,) = confirm([verdict], [found(told(second + math.log(1.05), rule))])
         wrong += verdict.word == "pass" and verdict.high < 1.05
     # 3.9% of 1,500 with the bound of the second series alone, 2.5% with that of both
     assert wrong / 800 <= 0.035
@@ -280,9 +284,9 @@ def test_a_drift_alone_is_no_regression():
     """A machine that slows down by 4 % from launch to launch, without any other noise to hide it."""
     times = np.exp(0.04 * np.arange(40)).reshape(1, 20, 2)
     drift = np.log(noise_model.by_arm(times))
-    assert told(np.diff(drift[0])[:, 0], Rule(0.03)).word == "pass"
+    assert told(np.diff(drift[0])[:, 0], PairRule(0.03)).word == "pass"
     in_one_order = np.diff(np.log(times[0]))[:, 0]
-    assert told(in_one_order, Rule(0.03)).word == "regressed"
+    assert told(in_one_order, PairRule(0.03)).word == "regressed"
 
 
 def test_a_drift_that_wanders_is_no_regression():
@@ -305,6 +309,6 @@ def test_what_is_foreseen_is_what_a_series_takes():
     table = {0.02: (5, 3), 0.03: (7, 4), 0.04: (10, 5), 0.05: (14, 7), 0.06: (18, 9), 0.08: (30, 13)}
     for spread, (of_3, of_5) in table.items():
         # the table's widths are of the logarithm, at 95% over all pairs
-        pairs = [pairs_for(spread, np.expm1(half), BYTES) for half in (0.03, 0.05)]
+        pairs = [pairs_needed(spread, np.expm1(half), BYTE_ESTIMATOR) for half in (0.03, 0.05)]
         assert pairs == [of_3, of_5]
-    assert pairs_for(3.0, 0.03) == 10_000
+    assert pairs_needed(3.0, 0.03) == 10_000

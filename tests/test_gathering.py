@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from distbench.ipc.messages import AGENT, Wire, WireError, new_token
-from distbench.launchers.agents import Agent, Gathering
-from distbench.launchers.base import Launch, LaunchError
-from distbench.launchers.nodes import Node, Started
+from distbench.ipc.messages import AGENT_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.launchers.agents import AgentConnection, AgentListener
+from distbench.launchers.base import LaunchError, LaunchSpec
+from distbench.launchers.nodes import Node, StartedAgents
 
 Stray = Callable[["Port"], None]
 NODES = [Node("near", 1), Node("far", 1)]
 
 
-class Nobody(Started):
+class Nobody(StartedAgents):
     """What started the agents says nothing of them."""
 
-    def problem(self) -> str | None:
+    def failure(self) -> str | None:
         return None
 
     def stop(self) -> None:
@@ -34,7 +34,7 @@ class Port:
 
     def __init__(self) -> None:
         self.token = new_token()
-        self.gathering = Gathering(self.token)
+        self.gathering = AgentListener(self.token)
         self.stack = ExitStack()
         self.stack.callback(self.gathering.close)
 
@@ -44,12 +44,14 @@ class Port:
 
     def join(self, name: str, token: str = "") -> None:
         """Connect as an agent does."""
-        wire = Wire(self.connected(), token or self.token, AGENT)
+        wire = AuthenticatedChannel(self.connected(), token or self.token, AGENT_ROLE)
         self.stack.callback(wire.close)
         wire.send({"node": {"name": name, "address": "127.0.0.1"}})
 
-    def gathered(self, seconds: float) -> list[Agent]:
-        agents = self.gathering.gather(NODES, Nobody(), Launch("rank", Path("trial.json"), 2), seconds)
+    def gathered(self, seconds: float) -> list[AgentConnection]:
+        agents = self.gathering.accept_all(
+            NODES, Nobody(), LaunchSpec("rank", Path("trial.json"), 2), seconds
+        )
         for agent in agents:
             self.stack.callback(agent.close)
         return agents
@@ -74,7 +76,7 @@ def garbage(port: Port) -> None:
 
 def of_another_run(port: Port) -> None:
     """Knows another token."""
-    with suppress(WireError):
+    with suppress(ChannelError):
         port.join("near", new_token())
 
 
@@ -108,7 +110,7 @@ def test_agents_of_another_run_do_not_count(port: Port) -> None:
     def connect() -> None:
         port.join("near")
         for name in ("near", "far"):
-            with suppress(WireError):
+            with suppress(ChannelError):
                 port.join(name, other)
 
     threading.Thread(target=connect, daemon=True).start()

@@ -8,7 +8,7 @@ import pytest
 from conftest import Finished
 from theory import against_theory
 
-from distbench.analysis.loss_deviation import SAME
+from distbench.analysis.loss_deviation import SAME_LOSSES
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 
 COUNTED = 'loss_function: "odd:sum_over_letters", count_function: "odd:letters"'
@@ -31,7 +31,7 @@ def test_a_sum_and_a_count_are_the_mean_over_the_global_batch(run_suite: Callabl
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 2
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    assert {case["verdicts"]["losses"]["word"] for case in done.cases.values()} == {SAME}
+    assert {case["verdicts"]["losses"]["word"] for case in done.cases.values()} == {SAME_LOSSES}
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
     assert done.record("ddp")["effective"]["loss_mean"] == "over the count of the global batch"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from records import case, info, measured
 
-from distbench.analysis.key_findings import sentences
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.key_findings import all_findings
+from distbench.analysis.run import RunAnalysis
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_limits import gpu_facts
 
@@ -47,7 +47,7 @@ def test_pairs_of_gpus_are_linked_by_nvlink_or_by_what_their_way_crosses() -> No
 
 def told(facts: dict[str, Any], of: Any = CUDA) -> list[str]:
     record = replace(measured(of), environment=facts)
-    return [text for text in sentences(AnalysedRun(info(of), [record])) if "power limit" in text]
+    return [text for text in all_findings(RunAnalysis(info(of), [record])) if "power limit" in text]
 
 
 def test_a_power_limit_below_its_default_is_named_and_no_other() -> None:

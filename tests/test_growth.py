@@ -13,9 +13,9 @@ from records import case, measured
 
 from distbench.cli import main
 from distbench.core.bounds import Bound
-from distbench.core.case import Axis, Batch, Case, Choice, Optimizer
+from distbench.core.case import Batch, Case, CaseField, OptimizerConfig, PluginChoice
 from distbench.core.errors import RecordError
-from distbench.core.serialization import decoded
+from distbench.core.serialization import decode
 from distbench.record import Record
 
 SUITE = """
@@ -32,9 +32,9 @@ from distbench.strategies.base import Strategy
 class Growing(Strategy):
     old: int = 1
     %s
-    engine = label = "growing"
+    engine_class = label = "growing"
 
-    def build(self, setting):
+    def build(self, context):
         raise NotImplementedError
 """
 NEW = 'new: int = field(default=1, metadata={"since": 4})'
@@ -93,36 +93,36 @@ class GrownCase(Case):
 
 
 def grown(**changes: Any) -> GrownCase:
-    old = case("ddp", strategy=Choice("ddp", {"bucket_mb": 25}))
+    old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
     return GrownCase(**{**vars(old), **changes})
 
 
 def test_a_newer_field_changes_no_id_until_it_is_set() -> None:
-    old = case("ddp", strategy=Choice("ddp", {"bucket_mb": 25}))
+    old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
     assert old.id == grown().id != grown(mesh=Mesh(2)).id
-    assert decoded(GrownCase, old.to_json(), "old") == grown()
-    assert decoded(Case, grown(mesh=Mesh(2)).to_json(), "new") == old
+    assert decode(GrownCase, old.to_json(), "old") == grown()
+    assert decode(Case, grown(mesh=Mesh(2)).to_json(), "new") == old
 
 
 def test_a_newer_field_is_part_of_the_work() -> None:
-    assert grown().work() != grown(mesh=Mesh(2)).work()
+    assert grown().work_key() != grown(mesh=Mesh(2)).work_key()
 
 
 @pytest.mark.parametrize(
     ("but", "changes"),
     [
-        ("strategy", {"strategy": Choice("fsdp")}),
+        ("strategy", {"strategy": PluginChoice("fsdp")}),
         ("batch", {"batch": Batch(64, 32, 1)}),
         ("batch.micro_batch_size", {"batch": Batch(8, 2, 1)}),
-        ("optimizer.lr", {"optimizer": Optimizer(lr=0.5)}),
+        ("optimizer.lr", {"optimizer": OptimizerConfig(lr=0.5)}),
         ("threads", {"threads": 4}),
     ],
 )
-def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but: Axis, changes: dict[str, Any]) -> None:
+def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but: CaseField, changes: dict[str, Any]) -> None:
     one, other = case("ddp", name="one"), case("ddp", **changes)
-    assert one.work((but,)) == other.work((but,))
-    assert one.work() != other.work() != one.work(("seed",))
-    assert hash(one.work()) != hash(other.work())
+    assert one.work_key((but,)) == other.work_key((but,))
+    assert one.work_key() != other.work_key() != one.work_key(("seed",))
+    assert hash(one.work_key()) != hash(other.work_key())
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Part:
     word: Literal["a", "b"]
     pair: tuple[float, float] = (1.0, 2.0)
     maybe: float | None = None
-    many: list[Choice] = field(default_factory=list)
+    many: list[PluginChoice] = field(default_factory=list)
     bounded: Annotated[int | None, Bound(1)] = 1
 
 
@@ -140,12 +140,12 @@ class Part:
         ({"word": "a"}, Part("a")),
         ({"word": "a", "from_tomorrow": [1]}, Part("a")),
         ({"word": "b", "pair": [3, 4.5], "maybe": 2}, Part("b", (3, 4.5), 2)),
-        ({"word": "b", "maybe": None, "many": [{"name": "x"}]}, Part("b", many=[Choice("x")])),
+        ({"word": "b", "maybe": None, "many": [{"name": "x"}]}, Part("b", many=[PluginChoice("x")])),
         ({"word": "b", "bounded": None}, Part("b", bounded=None)),
     ],
 )
 def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None:
-    assert decoded(Part, plain, "here") == instance
+    assert decode(Part, plain, "here") == instance
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None
 )
 def test_what_can_not_be_read_names_file_key_and_value(plain: Any, place: str) -> None:
     with pytest.raises(RecordError) as caught:
-        decoded(Part, plain, "here")
+        decode(Part, plain, "here")
     assert str(caught.value).startswith(place)
 
 

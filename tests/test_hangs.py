@@ -14,16 +14,23 @@ import pytest
 from conftest import QUICK, Finished, record_of, run_in
 from drills import Drill
 
-from distbench.core.case import Limits
+from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
-from distbench.ipc.trial_files import Progress, error_file, interim_file, log_file, progress_file, result_file
-from distbench.launchers.base import Exit, Handle
+from distbench.ipc.trial_files import (
+    ProgressWriter,
+    error_file,
+    log_file,
+    partial_result_file,
+    progress_file,
+    result_file,
+)
+from distbench.launchers.base import RankExit, RunningLaunch
 from distbench.record import Status
 from distbench.run.control import StopRequest
-from distbench.run.hang_diagnosis import Blame, halted, outside, waits
-from distbench.run.trial_monitor import Watch
+from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, stopped_rank, waits_text
+from distbench.run.trial_monitor import TrialMonitor
 
-LIMITS = Limits(start=1, step=1, trial=30)
+LIMITS = TimeLimits(start=1, step=1, trial=30)
 
 
 class Clock:
@@ -44,33 +51,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-class TwoRanks(Handle):
+class TwoRanks(RunningLaunch):
     """Two ranks in one step; what befalls them is told by ``during``, called whenever they are waited for."""
 
     def __init__(
         self, folder: Path, clock: Clock, during: Callable[[int], None] = lambda number: None
     ) -> None:
         self.folder, self._clock, self._during, self._waits = folder, clock, during, 0
-        self.progress = [Progress(progress_file(folder, rank)) for rank in range(2)]
+        self.progress = [ProgressWriter(progress_file(folder, rank)) for rank in range(2)]
         self.logs: Mapping[int, str] = {}
         self.stopped: Mapping[int, str] = {}
         for progress in self.progress:
-            progress.at("time", 1)
+            progress.report("time", 1)
 
-    def wait(self, seconds: float) -> list[Exit]:
+    def wait(self, seconds: float) -> list[RankExit]:
         self._clock.now += seconds
         self._during(self._waits)
         self._waits += 1
         assert self._clock.now < 1100, "no limit was noticed"
         if self._waits < HEALTHY_WAITS:
             return []
-        return [Exit(rank, 0, 0.0) for rank in range(2) if result_file(self.folder, rank).is_file()]
+        return [RankExit(rank, 0, 0.0) for rank in range(2) if result_file(self.folder, rank).is_file()]
 
     def signal(self, number: int) -> None:
         for rank in range(2):
             log_file(self.folder, rank).write_text(f"epoch 1\n{self.logs.get(rank, '')}")
 
-    def states(self) -> Mapping[int, str]:
+    def process_states(self) -> Mapping[int, str]:
         return {0: "S", 1: "S", **self.stopped}
 
     def stop(self) -> None:
@@ -81,8 +88,8 @@ class TwoRanks(Handle):
 HEALTHY_WAITS = 8
 
 
-def watched(ranks: TwoRanks, **options: bool) -> Watch:
-    return Watch(ranks, ranks.folder, 2, LIMITS, StopRequest(), job_kind("measure"), **options)
+def watched(ranks: TwoRanks, **options: bool) -> TrialMonitor:
+    return TrialMonitor(ranks, ranks.folder, 2, LIMITS, StopRequest(), job_kind("measure"), **options)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +109,14 @@ def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
         if number == 2:
             monkeypatch.setattr(time, "time", lambda: right() + 3600 * hours)
         if not hangs:
-            ranks.progress[0].at("time", number)
-            ranks.progress[1].at("time", number)
+            ranks.progress[0].report("time", number)
+            ranks.progress[1].report("time", number)
         if number == HEALTHY_WAITS - 2 and not hangs:
             for rank in range(2):
                 result_file(tmp_path, rank).write_text("{}")
 
     ranks = TwoRanks(tmp_path, clock, during)
-    assert watched(ranks).until_end().status is (Status.HANG if hangs else Status.MEASURED)
+    assert watched(ranks).wait().status is (Status.HANG if hangs else Status.MEASURED)
 
 
 @pytest.mark.parametrize(("delivered", "status"), [((0, 1), Status.MEASURED), ((0,), Status.HANG)])
@@ -118,8 +125,8 @@ def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_
 ) -> None:
     ranks = TwoRanks(tmp_path, clock)
     for rank in delivered:
-        interim_file(tmp_path, rank).write_text("{}")
-    ending = watched(ranks).until_end()
+        partial_result_file(tmp_path, rank).write_text("{}")
+    ending = watched(ranks).wait()
     assert ending.status is status
     assert ending.reason.startswith("incomplete: exceeded limits.step" if len(delivered) == 2 else "exceeded")
 
@@ -127,10 +134,10 @@ def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_
 def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: Clock) -> None:
     ranks = TwoRanks(tmp_path, clock)
     for rank in range(2):
-        interim_file(tmp_path, rank).write_text("{}")
+        partial_result_file(tmp_path, rank).write_text("{}")
     told = {"at": 1.0, "phase": "check", "types": ["Mismatch"], "message": "gradients: not synchronised"}
     error_file(tmp_path, 1).write_text(json.dumps(told))
-    assert watched(ranks).until_end().status is Status.MISMATCH
+    assert watched(ranks).wait().status is Status.MISMATCH
 
 
 WAITING = """
@@ -159,10 +166,10 @@ Current thread 0x00007f53e2b4a740 (most recent call first):
 
 
 def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
-    blamed = outside({0: WAITING, 1: f"{WAITING}later\n{ELSEWHERE}", 2: BACKWARD})
+    blamed = rank_outside_collective({0: WAITING, 1: f"{WAITING}later\n{ELSEWHERE}", 2: BACKWARD})
     assert blamed is not None
     assert blamed.rank == 1
-    assert "forward (my model.py:12)" in blamed.why
+    assert "forward (my model.py:12)" in blamed.evidence
 
 
 @pytest.mark.parametrize(
@@ -177,13 +184,13 @@ def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
     ids=["all may wait", "none waits", "two wait for none", "one rank", "no stack"],
 )
 def test_without_evidence_against_one_rank_nobody_is_blamed(logs: dict[int, str]) -> None:
-    assert outside(logs) is None
+    assert rank_outside_collective(logs) is None
 
 
 # both wait for a second rank that never comes
 ALONE = {
-    "join": 'join(0, 2, torch.device("cpu"), None, start_s=60, patience_s=60)',
-    "agreement": 'Agreement(torch.distributed.HashStore(), 0, 2, 60.0).all_said("fp64", "it fails")',
+    "join": 'join_process_group(0, 2, torch.device("cpu"), None, join_timeout_s=60, collective_timeout_s=60)',
+    "agreement": 'StoreExchange(torch.distributed.HashStore(), 0, 2, 60.0).all_gather("fp64", "it fails")',
 }
 
 
@@ -192,7 +199,7 @@ ALONE = {
 def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits: str) -> None:
     code = f"""
 import faulthandler, torch
-from distbench.worker.rendezvous import Agreement, join
+from distbench.worker.rendezvous import StoreExchange, join_process_group
 
 faulthandler.dump_traceback_later(1, exit=True)
 {ALONE[waits]}
@@ -203,14 +210,16 @@ faulthandler.dump_traceback_later(1, exit=True)
     )
     assert "rendezvous.py" in done.stderr, done.stderr
     stack = done.stderr.replace("Thread 0x", "Current thread 0x", 1)
-    assert outside({0: stack, 1: ELSEWHERE}) == outside({0: WAITING, 1: ELSEWHERE})
+    assert rank_outside_collective({0: stack, 1: ELSEWHERE}) == rank_outside_collective(
+        {0: WAITING, 1: ELSEWHERE}
+    )
 
 
 def test_only_a_state_that_lasts_is_evidence() -> None:
-    assert halted({0: "S", 1: "D"}, {0: "D", 1: "S"}, "D") is None
-    assert halted({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
-    assert halted({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
-    assert halted({0: "S", 1: "D"}, {0: "S", 1: "D"}, "D") == Blame(
+    assert stopped_rank({0: "S", 1: "D"}, {0: "D", 1: "S"}, "D") is None
+    assert stopped_rank({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
+    assert stopped_rank({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
+    assert stopped_rank({0: "S", 1: "D"}, {0: "S", 1: "D"}, "D") == HangSuspect(
         1, "is in an uninterruptible wait (state D), as for a device or a file system"
     )
 
@@ -237,8 +246,8 @@ def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
     ranks = TwoRanks(tmp_path, clock)
     ranks.stopped, ranks.logs = stopped, logs
     if ahead is not None:
-        ranks.progress[ahead].at("time", 2)
-    ending = watched(ranks).until_end()
+        ranks.progress[ahead].report("time", 2)
+    ending = watched(ranks).wait()
     assert ending.status is Status.HANG
     assert ending.failure is not None
     assert ending.failure.rank == blamed
@@ -247,17 +256,17 @@ def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
 def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path, clock: Clock) -> None:
     ranks = TwoRanks(tmp_path, clock)
     ranks.logs = {0: WAITING, 1: ELSEWHERE}
-    ending = watched(ranks, stacks_tell=False).until_end()
+    ending = watched(ranks, blame_by_stack=False).wait()
     assert ending.failure is not None
     assert ending.failure.rank is None
 
 
 def test_where_ranks_wait_for_each_other_is_told() -> None:
-    assert waits({0: WAITING, 1: BACKWARD}) == (
+    assert waits_text({0: WAITING, 1: BACKWARD}) == (
         "rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass"
     )
-    assert waits({0: BACKWARD, 1: BACKWARD}) == "all ranks wait in a backward pass"
-    assert waits({0: WAITING, 1: "nothing"}) == waits({0: WAITING, 1: ELSEWHERE}) == ""
+    assert waits_text({0: BACKWARD, 1: BACKWARD}) == "all ranks wait in a backward pass"
+    assert waits_text({0: WAITING, 1: "nothing"}) == waits_text({0: WAITING, 1: ELSEWHERE}) == ""
 
 
 HANG = ("Stops", "HoldsTheLock", "Ignores", "WaitInVain")

@@ -16,48 +16,53 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from histories import DDP, NEW, OLD, days, occasion, run_info, stored
 from records import case, failed, measured
 
-from distbench.analysis.cumulative_change import Since, since
-from distbench.analysis.history import CaseHistory, Occasion, history, metrics
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.cumulative_change import CumulativeChange, cumulative_change
+from distbench.analysis.history import CaseHistory, HistoryRun, available_metrics, case_histories
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.core.case import Batch
-from distbench.record import FORMAT
-from distbench.report.history_view import History, sheet, to_json
+from distbench.record import FORMAT_VERSION
+from distbench.report.history_view import MetricHistory, history_json, history_table
 
 SLOWER = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 FSDP = case("fsdp")
 
 
-def only(occasions: list[Occasion], metric: str = "tokens_per_s") -> CaseHistory:
-    (series,) = history(occasions, metric)
+def only(occasions: list[HistoryRun], metric: str = "tokens_per_s") -> CaseHistory:
+    (series,) = case_histories(occasions, metric)
     return series
 
 
-def shown(occasions: list[Occasion], metric: str = "tokens_per_s") -> str:
-    return " ".join(sheet(History.of(occasions, metric, 0.03)).as_text(100).split())
+def shown(occasions: list[HistoryRun], metric: str = "tokens_per_s") -> str:
+    return " ".join(history_table(MetricHistory.of(occasions, metric, 0.03)).to_text(100).split())
 
 
 def test_a_run_is_one_point_the_median_over_its_trials() -> None:
     trials = [measured(DDP, speed, round_=i) for i, speed in enumerate((990.0, 1000.0, 1300.0))]
     (point,) = only([occasion(0, *trials)]).points
-    assert (point.value.value, point.value.low, point.value.high, point.value.n) == (1000, 990, 1300, 3)
+    assert (point.value.value, point.value.low, point.value.high, point.value.trial_count) == (
+        1000,
+        990,
+        1300,
+        3,
+    )
 
 
 def test_a_step_is_told_with_its_size_its_direction_and_the_run_it_began_at() -> None:
-    (change,) = only(days(SLOWER)).changes
-    assert (change.step.place, change.word) == (12, "worse")
+    (change,) = only(days(SLOWER)).shifts
+    assert (change.shift.place, change.word) == (12, "worse")
     assert (
         "tokens_per_s -10.0%, worse, from 1,000 tokens/s to 900 tokens/s from run day012 (2026-01-13) on"
         in (shown(days(SLOWER)))
     )
-    assert only(days([1e6 / speed for speed in SLOWER])).changes[0].word == "better"
+    assert only(days([1e6 / speed for speed in SLOWER])).shifts[0].word == "better"
 
 
 def test_of_memory_less_is_better_and_a_column_without_direction_only_changes() -> None:
     grown = [occasion(i, measured(DDP, memory_peak=1e6 if i < 6 else 2e6)) for i in range(12)]
-    assert only(grown, "memory_peak").changes[0].word == "worse"
+    assert only(grown, "memory_peak").shifts[0].word == "worse"
     other = [occasion(i, measured(DDP, loss=1.0 if i < 6 else 2.0)) for i in range(12)]
-    assert only(other, "loss").changes[0].word == "other"
+    assert only(other, "loss").shifts[0].word == "other"
 
 
 def test_runs_are_ordered_by_when_they_were_made() -> None:
@@ -65,18 +70,18 @@ def test_runs_are_ordered_by_when_they_were_made() -> None:
     assert [point.run_id for point in only(backwards).points[:2]] == ["day000", "day001"]
 
 
-def upgraded(speeds: list[float], place: int) -> list[Occasion]:
+def upgraded(speeds: list[float], place: int) -> list[HistoryRun]:
     made = [replace(measured(DDP, v), environment=OLD if i < place else NEW) for i, v in enumerate(speeds)]
     return [occasion(i, record) for i, record in enumerate(made)]
 
 
 def test_what_comes_with_another_environment_is_told_at_the_break_and_is_no_step() -> None:
     series = only(upgraded(SLOWER, 12))
-    assert series.changes == ()
-    (found,) = series.breaks
+    assert series.shifts == ()
+    (found,) = series.environment_changes
     assert (found.place, found.facts) == (12, ("packages.torch = 2.13.0, was 2.12.1",))
-    assert found.change is not None
-    assert found.change.word == "worse"
+    assert found.shift is not None
+    assert found.shift.word == "worse"
     text = shown(upgraded(SLOWER, 12))
     assert "Environment changed before run day012 (2026-01-13): packages.torch = 2.13.0, was 2.12.1." in text
     assert "With it: ddp -10.0% (worse)." in text
@@ -90,8 +95,8 @@ def test_a_break_without_a_change_and_one_with_too_few_runs_say_so() -> None:
 
 def test_a_step_beside_a_break_is_found_in_its_own_environment() -> None:
     series = only(upgraded([1000.0, 1004.0, 996.0, *SLOWER], 3))
-    assert [change.step.place for change in series.changes] == [15]
-    assert [(level.start, level.end) for level in series.levels] == [(0, 3), (3, 15), (15, 21)]
+    assert [change.shift.place for change in series.shifts] == [15]
+    assert [(level.start, level.end) for level in series.segments] == [(0, 3), (3, 15), (15, 21)]
 
 
 @pytest.mark.parametrize(
@@ -110,13 +115,13 @@ def test_a_step_beside_a_break_is_found_in_its_own_environment() -> None:
 )
 def test_what_is_a_break(before: dict[str, object], after: dict[str, object], told: tuple[str, ...]) -> None:
     made = [occasion(i, replace(measured(DDP), environment=each)) for i, each in enumerate((before, after))]
-    assert [each.facts for each in only(made).breaks] == ([told] if told else [])
+    assert [each.facts for each in only(made).environment_changes] == ([told] if told else [])
 
 
 def test_another_version_of_distbench_and_other_work_of_the_engine_are_breaks() -> None:
     first = occasion(0, replace(measured(DDP), effective={"clip_grad_norm": 1.0}))
     second = occasion(1, replace(measured(DDP), effective={"clip_grad_norm": None}), version="9")
-    (found,) = only([first, second]).breaks
+    (found,) = only([first, second]).environment_changes
     assert found.facts == (
         "distbench = 9, was 0.1.0",
         "different work: clip_grad_norm = none, was 1.0: different gradient clipping",
@@ -125,8 +130,8 @@ def test_another_version_of_distbench_and_other_work_of_the_engine_are_breaks() 
 
 def test_a_case_that_was_asked_to_do_other_work_is_another_series_and_has_its_own_name() -> None:
     larger = replace(DDP, batch=Batch(16, 8, 1))
-    made = History.of([occasion(0, measured(DDP)), occasion(1, measured(larger))], "tokens_per_s", 0.03)
-    assert len(made.series) == len(set(made.names.values())) == 2
+    made = MetricHistory.of([occasion(0, measured(DDP)), occasion(1, measured(larger))], "tokens_per_s", 0.03)
+    assert len(made.histories) == len(set(made.names.values())) == 2
 
 
 def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None:
@@ -137,7 +142,7 @@ def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None
         occasion(4, replace(measured(DDP), values={}, absent={"tokens_per_s": "no tokens"})),
         occasion(5, measured(DDP, float("nan"))),
     ]
-    assert [why for _, why in only(made).left_out] == [
+    assert [why for _, why in only(made).skipped_runs] == [
         "noisy machine: others computed",
         "crashed: rank 1 in time: RuntimeError: no",
         "no tokens",
@@ -151,19 +156,19 @@ def test_one_point_and_points_all_the_same_have_a_table() -> None:
     assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a step" in shown(days([1000.0]))
     assert "1 case with too few runs; 6 in" in shown(days([1000.0] * 5))
     assert "yet" not in shown(days([1000.0] * 6))
-    assert only(days([1000.0] * 9)).changes == ()
+    assert only(days([1000.0] * 9)).shifts == ()
 
 
 def test_efficiency_is_of_the_same_run_and_only_where_there_is_one_device() -> None:
-    def day(number: int, slow: float) -> Occasion:
+    def day(number: int, slow: float) -> HistoryRun:
         one = measured(case("ddp", 1), 100)
         return occasion(number, one, measured(DDP, 180 * slow), measured(FSDP, 100))
 
     made = [day(i, 1.0 if i < 6 else 0.8) for i in range(12)]
     series = only(made, "efficiency")
-    assert (series.case.name, series.values[0], series.changes[0].word) == (DDP.name, 0.9, "worse")
-    assert "efficiency" in metrics(made)
-    assert "efficiency" not in metrics(days([1000.0]))
+    assert (series.case.name, series.values[0], series.shifts[0].word) == (DDP.name, 0.9, "worse")
+    assert "efficiency" in available_metrics(made)
+    assert "efficiency" not in available_metrics(days([1000.0]))
 
 
 def test_an_efficiency_is_of_the_medians_with_the_range_of_the_trials() -> None:
@@ -178,8 +183,8 @@ def test_an_efficiency_is_of_the_medians_with_the_range_of_the_trials() -> None:
 CREEPING = [1000 * 0.98 ** (day // 3) * (1 + 0.004 * (-1) ** day) for day in range(33)]
 
 
-def in_all(occasions: list[Occasion], day: int, least: float = 0.03) -> Since | None:
-    return since(only(occasions), run_start(day), least)
+def in_all(occasions: list[HistoryRun], day: int, least: float = 0.03) -> CumulativeChange | None:
+    return cumulative_change(only(occasions), run_start(day), least)
 
 
 def run_start(day: int) -> datetime:
@@ -187,35 +192,35 @@ def run_start(day: int) -> datetime:
 
 
 def test_losses_that_creep_are_no_step_and_add_up_since_an_older_run() -> None:
-    assert only(days(CREEPING)).changes == ()
+    assert only(days(CREEPING)).shifts == ()
     found = in_all(days(CREEPING), 0)
     assert found is not None
     assert found.change is not None
     assert (found.place, found.change.word) == (0, "worse")
-    assert found.change.step.effect == pytest.approx(0.98**10 - 1, abs=0.03)
+    assert found.change.shift.effect == pytest.approx(0.98**10 - 1, abs=0.03)
     later = in_all(days(CREEPING), 15)
     assert later is not None
     assert later.change is not None
-    assert later.change.step.effect == pytest.approx(0.98**5 - 1, abs=0.03)
+    assert later.change.shift.effect == pytest.approx(0.98**5 - 1, abs=0.03)
 
 
 def test_since_a_run_before_a_step_the_levels_count() -> None:
     found = in_all(days(SLOWER), 2)
     assert found is not None
     assert found.change is not None
-    assert found.change.step.effect == pytest.approx(-0.1, abs=1e-3)
+    assert found.change.shift.effect == pytest.approx(-0.1, abs=1e-3)
     after = in_all(days(SLOWER), 12)
     assert after is not None
-    assert (after.change, after.is_known) == (None, True)
+    assert (after.change, after.is_testable) == (None, True)
 
 
 def test_what_adds_up_does_so_in_one_environment() -> None:
     found = in_all(upgraded(SLOWER, 12), 0)
     assert found is not None
-    assert (found.place, found.change, found.is_known) == (12, None, True)
+    assert (found.place, found.change, found.is_testable) == (12, None, True)
     short = in_all(days([1000.0, 900.0, 800.0]), 0)
     assert short is not None
-    assert not short.is_known
+    assert not short.is_testable
     assert in_all(days([1000.0]), 1) is None
 
 
@@ -224,22 +229,22 @@ def test_what_adds_up_is_told_in_text_and_json() -> None:
         occasion(day, measured(DDP, speed), measured(FSDP, 1000 * (1 + 0.004 * (-1) ** day)))
         for day, speed in enumerate(CREEPING)
     ]
-    made = History.of(both, "tokens_per_s", 0.03, run_start(0))
-    text = " ".join(sheet(made).as_text(100).split())
+    made = MetricHistory.of(both, "tokens_per_s", 0.03, run_start(0))
+    text = " ".join(history_table(made).to_text(100).split())
     assert re.search(
         r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in all since run day000 \(2026-01-01\), 33", text
     )
     assert "No measurable change in all since 2026-01-01: fsdp." in text
-    first, second = json.loads(json.dumps(to_json(made), allow_nan=False))["series"]
+    first, second = json.loads(json.dumps(history_json(made), allow_nan=False))["series"]
     assert (first["since"]["run_id"], first["since"]["change"]["word"]) == ("day000", "worse")
     assert (second["since"]["change"], second["since"]["known"]) == (None, True)
-    plain = to_json(History.of(both, "tokens_per_s", 0.03))
+    plain = history_json(MetricHistory.of(both, "tokens_per_s", 0.03))
     assert plain["series"][0]["since"] is None
 
 
 def test_json_holds_what_is_told_and_is_valid() -> None:
     grown = [occasion(i, measured(DDP, comm_bytes=0.0 if i < 6 else 8.0)) for i in range(12)]
-    told = json.loads(json.dumps(to_json(History.of(grown, "comm_bytes", 0.03)), allow_nan=False))
+    told = json.loads(json.dumps(history_json(MetricHistory.of(grown, "comm_bytes", 0.03)), allow_nan=False))
     (series,) = told["series"]
     assert series["steps"][0] == {
         "place": 6,
@@ -376,7 +381,7 @@ def test_runs_that_can_not_be_read_are_left_out_by_name(
 ) -> None:
     night = {day: bucket / f"nightly/{day}/suite-{day}" for day in range(10)}
     (night[0] / "run.json").write_text("{torn")
-    spoil(night[1], format=FORMAT + 1)
+    spoil(night[1], format=FORMAT_VERSION + 1)
     spoil(night[2], created="yesterday\x1b[2J")
     spoil(night[3], created=7)
     spoil(night[4], suite=[])
@@ -410,7 +415,7 @@ def test_nothing_but_runs_that_can_not_be_read_is_told(
 
 def test_a_run_without_a_time_zone_is_taken_as_utc() -> None:
     bare = replace(run_info(0, DDP), created="2026-01-01T05:00:00")
-    made = [Occasion.of(AnalysedRun(bare, [measured(DDP, 1.0)])), *days([2.0])]
+    made = [HistoryRun.of(RunAnalysis(bare, [measured(DDP, 1.0)])), *days([2.0])]
     assert only(made).values == [2.0, 1.0]
 
 
@@ -421,7 +426,7 @@ def test_names_and_facts_are_plain_text_in_the_terminal() -> None:
         occasion(i, replace(measured(named), environment={"packages": {hostile: f"{i > 2}{hostile}"}}))
         for i in range(6)
     ]
-    text = sheet(History.of(made, "tokens_per_s", 0.03)).as_text(80)
+    text = history_table(MetricHistory.of(made, "tokens_per_s", 0.03)).to_text(80)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "Environment changed before run day003" in " ".join(text.split())

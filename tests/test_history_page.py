@@ -11,19 +11,21 @@ from pages import HOSTILE, Seen
 from playwright.sync_api import Browser
 from records import case, measured
 
-from distbench.analysis.history import Occasion
+from distbench.analysis.history import HistoryRun
 from distbench.cli import main
 from distbench.report import history_page
-from distbench.report.figures import Style
-from distbench.report.history_view import History
+from distbench.report.figures import CaseStyle
+from distbench.report.history_view import MetricHistory
 from distbench.report.palette import VERDICTS
 
 SPEEDS = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 
 
-def seen(browser: Browser, folder: Path, occasions: list[Occasion], *metrics: str, width: int = 390) -> Seen:
+def seen(
+    browser: Browser, folder: Path, occasions: list[HistoryRun], *metrics: str, width: int = 390
+) -> Seen:
     file = folder / "history.html"
-    made = [History.of(occasions, metric, 0.03) for metric in metrics or ("tokens_per_s",)]
+    made = [MetricHistory.of(occasions, metric, 0.03) for metric in metrics or ("tokens_per_s",)]
     history_page.write(made, [HOSTILE], file)
     return Seen(browser, file, viewport={"width": width, "height": 900})
 
@@ -47,7 +49,7 @@ def test_steps_and_breaks_are_drawn_told_and_in_the_table(browser: Browser, tmp_
     runs, *_, step = page.page.evaluate("document.querySelector('.chart').data")
     assert step["x"] == [12]
     # a run has the colour of its strategy, and a step one that no strategy has
-    assert runs["marker"]["color"] == Style.of(records).marker("ddp")["color"]
+    assert runs["marker"]["color"] == CaseStyle.for_cases(records).marker("ddp")["color"]
     assert step["marker"]["color"] == VERDICTS["worse"]
     page.page.click("figure summary")
     row = page.page.locator("figure tbody tr", has_text="day012")

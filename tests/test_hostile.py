@@ -26,9 +26,9 @@ from records import case, failed, info, job_of, measured
 
 import distbench
 from distbench.cli import commands
-from distbench.core.case import Case, Choice, Measure
+from distbench.core.case import Case, MeasureConfig, PluginChoice
 from distbench.core.errors import InfrastructureError, RecordError
-from distbench.core.serialization import MOST_VALUES
+from distbench.core.serialization import MAX_JSON_VALUES
 from distbench.gate import calibration
 from distbench.gate.launch_failures import FailureLog
 from distbench.record import parquet
@@ -200,15 +200,15 @@ def test_a_record_of_other_types_is_refused_by_file_and_key(run: Run, drill: Dri
 def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(
     run: Run, drill: Drill
 ) -> None:
-    record_of(run).write_text("[" + "[]," * MOST_VALUES + "[]]")
-    assert f"more than {MOST_VALUES:,} values" in refused(drill, "show", str(run.folder)).stderr
+    record_of(run).write_text("[" + "[]," * MAX_JSON_VALUES + "[]]")
+    assert f"more than {MAX_JSON_VALUES:,} values" in refused(drill, "show", str(run.folder)).stderr
 
 
 def bomb(file: Path, query: str) -> None:
     """Put a small Parquet file in the place of *file* that stands for gigabytes, with a digest that fits."""
     duckdb.execute(f"copy ({query}) to '{file}' (format parquet, compression zstd)")
     assert file.stat().st_size < 1 << 20
-    changed(file.with_name("record.json"), "samples", "sha256", to=files.digest(file, 1 << 20))
+    changed(file.with_name("record.json"), "samples", "sha256", to=files.sha256_bounded(file, 1 << 20))
 
 
 SAMPLE = "select 'loss' as name, 0::bigint as rank, 0 as step, 1.0::double as value"
@@ -239,7 +239,7 @@ def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_pa
     duckdb.execute(
         f"copy (select repeat('x', 100000) as op, 1 as n from range(3)) to '{text}' (format parquet)"
     )
-    assert {len(value) for value in parquet.read(text)[0].values} == {parquet.LONGEST}
+    assert {len(value) for value in parquet.read(text)[0].values} == {parquet.MAX_CELL_TEXT}
 
 
 @pytest.mark.drill("links laid where a report is written first")
@@ -267,7 +267,7 @@ def test_nothing_is_written_through_a_link_that_somebody_laid(run: Run, tmp_path
 def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "report.html").symlink_to("victim")
-    files.write_whole(tmp_path / "report.html", "new")
+    files.write_atomic(tmp_path / "report.html", "new")
     assert ((tmp_path / "victim").read_text(), (tmp_path / "report.html").read_text()) == ("precious", "new")
     assert {file.name for file in tmp_path.iterdir()} == {"victim", "report.html"}
 
@@ -283,7 +283,7 @@ def test_an_export_does_not_leave_the_run_by_a_link(run: Run, tmp_path: Path, dr
 
 
 def of(strategy: str, **options: Any) -> Case:
-    return case(strategy, strategy=Choice(strategy, options))
+    return case(strategy, strategy=PluginChoice(strategy, options))
 
 
 INJECTIONS = {
@@ -413,8 +413,8 @@ def test_the_log_of_failures_of_a_gate_has_its_types(tmp_path: Path, entries: An
 
 def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "failures.json"
-    FailureLog(file).note(1, failed(case()))
-    assert FailureLog(file).take(1, case().id, 0) == ["crashed: rank 1 in time: RuntimeError: no"]
+    FailureLog(file).add(1, failed(case()))
+    assert FailureLog(file).take_unreported(1, case().id, 0) == ["crashed: rank 1 in time: RuntimeError: no"]
 
 
 @pytest.mark.parametrize(
@@ -425,11 +425,11 @@ def test_a_calibration_that_can_not_be_read_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[Path], object]
 ) -> None:
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path))
-    file = calibration.file_here()
+    file = calibration.calibration_file()
     file.parent.mkdir(parents=True)
     spoilt(file)
     with within():
-        assert calibration.load(Measure()) == {}
+        assert calibration.load_calibrations(MeasureConfig()) == {}
 
 
 def contradictory(run: Run) -> None:

@@ -12,7 +12,7 @@ from conftest import Finished, call_outside
 from records import case
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.system.machine import detect_machine
 from distbench.workloads.base import Workload
 
@@ -55,7 +55,7 @@ def suite_of(name: str, strategies: str) -> str:
 def made(name: str) -> Any:
     model_type, config = MODELS[name]
     options = {"model_type": model_type, "config": config, "seq_len": 32}
-    one: Workload = registry.make("workloads", Choice("huggingface", options))
+    one: Workload = registry.create_plugin("workloads", PluginChoice("huggingface", options))
     return one
 
 
@@ -89,17 +89,23 @@ def test_a_model_that_its_plan_splits_is_the_same_training(
 
 def test_the_numbers_of_a_plan_are_those_of_the_model() -> None:
     one = made("llama")
-    splits, stages = one.splits(), one.stages()
-    assert splits.counts == {
+    splits, stages = one.tensor_splits(), one.pipeline_stages()
+    assert splits.divisible_sizes == {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "intermediate_size": 128,
         "vocab_size": 256,
     }
-    assert (splits.regions, splits.layers, splits.width, splits.tied) == (4, 2, 64, True)
-    assert (splits.whole_tensors, splits.whole_parameters) == (5, 5 * 64)
+    assert (splits.regions, splits.layers, splits.hidden_size, splits.tied) == (4, 2, 64, True)
+    assert (splits.replicated_tensors, splits.replicated_parameters) == (5, 5 * 64)
     every = sum(parameter.numel() for parameter in one.module().parameters())
-    assert stages.before + sum(stages.layers) + stages.after - stages.tied_parameters == every
+    assert (
+        stages.embedding_parameters
+        + sum(stages.layer_parameters)
+        + stages.head_parameters
+        - stages.tied_parameters
+        == every
+    )
     assert splits.problem(4) is not None
     assert "num_key_value_heads = 2 is not divisible by 4" in splits.problem(4)
 
@@ -116,9 +122,9 @@ def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(
     name: str, unsplit: str, uncut: str
 ) -> None:
     one = made(name)
-    assert unsplit in one.splits().never
-    assert uncut in one.stages().never
-    assert bool(uncut) == bool(one.stages().never)
+    assert unsplit in one.tensor_splits().unsupported_reason
+    assert uncut in one.pipeline_stages().unsupported_reason
+    assert bool(uncut) == bool(one.pipeline_stages().unsupported_reason)
 
 
 def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients() -> None:
@@ -126,9 +132,9 @@ def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients
     options = {"model_type": model_type, "config": config, "seq_len": 32}
 
     def problem(name: str, **chosen: Any) -> str | None:
-        strategy = Choice(name, chosen)
-        of = case(name, strategy=strategy, workload=Choice("huggingface", options))
-        found: str | None = registry.make("strategies", strategy).problem(of, detect_machine("cpu"))
+        strategy = PluginChoice(name, chosen)
+        of = case(name, strategy=strategy, workload=PluginChoice("huggingface", options))
+        found: str | None = registry.create_plugin("strategies", strategy).problem(of, detect_machine("cpu"))
         return found
 
     refused = problem("zero", stage=1, mesh={"tp": 2})
@@ -140,8 +146,10 @@ def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients
 
 def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:
     config = {**MODELS["mixtral"][1], "output_router_logits": True}
-    one: Any = registry.make("workloads", Choice("huggingface", {"model_type": "mixtral", "config": config}))
-    assert "the balancing loss takes the routers of all layers" in one.stages().never
+    one: Any = registry.create_plugin(
+        "workloads", PluginChoice("huggingface", {"model_type": "mixtral", "config": config})
+    )
+    assert "the balancing loss takes the routers of all layers" in one.pipeline_stages().unsupported_reason
 
 
 def test_a_plan_needs_no_torch_and_asks_once(tmp_path: Path) -> None:

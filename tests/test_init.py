@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from distbench.cli import commands, main
-from distbench.suite import load, template
+from distbench.suite import load_suite, template
 
 
-@pytest.mark.parametrize("goal", template.GOALS)
+@pytest.mark.parametrize("goal", template.SUITE_GOALS)
 @pytest.mark.parametrize("devices", ["auto", "1,2"])
 def test_what_init_writes_can_be_planned_and_says_what_was_asked_for(command, tmp_path, goal, devices):
     file = tmp_path / "mine.yaml"
@@ -23,7 +23,7 @@ def test_what_init_writes_can_be_planned_and_says_what_was_asked_for(command, tm
     )
     assert (code, errors) == (0, "")
     assert f"distbench plan {file}" in output
-    suite = load(file)
+    suite = load_suite(file)
     assert suite.work["workload"]["transformer"]["preset"] == "gpt2-small"
     assert suite.world_sizes == (None if devices == "auto" else (1, 2))
     assert command("plan", str(file))[0] == 0
@@ -33,7 +33,7 @@ def test_a_model_of_ones_own_is_named_in_the_suite(command, tmp_path, monkeypatc
     monkeypatch.chdir(Path(__file__).parent / "models")
     file = tmp_path / "mine.yaml"
     assert command("init", str(file), "--model", "small:Small")[0] == 0
-    assert load(file).work["workload"]["user"]["model"] == "small:Small"
+    assert load_suite(file).work["workload"]["user"]["model"] == "small:Small"
 
 
 MODELS = """
@@ -90,7 +90,7 @@ def test_the_shape_of_a_model_of_ones_own_is_that_of_its_forward_pass(
     (tmp_path / "initmodels.py").write_text(MODELS)
     code, _, errors = command("init", "mine.yaml", "--model", f"initmodels:{model}", "--devices", "1,2")
     assert code == 0, errors
-    user = load(tmp_path / "mine.yaml").work["workload"]["user"]
+    user = load_suite(tmp_path / "mine.yaml").work["workload"]["user"]
     assert (user["kind"], user["length"], user["classes"]) == shape
     assert said in " ".join((tmp_path / "mine.yaml").read_text().split())
     assert ("set kind, length and classes yourself" in errors) == (said == "loss_function")
@@ -119,7 +119,7 @@ def test_without_a_terminal_the_defaults_are_taken_and_said(tmp_path):
         ["model:", "tiny"],
         ["goal:", "throughput"],
     ]
-    assert load(tmp_path / "mine.yaml").world_sizes == (2,)
+    assert load_suite(tmp_path / "mine.yaml").world_sizes == (2,)
 
 
 def test_on_a_terminal_it_asks_until_the_answer_is_one(tmp_path):
@@ -136,8 +136,8 @@ def test_on_a_terminal_it_asks_until_the_answer_is_one(tmp_path):
     os.close(theirs)
     assert asking.returncode == 0, said
     assert b"did you mean 'memory'?" in said
-    suite = load(tmp_path / "mine.yaml")
-    assert (suite.world_sizes, suite.description) == ((1, 2), template.QUESTIONS["memory"])
+    suite = load_suite(tmp_path / "mine.yaml")
+    assert (suite.world_sizes, suite.description) == ((1, 2), template.GOAL_QUESTIONS["memory"])
 
 
 @pytest.mark.parametrize(

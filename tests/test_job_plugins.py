@@ -11,15 +11,15 @@ import pytest
 from conftest import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
 from records import case, info, job_of, measured
 
-from distbench.analysis.key_findings import judged_bad
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.key_findings import bad_verdict_sentences
+from distbench.analysis.run import RunAnalysis
 from distbench.core import job, registry
-from distbench.core.case import Choice
-from distbench.gate.case_verdict import demanded
+from distbench.core.case import PluginChoice
+from distbench.gate.case_verdict import required_findings
 from distbench.record.run_folder import Run
 from distbench.report import terminal
 from distbench.report.run_export import run_json
-from distbench.suite.gate import read
+from distbench.suite.gate import parse_gate
 
 Command = Callable[..., Done]
 
@@ -91,7 +91,7 @@ def test_a_kind_keeps_its_options_through_json() -> None:
     for kind in job.job_kinds():
         made = job.JobSpec(kind.name, kind.options(role="reference", of="a", reference="b"))
         assert job.JobSpec.from_json(json.loads(json.dumps(made.to_json())), "record.json") == made
-        assert made.provides == "b"
+        assert made.provided_reference == "b"
 
 
 def test_two_plugins_of_one_word_are_refused(
@@ -116,18 +116,18 @@ def test_its_verdict_is_shown_gated_and_decides_the_exit_code(
     ddp = case("ddp")
     probed = [] if steps is None else [replace(measured(ddp, probed_steps=steps), job=job_of("probe"))]
     of = info(ddp)
-    run = AnalysedRun(replace(of, suite={**of.suite, "probe": {"steps": 3}}), probed)
+    run = RunAnalysis(replace(of, suite={**of.suite, "probe": {"steps": 3}}), probed)
     (row,) = run.cases
     (shown,) = run_json(run)["cases"]
     assert {kind: verdict["gravity"] for kind, verdict in shown["verdicts"].items()} == (
         {"probe": gravity} if gravity else {}
     )
-    rules, mistakes = read({"probe": "required"})
+    rules, mistakes = parse_gate({"probe": "required"})
     assert rules is not None and not mistakes
-    (judged,) = demanded(row, rules)
+    (judged,) = required_findings(row, rules)
     assert (judged.metric, judged.word) == ("probe", finding)
-    assert bool(judged_bad(run)) == (gravity == "bad"), "what ends a run with exit code 1"
-    assert ("5 of 6 steps" in terminal.table(run)) == (gravity == "bad")
+    assert bool(bad_verdict_sentences(run)) == (gravity == "bad"), "what ends a run with exit code 1"
+    assert ("5 of 6 steps" in terminal.overview_text(run)) == (gravity == "bad")
 
 
 @pytest.mark.train
@@ -149,4 +149,6 @@ def test_it_is_run_stored_in_its_folder_and_not_run_again(
     written = file.stat().st_mtime_ns
     assert distbench("run", "--resume", str(finished.folder)).returncode == 0
     assert file.stat().st_mtime_ns == written
-    assert registry.make("strategies", Choice("ddp")).engine in json.dumps(record.effective)
+    assert registry.create_plugin("strategies", PluginChoice("ddp")).engine_class in json.dumps(
+        record.effective
+    )

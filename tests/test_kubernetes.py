@@ -21,8 +21,8 @@ from conftest import QUICK, Done
 from ruamel.yaml import YAML
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.suite import load
+from distbench.core.case import PluginChoice
+from distbench.suite import load_suite
 
 OPTIONS = {"image": "registry.example/distbench:1", "nnodes": 2, "resources": {"requests": {"cpu": "2500m"}}}
 TEXT = f"""{QUICK}strategies: [pretended]  # "quoted", $HOME, é
@@ -119,9 +119,9 @@ def test_gpus_are_limits_and_ranks(suite: Path, manifests: Callable[..., list[di
     assert agent["resources"] == {"requests": {"cpu": "2500m"}, "limits": {"nvidia.com/gpu": 8}}
     assert variables(written, "agent", "a")["NCCL_DEBUG"] == "WARN"
     assert written[4]["spec"]["template"]["spec"]["nodeSelector"] == {"gpu": "h200"}
-    machine = registry.make("launchers", Choice("kubernetes", eight)).machine("auto")
+    machine = registry.create_plugin("launchers", PluginChoice("kubernetes", eight)).machine("auto")
     assert (machine.device, machine.devices, machine.nodes) == ("cuda", 16, 2)
-    machine = registry.make("launchers", Choice("kubernetes", OPTIONS)).machine("auto")
+    machine = registry.create_plugin("launchers", PluginChoice("kubernetes", OPTIONS)).machine("auto")
     assert (machine.device, machine.devices, machine.nodes) == ("cpu", 4, 2)
 
 
@@ -187,11 +187,11 @@ def test_a_run_is_started_by_its_pods_only(
 
 def test_in_a_pod_of_distbench_auto_is_kubernetes(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.write_text(f"{QUICK}strategies: [ddp]\n")
-    assert load(suite).launcher.name == "local"
+    assert load_suite(suite).launcher.name == "local"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert load(suite).launcher.name == "local"
+    assert load_suite(suite).launcher.name == "local"
     monkeypatch.setenv("DISTBENCH_TOKEN", "0" * 64)
-    assert load(suite).launcher.name == "kubernetes"
+    assert load_suite(suite).launcher.name == "kubernetes"
 
 
 @pytest.fixture
@@ -224,10 +224,12 @@ def test_agents_of_pods_wait_for_the_controller_serve_it_and_end_with_the_run(
     for name, value in variables(written, "controller", "").items():
         monkeypatch.setenv(name, value)
     options = {**OPTIONS, "port": port, "start_timeout": 30.0}
-    with closing(registry.make("launchers", Choice("kubernetes", options)).open("run")) as site:
+    with closing(
+        registry.create_plugin("launchers", PluginChoice("kubernetes", options)).open_session("run")
+    ) as site:
         for _ in range(2):
             handle = site.launch(launch_of(tmp_path / "run", f"echo $DISTBENCH_NODE > {tmp_path}/$RANK", 4))
-            assert handle.nodes == {"node-a": [0, 1], "node-b": [2, 3]}
+            assert handle.ranks_by_node == {"node-a": [0, 1], "node-b": [2, 3]}
             exits = []
             while len(exits) < 4:
                 exits += handle.wait(10)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from records import case, info, measured
 
-from distbench.analysis.key_findings import sentences
-from distbench.analysis.node_bottleneck import LINK
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.key_findings import all_findings
+from distbench.analysis.node_bottleneck import BOTTLENECK_SHARE
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 
 DDP, FSDP = case("ddp"), case("fsdp")
@@ -34,12 +34,12 @@ def trial(best: float = 26e6, size: float = 8e6, of: Any = DDP, **changes: float
     return replace(measured(of, **values), tables={"collectives": [call(size, best)]})
 
 
-def run_of(*records: Record) -> AnalysedRun:
-    return AnalysedRun(info(*(record.case for record in records)), records)
+def run_of(*records: Record) -> RunAnalysis:
+    return RunAnalysis(info(*(record.case for record in records)), records)
 
 
 def test_the_first_sentence_names_the_link_that_holds_training_back() -> None:
-    told = answer(run_of(trial()))
+    told = recommend(run_of(trial()))
     assert told.headline.startswith("Train with ddp on 2 devices, held back by the link between nodes: 1,000")
     assert told.reasons[0] == (
         "ddp is held back by the link between nodes: 60% of a profiled step is transfer between nodes that "
@@ -48,13 +48,13 @@ def test_the_first_sentence_names_the_link_that_holds_training_back() -> None:
 
 
 def test_messages_far_below_what_the_link_carries_wait_for_its_latency() -> None:
-    told = answer(run_of(trial(best=120e6)))
+    told = recommend(run_of(trial(best=120e6)))
     assert "held back by latency between nodes" in told.headline
     assert "at 200 Mbit/s bus bandwidth, where large messages reach 960 Mbit/s" in told.reasons[0]
 
 
 def test_without_a_large_message_it_is_not_said_whether_bandwidth_or_latency_is_the_limit() -> None:
-    told = answer(run_of(trial(size=1e5)))
+    told = recommend(run_of(trial(size=1e5)))
     assert "held back by communication between nodes" in told.headline
     assert told.reasons[0].endswith("no message of 1.00 MiB or more tells what the link carries.")
 
@@ -62,7 +62,7 @@ def test_without_a_large_message_it_is_not_said_whether_bandwidth_or_latency_is_
 @pytest.mark.parametrize(
     "changes",
     [
-        {"comm_between_exposed_s": 10 * LINK - 0.01},
+        {"comm_between_exposed_s": 10 * BOTTLENECK_SHARE - 0.01},
         {"comm_exposed_s": 9.0, "comm_between_exposed_s": 3.0, "comm_inside_exposed_s": 4.0},
         # it waits for a slow rank most of that time
         {"comm_exposed_s": 9.0, "comm_between_exposed_s": 3.0, "comm_inside_exposed_s": 0.0},
@@ -72,14 +72,14 @@ def test_without_a_large_message_it_is_not_said_whether_bandwidth_or_latency_is_
 def test_a_training_that_waits_for_something_else_is_not_held_back_by_the_link(
     changes: dict[str, float],
 ) -> None:
-    assert run_of(trial(**changes)).held_back == {}
+    assert run_of(trial(**changes)).inter_node_bottlenecks == {}
 
 
 def test_on_one_node_there_is_no_link_to_name() -> None:
     local = measured(DDP, profile_step_s=10.0, comm_exposed_s=9.0, comm_inside_exposed_s=9.0)
-    assert run_of(local).held_back == {}
+    assert run_of(local).inter_node_bottlenecks == {}
 
 
 def test_the_findings_name_all_that_are_held_back_and_the_worst_with_its_numbers() -> None:
-    found = sentences(run_of(trial(), trial(of=FSDP, comm_between_exposed_s=7.0)))
+    found = all_findings(run_of(trial(), trial(of=FSDP, comm_between_exposed_s=7.0)))
     assert any(each.startswith("fsdp is held back") and each.endswith("; so is ddp.") for each in found)

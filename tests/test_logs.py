@@ -12,7 +12,7 @@ from conftest import QUICK, run_in
 from drills import Drill
 
 from distbench.ipc.trial_files import log_file
-from distbench.system.log_files import HEAD, MOST, TAIL, Logs, tail
+from distbench.system.log_files import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, MAX_LOG_BYTES, BoundedLogs, read_tail
 
 
 class Printing:
@@ -20,7 +20,7 @@ class Printing:
 
     def __init__(self, folder: Path) -> None:
         self.file = log_file(folder, 0)
-        self.logs = Logs([self.file])
+        self.logs = BoundedLogs([self.file])
         self._stream = self.file.open("ab", buffering=0)
 
     def prints(self, text: str) -> None:
@@ -28,7 +28,7 @@ class Printing:
 
     def prints_much(self) -> None:
         """Zeros, which take no room on the disk."""
-        os.truncate(self.file, self.file.stat().st_size + MOST)
+        os.truncate(self.file, self.file.stat().st_size + MAX_LOG_BYTES)
 
     def close(self) -> None:
         self._stream.close()
@@ -46,39 +46,42 @@ def test_of_a_log_that_is_too_long_begin_and_end_are_left_and_it_goes_on(printin
     printing.prints_much()
     printing.prints("it fails\n")
     size = printing.file.stat().st_size
-    printing.logs.cut()
+    printing.logs.trim()
     printing.prints("it ends\n")
     text = printing.file.read_text()
     assert text.startswith("it begins\n")
     assert text.endswith("\0it fails\nit ends\n")
-    assert f"\n[distbench left out {size - HEAD - TAIL:,} bytes here: a log may have 64 MiB]\n" in text
-    assert len(text) < HEAD + TAIL + 100
+    assert (
+        f"\n[distbench left out {size - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES:,} bytes here: a log may have 64 "
+        "MiB]\n" in text
+    )
+    assert len(text) < KEPT_HEAD_BYTES + KEPT_TAIL_BYTES + 100
 
 
 def test_what_several_cuts_left_out_is_told_in_one_place(printing: Printing) -> None:
     for _ in range(3):
         printing.prints_much()
-        printing.logs.cut()
+        printing.logs.trim()
     (told,) = re.findall(r"left out ([\d,]+) bytes", printing.file.read_text())
-    assert int(told.replace(",", "")) == 3 * MOST - HEAD - TAIL
+    assert int(told.replace(",", "")) == 3 * MAX_LOG_BYTES - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES
 
 
 def test_a_log_within_its_limit_stays_as_it_is(printing: Printing) -> None:
-    os.truncate(printing.file, MOST)
-    printing.logs.cut()
-    assert printing.file.stat().st_size == MOST
+    os.truncate(printing.file, MAX_LOG_BYTES)
+    printing.logs.trim()
+    assert printing.file.stat().st_size == MAX_LOG_BYTES
 
 
 def test_a_rank_that_has_not_started_has_no_log_to_cut(tmp_path: Path) -> None:
-    Logs([tmp_path / "rank0.log"]).cut()
+    BoundedLogs([tmp_path / "rank0.log"]).trim()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_end_of_a_log_that_grows_meanwhile_is_no_longer_than_asked(printing: Printing) -> None:
     printing.prints("abcdef")
-    assert tail(printing.file, 4) == "cdef"
-    assert tail(printing.file, 400) == "abcdef"
-    assert tail(printing.file.with_name("rank1.log"), 4) == ""
+    assert read_tail(printing.file, 4) == "cdef"
+    assert read_tail(printing.file, 400) == "abcdef"
+    assert read_tail(printing.file.with_name("rank1.log"), 4) == ""
 
 
 @pytest.mark.train
@@ -93,4 +96,4 @@ def test_a_rank_that_prints_without_end_goes_on_and_fills_no_disk(tmp_path: Path
     assert "it stopped when its log had" in record["reason"]
     assert "[distbench left out" in text
     assert record["reason"].partition("RuntimeError: ")[2] in text.splitlines()[-1], "its end is there"
-    assert len(text) < MOST
+    assert len(text) < MAX_LOG_BYTES

@@ -11,11 +11,11 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.core.case import Precision
+from distbench.core.case import PrecisionConfig
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 
-DYNAMIC = Precision(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
+DYNAMIC = PrecisionConfig(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
 
 SUITE = """
 workload: {transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 2, ffn_dim: 32, seq_len: 16}}

@@ -14,21 +14,21 @@ from evidence import DDP
 from records import case, measured
 
 from distbench import plan
-from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, traffic, volume
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.run import AnalysedRun
+from distbench.adopt import export_case
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, collective_traffic, compare_volume
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
-from distbench.core.case import Case, Choice, Measure, Optimizer, Precision
+from distbench.core.case import Case, MeasureConfig, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.jobs.measure import Measuring, shortened
+from distbench.jobs.measure import MeasureJob, short_measure
 from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
-from distbench.suite import load
+from distbench.strategies.ddp.lossy import are_replicas_equal, powersgd_elements
+from distbench.suite import load_suite
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 
@@ -38,16 +38,16 @@ MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
 def lossy(**options: Any) -> Case:
     """A case of DDP with *options*."""
     strategy = DistributedDataParallel(**options)
-    return case(strategy.label, 2, strategy=Choice("ddp", options))
+    return case(strategy.label, 2, strategy=PluginChoice("ddp", options))
 
 
 def test_of_a_matrix_two_factors_are_sent_and_what_gains_little_is_sent_whole() -> None:
-    assert reduced_numbers([(64, 64)], 4, 2.0) == 4 * 128
-    assert reduced_numbers([(64,), (64, 2), (1, 1)], 4, 2.0) == 64 + 128 + 1
+    assert powersgd_elements([(64, 64)], 4, 2.0) == 4 * 128
+    assert powersgd_elements([(64,), (64, 2), (1, 1)], 4, 2.0) == 64 + 128 + 1
     # a convolution is a matrix with a row for each of its outputs
-    assert reduced_numbers([(32, 16, 3, 3)], 2, 2.0) == 2 * (32 + 144)
+    assert powersgd_elements([(32, 16, 3, 3)], 2, 2.0) == 2 * (32 + 144)
     # no product has a higher rank than its shorter side
-    assert reduced_numbers([(8, 512)], 64, 0.5) == 8 * (8 + 512)
+    assert powersgd_elements([(8, 512)], 64, 0.5) == 8 * (8 + 512)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -61,11 +61,17 @@ def test_tensors_by_formula_have_as_many_parameters_as_the_model(preset: Any, ti
 
 def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> None:
     of, rank = lossy(powersgd_rank=2), DistributedDataParallel(powersgd_rank=2)
-    workload = registry.make("workloads", of.workload)
-    assert rank.collectives(of, 0) == {"all_reduce": 4.0 * reduced_numbers(workload.tensor_shapes(), 2, 2.0)}
-    unknown = dataclasses.replace(of, workload=Choice("user", {"model": "models.small:Small", "length": 8}))
-    assert rank.collectives(unknown, 0) is None
-    assert DistributedDataParallel(local_sgd_period=4).collectives(of, 1000) == {"all_reduce": 1000.0}
+    workload = registry.create_plugin("workloads", of.workload)
+    assert rank.traffic_by_operation(of, 0) == {
+        "all_reduce": 4.0 * powersgd_elements(workload.tensor_shapes(), 2, 2.0)
+    }
+    unknown = dataclasses.replace(
+        of, workload=PluginChoice("user", {"model": "models.small:Small", "length": 8})
+    )
+    assert rank.traffic_by_operation(unknown, 0) is None
+    assert DistributedDataParallel(local_sgd_period=4).traffic_by_operation(of, 1000) == {
+        "all_reduce": 1000.0
+    }
 
 
 def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() -> None:
@@ -85,9 +91,9 @@ def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() 
         ({"powersgd_start": 5}, {}, "powersgd_start = 5 has no effect without powersgd_rank"),
         ({"local_sgd_start": 5}, {}, "has no effect without local_sgd_period"),
         ({"powersgd_rank": 2, "sharded_optimizer": True}, {}, "not supported with sharded_optimizer"),
-        ({"powersgd_rank": 2}, {"precision": Precision(reduce="fp16")}, "precision.reduce = fp16"),
-        ({"local_sgd_period": 2}, {"precision": Precision(loss_scale=8.0)}, "precision.loss_scale = 8"),
-        ({"local_sgd_period": 2}, {"optimizer": Optimizer(name="muon", kernel="loop")}, "muon"),
+        ({"powersgd_rank": 2}, {"precision": PrecisionConfig(reduce="fp16")}, "precision.reduce = fp16"),
+        ({"local_sgd_period": 2}, {"precision": PrecisionConfig(loss_scale=8.0)}, "precision.loss_scale = 8"),
+        ({"local_sgd_period": 2}, {"optimizer": OptimizerConfig(name="muon", kernel="loop")}, "muon"),
     ],
 )
 def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str) -> None:
@@ -113,15 +119,15 @@ def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_pe
         f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n"
     )
     with pytest.raises(SuiteError, match=f"(?s){why}"):
-        plan.make(load(suite), MACHINE)
+        plan.make_plan(load_suite(suite), MACHINE)
 
 
 def test_a_short_trial_is_as_long_as_the_latest_start_and_the_longest_period_need() -> None:
-    cases, asked = [lossy(powersgd_rank=2), lossy(local_sgd_period=8)], Measure(warmup=3, steps=16)
-    short = shortened(asked, cases, 1, 3)
+    cases, asked = [lossy(powersgd_rank=2), lossy(local_sgd_period=8)], MeasureConfig(warmup=3, steps=16)
+    short = short_measure(asked, cases, 1, 3)
     assert (short.warmup, short.steps, short.trials) == (2, 8, 1)
-    assert Measuring().problems(short, cases) == []
-    assert shortened(asked, [DDP], 1, 3).steps == 3
+    assert MeasureJob().problems(short, cases) == []
+    assert short_measure(asked, [DDP], 1, 3).steps == 3
 
 
 def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
@@ -133,9 +139,9 @@ def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
     theory = [{"rank": 0, "op": "all_reduce", "bytes": 1000.0}]
     record = measured(lossy(local_sgd_period=4), comm_bytes_theory=1000.0)
     record = dataclasses.replace(record, tables={"collectives": rows, "collectives_theory": theory})
-    found = volume(record)
-    assert found and (found.measured, found.left) == ({"all_reduce": 1000.0}, {})
-    (kind,) = traffic(record)
+    found = compare_volume(record)
+    assert found and (found.measured, found.unexplained_by_op) == ({"all_reduce": 1000.0}, {})
+    (kind,) = collective_traffic(record)
     assert (kind.calls, kind.bytes) == (0.25, 1000.0)
 
 
@@ -155,8 +161,8 @@ def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
 def test_only_a_script_of_plain_torch_sends_so(options: Any, lines: list[str]) -> None:
     of = lossy(**options)
     with pytest.raises(UsageError, match=r"only a plain torch script .* use --as torch"):
-        adopt("accelerate", of, {})
-    (script,) = adopt("torch", of, {}).files.values()
+        export_case("accelerate", of, {})
+    (script,) = export_case("torch", of, {}).files.values()
     compile(script, "train_functions.py", "exec")
     assert [line for line in lines if line not in script] == []
 
@@ -190,7 +196,7 @@ check: {steps: 4, perturbed: 4, fp64: false}
     )
     assert done.code == 0, done.errors
     assert told(done) == {
-        "ddp+powersgd1": BY_DESIGN,
+        "ddp+powersgd1": DIFFERENT_BY_DESIGN,
         "ddp+powersgd256+rate0.001": ROUNDING,
     }
 
@@ -208,9 +214,9 @@ measure: {{warmup: {warmup}, steps: 4, trials: 1, profile_steps: 1}}
 """
     )
     (record,) = Run(done.folder).records()
-    values, moved = record.values, volume(record)
+    values, moved = record.values, compare_volume(record)
     assert values["comm_bytes"] == values["comm_bytes_theory"] > 0
-    assert moved and not moved.left and not moved.causes
+    assert moved and not moved.unexplained_by_op and not moved.causes
     assert values["comm_transfer_s"] > 0 and values["comm_inside_busbw"] > 0
     phases = [row["phase"] for row in record.tables["memory"] if row["rank"] == 0]
     assert phases.count("step") == 1, "of memory one step is shown"
@@ -237,7 +243,7 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0, unsynced_steps: 2}
 def test_mistakes_that_no_design_means_are_found(
     run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(registry.PLUGIN_PATH, PLUGINS)
+    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
     done = run_suite(
         SUITE
         + """
@@ -247,7 +253,7 @@ check: {steps: 5}
 """
     )
     words = {label.removeprefix("planted-lossy-"): word for label, word in told(done).items()}
-    assert words.pop("none") == BY_DESIGN
+    assert words.pop("none") == DIFFERENT_BY_DESIGN
     assert words == dict.fromkeys(words, DIFFERS)
     assert (done.code, len(words)) == (1, 3)
 
@@ -257,7 +263,7 @@ check: {steps: 5}
 def test_replicas_that_are_not_averaged_as_they_should_be_are_found(
     run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(registry.PLUGIN_PATH, PLUGINS)
+    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
     done = run_suite(
         SUITE
         + """
@@ -267,7 +273,7 @@ check: {steps: 5, perturbed: 4, fp64: false}
 """
     )
     words = {label.removeprefix("planted-local-"): word for label, word in told(done).items()}
-    assert words.pop("none") == BY_DESIGN
+    assert words.pop("none") == DIFFERENT_BY_DESIGN
     assert words == dict.fromkeys(["never", "late", "partly", "scaled"], DIFFERS)
     assert done.code == 1
 
@@ -296,15 +302,19 @@ measure: {warmup: 3, steps: 4, trials: 1, profile_steps: 1}
 check: {steps: 5, perturbed: 4}
 """
     )
-    run = AnalysedRun.read(Run(done.folder))
+    run = RunAnalysis.read(Run(done.folder))
     assert done.code == 0, done.errors
     for row in run.cases:
-        design = row.detail and row.detail.described_strategy and row.detail.described_strategy.by_design
+        design = (
+            row.representative_trial
+            and row.representative_trial.described_strategy
+            and row.representative_trial.described_strategy.by_design
+        )
         word = row.verdicts["equivalence"].word
-        assert word in ((BY_DESIGN, ROUNDING) if design else (EQUIVALENT, ROUNDING)), row.case.name
+        assert word in ((DIFFERENT_BY_DESIGN, ROUNDING) if design else (EQUIVALENT, ROUNDING)), row.case.name
         if "powersgd256" in row.case.label:
             assert word == ROUNDING, row.case.name
-        assert row.detail
-        moved, kept = volume(row.detail), held(row.detail)
-        assert moved is None or moved.unexplained <= EXPLAINED, row.case.name
-        assert kept and abs(kept.difference) <= TOLERANCE, row.case.name
+        assert row.representative_trial
+        moved, kept = compare_volume(row.representative_trial), largest_rank_memory(row.representative_trial)
+        assert moved is None or moved.unexplained_share <= UNEXPLAINED_TOLERANCE, row.case.name
+        assert kept and abs(kept.difference) <= MODEL_STATE_TOLERANCE, row.case.name

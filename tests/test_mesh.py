@@ -9,7 +9,7 @@ import pytest
 from plans import planned
 
 from distbench.core import meshes
-from distbench.core.meshes import Mesh
+from distbench.core.meshes import MeshShape
 
 MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
 MODEL = (
@@ -18,23 +18,23 @@ MODEL = (
 
 
 def test_ranks_that_follow_each_other_differ_in_the_innermost_dimension() -> None:
-    mesh = Mesh.of({"tp": 2, "dp_shard": 2}, 8, "pp")
+    mesh = MeshShape.from_request({"tp": 2, "dp_shard": 2}, 8, "pp")
     assert mesh.sizes == {"pp": 2, "dp_shard": 2, "tp": 2}
     assert list(mesh.sizes) == ["pp", "dp_shard", "tp"]
-    assert mesh.ranks == 8
-    assert mesh.place(5) == {"pp": 1, "dp_shard": 0, "tp": 1}
+    assert mesh.world_size == 8
+    assert mesh.coordinates(5) == {"pp": 1, "dp_shard": 0, "tp": 1}
     assert [mesh.data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
 def test_copies_and_their_shards_all_have_rows_of_their_own() -> None:
-    mesh = Mesh.of({"dp_replicate": 2, "dp_shard": 3}, 12, "pp")
+    mesh = MeshShape.from_request({"dp_replicate": 2, "dp_shard": 3}, 12, "pp")
     assert mesh.data_ranks == 6
     assert [mesh.data_rank(rank) for rank in range(12)] == [0, 1, 2, 3, 4, 5] * 2
-    assert [mesh.index(rank, ["dp_shard"]) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert [mesh.group_rank(rank, ["dp_shard"]) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
 def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
-    mesh = Mesh.of({}, 4, "pp")
+    mesh = MeshShape.from_request({}, 4, "pp")
     assert (mesh.size("tp"), mesh.data_ranks) == (1, 1)
     assert [mesh.data_rank(rank) for rank in range(4)] == [0] * 4
 
@@ -56,7 +56,7 @@ def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
 def test_a_group_is_named_by_the_dimension_in_which_its_ranks_differ(
     ranks: list[int], mesh: Mapping[str, int], over: str | None
 ) -> None:
-    assert Mesh(mesh).over(ranks) == over
+    assert MeshShape(mesh).spanned_dimensions(ranks) == over
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_group_is_named_by_the_dimension_in_which_its_ranks_differ(
 def test_a_mesh_that_the_ranks_do_not_fill_is_refused_with_the_numbers(
     asked: dict[str, int], ranks: int, why: str
 ) -> None:
-    assert why in (meshes.problem(asked, ranks, "pp") or "")
-    assert bool(why) == bool(meshes.problem(asked, ranks, "pp"))
+    assert why in (meshes.mesh_size_problem(asked, ranks, "pp") or "")
+    assert bool(why) == bool(meshes.mesh_size_problem(asked, ranks, "pp"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_mesh_that_the_ranks_do_not_fill_is_refused_with_the_numbers(
 def test_the_most_similar_meshes_come_first(
     asked: dict[str, int], ranks: int, near: list[dict[str, int]]
 ) -> None:
-    assert meshes.near(asked, ranks, "pp", ("pp", "tp")) == near
+    assert meshes.similar_meshes(asked, ranks, "pp", ("pp", "tp")) == near
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ from conftest import Finished
 from records import info, measured
 
 from distbench import plan
-from distbench.analysis.choice import Wish, choose
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.choice import Requirements, select_case
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
-from distbench.core.meshes import OF_DATA
+from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.metrics.base import Trial
+from distbench.metrics.base import TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
-from distbench.suite import load
+from distbench.suite import load_suite
 from distbench.workloads.base import Workload
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
@@ -38,7 +38,7 @@ def planned(
     sizes = batch if isinstance(batch, str) else f"{{global_batch_size: {batch}}}"
     text = f"workload: {MODEL}\nbatch: {sizes}\nworld_sizes: {list(world_sizes)}\n"
     suite.write_text(f"{text}{more}strategies: [{strategies}]\n")
-    found = plan.make(load(suite), MACHINE).cases
+    found = plan.make_plan(load_suite(suite), MACHINE).cases
     return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
 
 
@@ -86,7 +86,7 @@ def test_experts_are_spread_over_every_number_of_ranks_that_fits(tmp_path: Path)
         f"workload: {MODEL.replace('seq_len', 'experts: 4, seq_len')}\nbatch: {{global_batch_size: 8}}\n"
         "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n"
     )
-    cases = [item.case for item in plan.make(load(suite), MACHINE).cases]
+    cases = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
     # 4 experts can't be divided by 8
     assert [f"{each.label}/{each.world_size}" for each in cases] == [
         *("ep/1", "ep/4", "ep2/4", "ep2/8", "ep4/8"),
@@ -188,7 +188,7 @@ def test_any_strategy_takes_a_dimension_of_one_rank_and_it_changes_nothing(
     cases = []
     for mesh in (sizes, f"{ones}, {sizes}"):
         suite.write_text(f"{text}strategies: [{{{strategy}: {{mesh: {{{mesh}}}}}}}]\n")
-        cases += [item.case for item in plan.make(load(suite), MACHINE).cases]
+        cases += [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
     plain, with_ones = cases
     assert (with_ones.id, with_ones.name) == (plain.id, plain.name)
 
@@ -251,16 +251,16 @@ def cases_of(folder: Path) -> list[Case]:
     suite = folder / "parallel.yaml"
     text = (Path(__file__).parent.parent / "suites/parallel.yaml").read_text()
     suite.write_text(text.replace("world_sizes: auto", "world_sizes: [2]"))
-    return [item.case for item in plan.make(load(suite), MACHINE).cases if not item.problem]
+    return [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases if not item.problem]
 
 
 def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_shard_it() -> None:
     split: list[int] = []
     whole: list[int] = []
-    for strategy in registry.built_in("strategies").values():
+    for strategy in registry.built_in_plugins("strategies").values():
         for variant in (*strategy.variants(), FullyShardedDataParallel(version=1, sharding="hybrid")):
-            several = {name for name, size in variant.dimensions(8).items() if size > 1}
-            (split if several - set(OF_DATA) else whole).append(variant.simplicity)
+            several = {name for name, size in variant.mesh_sizes(8).items() if size > 1}
+            (split if several - set(DATA_DIMENSIONS) else whole).append(variant.simplicity)
     assert len(split) > 12
     assert len(whole) > 12
     assert max(whole) < min(split)
@@ -269,14 +269,16 @@ def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_sha
 def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
     records = [measured(each, 1000.0 + round_, round_=round_) for each in cases for round_ in range(3)]
-    run = AnalysedRun(info(*cases), records)
+    run = RunAnalysis(info(*cases), records)
     simplicity = {one.label: one.simplicity for one in run.candidates}
     plain = {"single", "ddp", "fsdp", "zero2"}
     assert plain < simplicity.keys()
     assert {"tp", "fsdp+tp2+sp+lp", "pp"} < simplicity.keys()
     cut = [simplicity[label] for label in simplicity.keys() - plain]
     assert max(simplicity[label] for label in plain) < min(cut)
-    pick, other = (choose(run.candidates, Wish(avoid=avoid)).pick for avoid in ((), tuple(plain)))
+    pick, other = (
+        select_case(run.candidates, Requirements(avoid=avoid)).pick for avoid in ((), tuple(plain))
+    )
     assert pick and other
     assert pick.label == "ddp"
     assert simplicity[other.label] == min(cut)
@@ -284,12 +286,12 @@ def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp
 
 def test_mfu_counts_the_same_work_whatever_the_mesh(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
-    workload: Workload = registry.make("workloads", cases[0].workload)
+    workload: Workload = registry.create_plugin("workloads", cases[0].workload)
     flops = workload.flops_per_sample()
     assert flops
     summaries = [
         Utilisation().summary(
-            Trial(
+            TrialData(
                 case=each,
                 tokens_per_sample=128,
                 flops_per_sample=flops,

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.case import Case
-from distbench.metrics.base import Column, Metric, Sampler, Trial
+from distbench.metrics.base import Column, Metric, Sampler, TrialData
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Clumsy(Metric):
     at: str = "summary"
     """summary, sampler or value."""
 
-    def summary(self, trial: Trial) -> Mapping[str, Any]:
+    def summary(self, trial: TrialData) -> Mapping[str, Any]:
         if self.at == "summary":
             raise ZeroDivisionError("a metric divides by zero")
         return {"clumsy": {1}} if self.at == "value" else {}

@@ -11,15 +11,15 @@ from conftest import Finished
 from plans import planned
 from records import case
 
-from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.memory import TOLERANCE, held
+from distbench.adopt import export_case
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.metrics.base import Absent, Trial
-from distbench.metrics.experts import Experts
+from distbench.metrics.base import NotAvailable, TrialData
+from distbench.metrics.experts import ExpertLoad
 from distbench.record.run_folder import Run
 from distbench.strategies.ep import ExpertParallel
 from distbench.workloads.base import Workload
@@ -43,7 +43,7 @@ BLOCK = ATTENTION + 2 * D + E * D + E * EXPERT
 
 
 def model(**options: Any) -> Workload:
-    made: Workload = registry.make("workloads", Choice("transformer", OPTIONS | options))
+    made: Workload = registry.create_plugin("workloads", PluginChoice("transformer", OPTIONS | options))
     return made
 
 
@@ -58,7 +58,8 @@ def test_all_experts_are_parameters_and_those_of_a_token_are_work() -> None:
 
 def test_moe_tiny_is_as_much_work_as_tiny_but_for_its_router() -> None:
     tiny, mixed = (
-        registry.make("workloads", Choice("transformer", {"preset": name})) for name in ("tiny", "moe-tiny")
+        registry.create_plugin("workloads", PluginChoice("transformer", {"preset": name}))
+        for name in ("tiny", "moe-tiny")
     )
     router = 4 * 8 * 128
     assert mixed.flops_per_sample() == tiny.flops_per_sample() + 6 * router * 128
@@ -133,12 +134,12 @@ def test_what_can_not_be_spread_is_refused_with_the_numbers(
 
 def of(strategy: str, world_size: int, options: dict[str, Any] | None = None, **changed: Any) -> Case:
     """A case of *strategy* on the small model, in fp32, in two micro-batches."""
-    workload = Choice("transformer", OPTIONS | changed.pop("model", {}))
+    workload = PluginChoice("transformer", OPTIONS | changed.pop("model", {}))
     batch = Batch(8, 8 // world_size // 2, 2)
     return case(
         strategy,
         world_size,
-        strategy=Choice(strategy, options or {}),
+        strategy=PluginChoice(strategy, options or {}),
         workload=workload,
         batch=batch,
         **changed,
@@ -184,7 +185,8 @@ def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(
     world_size: int, mesh: dict[str, int], changed: dict[str, Any], moved: dict[str, float]
 ) -> None:
     assert (
-        ExpertParallel(mesh).collectives(of("ep", world_size, {"mesh": mesh}, **changed), PARAMETERS) == moved
+        ExpertParallel(mesh).traffic_by_operation(of("ep", world_size, {"mesh": mesh}, **changed), PARAMETERS)
+        == moved
     )
 
 
@@ -196,7 +198,7 @@ def test_a_rank_keeps_the_states_of_its_experts_and_of_all_else() -> None:
 
 def test_no_format_says_how_experts_are_spread() -> None:
     with pytest.raises(UsageError, match="ep: "):
-        adopt("torchtitan", of("ep", 2), {})
+        export_case("torchtitan", of("ep", 2), {})
 
 
 @pytest.mark.train
@@ -347,13 +349,13 @@ exclude: [{{strategy: ep2, world_size: 2}}]
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
     own = (each for each in Run(done.folder).records() if each.case.strategy.name == "ep")
     for record in (each for each in own if each.job.kind == "measure"):
-        moved, kept = volume(record), held(record)
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        moved, kept = compare_volume(record), largest_rank_memory(record)
+        assert moved is not None and moved.unexplained_share < UNEXPLAINED_TOLERANCE, record.case.name
         # all but the norm; uneven as the router is, no rank moves just that
         expected = pytest.approx(record.values["comm_bytes_theory"], rel=1e-3)
         assert record.values["comm_bytes"] == expected, record.case.name
         assert {row["ran"] for row in record.tables["collectives"]} == {"all_to_all", "all_reduce"}
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < MODEL_STATE_TOLERANCE, record.case.name
 
 
 @pytest.mark.train
@@ -394,7 +396,7 @@ def test_the_busiest_and_the_idlest_expert_are_told_relative_to_the_mean() -> No
         {"router": "b", "expert": 0, "tokens": 4, "dropped": 1},
         {"router": "b", "expert": 1, "tokens": 4, "dropped": 0},
     ]
-    trial = Trial(of("ep", 2), S, {}, {}, {"expert_load": rows})
-    assert Experts().summary(trial) == {"expert_most": 1.5, "expert_least": 0.5, "expert_dropped": 2 / 16}
-    with pytest.raises(Absent, match="the workload has no experts"):
-        Experts().summary(Trial(of("ep", 2), S, {}, {}))
+    trial = TrialData(of("ep", 2), S, {}, {}, {"expert_load": rows})
+    assert ExpertLoad().summary(trial) == {"expert_most": 1.5, "expert_least": 0.5, "expert_dropped": 2 / 16}
+    with pytest.raises(NotAvailable, match="the workload has no experts"):
+        ExpertLoad().summary(TrialData(of("ep", 2), S, {}, {}))

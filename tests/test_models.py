@@ -14,11 +14,11 @@ from families import FAMILIES, GROUPED, SMALL
 
 from distbench.cli import main
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.machine import Machine
-from distbench.plan import make
-from distbench.suite import load
-from distbench.workloads._hf_source import keys_of
+from distbench.plan import make_plan
+from distbench.suite import load_suite
+from distbench.workloads._hf_source import config_keys
 from distbench.workloads.base import Workload
 
 MACHINE = Machine(
@@ -28,7 +28,7 @@ LLAMA = {"model_type": "llama", "config": GROUPED, "seq_len": 32}
 
 
 def workload(**options: Any) -> Workload:
-    made: Workload = registry.make("workloads", Choice("huggingface", options))
+    made: Workload = registry.create_plugin("workloads", PluginChoice("huggingface", options))
     return made
 
 
@@ -37,7 +37,7 @@ def batch_of(one: Workload, rows: int = 4) -> dict[str, Any]:
     import torch
 
     options = {"task": getattr(one, "task", None)}
-    source = registry.make("data", Choice(one.usual_data(options), {}))
+    source = registry.create_plugin("data", PluginChoice(one.default_data_for(options), {}))
     assert source.problem(one.shape) is None
     return {
         key: torch.from_numpy(array) for key, array in source.open(one.shape, 1, rows)(0, range(rows)).items()
@@ -159,7 +159,7 @@ def test_every_key_that_a_configuration_has_is_known_without_importing_it(name: 
         "num_channels",
     }
     given = dict.fromkeys(keys | config.attribute_map.keys(), True)
-    assert keys_of(FAMILIES[name].model_type) is not None
+    assert config_keys(FAMILIES[name].model_type) is not None
     assert workload(**{**FAMILIES[name].options, "config": given}).problem() is None
 
 
@@ -182,7 +182,7 @@ def test_a_list_in_a_configuration_is_its_value_and_no_axis(tmp_path: Path) -> N
         f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nworld_sizes: [2]\n"
         f"axes: {json.dumps({'workload': workloads})}\n"
     )
-    resnet, vit = (item.case for item in make(load(suite), MACHINE).cases)
+    resnet, vit = (item.case for item in make_plan(load_suite(suite), MACHINE).cases)
     assert resnet.workload.options["config"] == FAMILIES["resnet"].config
     assert (resnet.data.name, vit.data.name) == ("digits", "digits")
 
@@ -222,7 +222,7 @@ def planned(folder: Path, **options: Any) -> Any:
         f"workload: {json.dumps({'huggingface': options})}\nbatch: {{global_batch_size: 8}}\n"
         "strategies: [ddp]\nworld_sizes: [2]\n"
     )
-    (item,) = make(load(suite), MACHINE).cases
+    (item,) = make_plan(load_suite(suite), MACHINE).cases
     return item
 
 
@@ -307,7 +307,7 @@ def test_images_that_are_not_square_are_refused(published: Path) -> None:
     one = workload(task="image-classification", config="config.json")
     assert "images of 32 x 48; set image_size" in str(one.problem())
     published.write_text(json.dumps({"model_type": "vit", "image_size": [48, 48], "num_channels": 1}))
-    assert (one.problem(), one.shape.length, one.shape.channels, one.shape.classes) == (None, 48, 1, 2)
+    assert (one.problem(), one.shape.sample_length, one.shape.channels, one.shape.classes) == (None, 48, 1, 2)
 
 
 @pytest.mark.train
@@ -338,9 +338,9 @@ def test_a_case_starts_with_the_very_weights_of_the_folder(name: str, tmp_path: 
     one = workload(task=family.task, from_pretrained=str(tmp_path / "model"), **dict(family.more))
     assert one.problem() is None
     # as a case has it
-    one = one.on(MACHINE)
-    weights.save(one, 11, tmp_path / "initial.safetensors")
-    loaded = weights.loaded(one, tmp_path / "initial.safetensors", torch.device("cpu")).state_dict()
+    one = one.resolved_for(MACHINE)
+    weights.save_initial(one, 11, tmp_path / "initial.safetensors")
+    loaded = weights.load_module(one, tmp_path / "initial.safetensors", torch.device("cpu")).state_dict()
     assert loaded.keys() == theirs.state_dict().keys()
     assert all(torch.equal(loaded[key], value) for key, value in theirs.state_dict().items())
 
@@ -386,7 +386,7 @@ def test_weights_of_another_task_are_not_filled_up_with_drawn_ones(tmp_path: Pat
     stored(folder, **{**FAMILIES["bert"].options, "task": "causal-lm"})
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "intermediate_size": 64}))
-    one = workload(task="masked-lm", from_pretrained=str(folder)).on(MACHINE)
+    one = workload(task="masked-lm", from_pretrained=str(folder)).resolved_for(MACHINE)
     with pytest.raises(ValueError, match=r"has no weights, or some of another shape, for bert\.encoder"):
         one.pretrained()
 

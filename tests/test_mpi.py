@@ -10,7 +10,7 @@ import pytest
 from conftest import QUICK, Done
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.launchers.mpi import Mpi
 
 
@@ -22,9 +22,9 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(**options: object) -> list[str]:
-    launcher: Mpi = registry.make("launchers", Choice("mpi", {"slots": 4, **options}))
-    assert launcher.mistake() is None
-    (command,) = launcher.agent_commands(launcher.members())
+    launcher: Mpi = registry.create_plugin("launchers", PluginChoice("mpi", {"slots": 4, **options}))
+    assert launcher.option_problem() is None
+    (command,) = launcher.agent_commands(launcher.node_list())
     return command
 
 

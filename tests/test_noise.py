@@ -15,12 +15,12 @@ import pytest
 from records import case, info, measured
 from scipy import stats
 
-from distbench.analysis.choice import Candidate, Choice, Wish, choose
-from distbench.analysis.key_findings import findings
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.block_model import effects, set_aside
-from distbench.analysis.statistics.intervals import Interval, intervals, noise_of
-from distbench.analysis.statistics.quantiles import range_quantile
+from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
+from distbench.analysis.key_findings import key_findings
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.block_model import fit_blocks, outlier_rounds
+from distbench.analysis.statistics.intervals import ConfidenceInterval, intervals, noise_of
+from distbench.analysis.statistics.quantiles import studentized_range_quantile
 
 CASES = 18
 NOISE = 0.06
@@ -77,34 +77,35 @@ def tally(draw: Draw, trials: int, runs: int, seed: int) -> Tally:
     for _ in range(runs):
         truth, noise = draw(rng, trials)
         measured = [dict(enumerate(map(float, row))) for row in np.exp(truth[:, None] + noise)]
-        choice = choose(
-            [candidate(i, each.among(CASES)) for i, each in enumerate(intervals(measured))], Wish()
+        choice = select_case(
+            [candidate(i, each.for_comparisons_of(CASES)) for i, each in enumerate(intervals(measured))],
+            Requirements(),
         )
         record(found, choice, truth)
     return found
 
 
-def candidate(place: int, speed: Interval) -> Candidate:
+def candidate(place: int, speed: ConfidenceInterval) -> Candidate:
     return Candidate(str(place), str(place), str(place), 2, "fp32", "", place, speed)
 
 
-def record(found: Tally, choice: Choice, truth: np.ndarray) -> None:
+def record(found: Tally, choice: Selection, truth: np.ndarray) -> None:
     by_place = {int(one.id): one.speed for one in choice.ranked}
     pick = int(choice.pick.id)
     mine = by_place[pick]
     found.held.append(np.mean([held(each, truth[place]) for place, each in by_place.items()]))
-    low = math.log(mine.value) - mine.half_as_best_of(len(choice.alike))
+    low = math.log(mine.value) - mine.half_log_width_after_selection(len(choice.tied))
     found.headline.append(low <= truth[pick] <= math.log(mine.high))
     ratios = {place: each.ratio(mine) for place, each in by_place.items() if place != pick}
     found.together.append(all(held(ratio, truth[place] - truth[pick]) for place, ratio in ratios.items()))
     beaten = [
-        place for place, each in by_place.items() if each.is_apart_from(mine) and each.value < mine.value
+        place for place, each in by_place.items() if each.differs_from(mine) and each.value < mine.value
     ]
     found.false.append(any(truth[place] >= truth[pick] for place in beaten))
     found.loss.append(1 - math.exp(truth[pick] - truth.max()))
 
 
-def held(interval: Interval, log: float) -> bool:
+def held(interval: ConfidenceInterval, log: float) -> bool:
     return math.log(interval.low) <= log <= math.log(interval.high)
 
 
@@ -170,7 +171,7 @@ def test_what_all_cases_of_a_round_share_is_not_in_the_intervals():
     first, second = {0: 100.0, 1: 200.0, 2: 50.0}, {0: 110.0, 1: 221.0, 2: 54.9}
     ratio = intervals([second, first])[0].ratio(intervals([second, first])[1])
     assert ratio.value == pytest.approx((1.1 * 1.105 * 1.098) ** (1 / 3))
-    assert ratio.half < 0.02
+    assert ratio.half_log_width < 0.02
 
 
 def lasting(cases: int, rounds: int, rho: float, rng: np.random.Generator) -> np.ndarray:
@@ -222,7 +223,7 @@ def test_a_run_whose_trials_resemble_one_another_says_so():
         for each, row in zip(of, logs, strict=True)
         for number, log in enumerate(row)
     ]
-    said = " ".join(findings(AnalysedRun(info(*of), told)))
+    said = " ".join(key_findings(RunAnalysis(info(*of), told)))
     assert "Trials of a case resemble those of the round before (autocorrelation 0." in said
 
 
@@ -231,7 +232,7 @@ def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases: int, rounds:
     rng = np.random.default_rng(17)
     for _ in range(3):
         logs = 0.03 * rng.standard_normal((cases, rounds))
-        fit = effects([dict(enumerate(map(float, row))) for row in np.exp(logs)])
+        fit = fit_blocks([dict(enumerate(map(float, row))) for row in np.exp(logs)])
         # a complete design: the effect of a case is its mean
         assert fit.logs == pytest.approx(logs.mean(axis=1), abs=1e-9)
         assert fit.errors == pytest.approx(0.03 / math.sqrt(rounds), rel=0.35)
@@ -249,26 +250,26 @@ def test_the_noise_of_a_run_is_not_moved_by_one_disturbed_trial():
     clean = intervals(samples)
     samples[0][1] = 5000.0
     disturbed = intervals(samples)
-    assert set_aside(samples) == [[1], *[[]] * 8]
-    assert disturbed[4].half < 2 * clean[4].half
+    assert outlier_rounds(samples) == [[1], *[[]] * 8]
+    assert disturbed[4].half_log_width < 2 * clean[4].half_log_width
     assert disturbed[0].value == pytest.approx(clean[0].value, rel=0.05)
 
 
 def test_a_case_that_is_noisier_than_the_run_has_a_wider_interval():
     steady = [{i: 1000.0 + (i * k) % 7 for i in range(5)} for k in range(1, 6)]
     noisy = {i: float(800 + 100 * i) for i in (3, 0, 4, 1, 2)}
-    assert intervals([*steady, noisy])[-1].half > 5 * intervals(steady)[0].half
+    assert intervals([*steady, noisy])[-1].half_log_width > 5 * intervals(steady)[0].half_log_width
 
 
 def test_cases_that_agree_to_the_last_digit_have_no_noise():
     same = [{0: 5.0, 1: 5.0}, {0: 7.0, 1: 7.0}]
-    assert [(found.value, found.half) for found in intervals(same)] == [(5.0, 0.0), (7.0, 0.0)]
+    assert [(found.value, found.half_log_width) for found in intervals(same)] == [(5.0, 0.0), (7.0, 0.0)]
     assert noise_of(same).scale == 0.0
 
 
 def test_without_a_second_trial_no_spread_is_known():
     (found,) = intervals([{0: 1000.0}])
-    assert (found.value, found.half, found.low, found.high) == (1000, None, 1000, 1000)
+    assert (found.value, found.half_log_width, found.low, found.high) == (1000, None, 1000, 1000)
     assert noise_of([{0: 1.0}]) is None
 
 
@@ -281,13 +282,16 @@ def test_what_has_no_logarithm_is_refused(bad):
 @pytest.mark.parametrize(("count", "freedom"), [(2, 4), (5, 2.5), (18, 34), (40, 6)])
 def test_the_range_has_its_textbook_quantile(count: int, freedom: float):
     known = stats.studentized_range.ppf(0.95, count, freedom) / math.sqrt(2)
-    assert range_quantile(0.95, count, freedom) == pytest.approx(known, rel=0.005)
+    assert studentized_range_quantile(0.95, count, freedom) == pytest.approx(known, rel=0.005)
 
 
 def test_more_trials_are_asked_for_as_long_as_a_tie_could_hide_a_better_case():
-    wide = [Interval(value, 0.08, 30.0, 3, 0.1) for value in (1.0, 1.02)]
-    tied = choose([candidate(i, each) for i, each in enumerate(wide)], Wish())
-    assert len(tied.alike) == 2
+    wide = [ConfidenceInterval(value, 0.08, 30.0, 3, 0.1) for value in (1.0, 1.02)]
+    tied = select_case([candidate(i, each) for i, each in enumerate(wide)], Requirements())
+    assert len(tied.tied) == 2
     assert tied.trials_to_settle > 10
-    narrow = [replace(each, half=0.002, reach=0.003) for each in wide]
-    assert choose([candidate(i, each) for i, each in enumerate(narrow)], Wish()).trials_to_settle == 0
+    narrow = [replace(each, half_log_width=0.002, simultaneous_half_log_width=0.003) for each in wide]
+    assert (
+        select_case([candidate(i, each) for i, each in enumerate(narrow)], Requirements()).trials_to_settle
+        == 0
+    )

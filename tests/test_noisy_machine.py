@@ -18,10 +18,10 @@ from histories import stored
 from records import case, failed, measured
 
 from distbench import plan
-from distbench.cli.noisy_repeats import Repeating
-from distbench.cli.preflight import Neighbours
+from distbench.cli.noisy_repeats import NoisyTrialRounds
+from distbench.cli.preflight import CpuContention
 from distbench.run import Observer
-from distbench.suite import load
+from distbench.suite import load_suite
 
 SUITE = """
 workload: {mlp: {}}
@@ -77,8 +77,8 @@ def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
         *(failed(ZERO), failed(ZERO, round_=1)),
     )
     # the second has its two quiet trials, and the last was never disturbed
-    assert Repeating(Observer(), 2, most=2)(run) == [DDP.id]
-    assert Repeating(Observer(), 2, most=0)(run) == []
+    assert NoisyTrialRounds(Observer(), 2, max_repeats=2)(run) == [DDP.id]
+    assert NoisyTrialRounds(Observer(), 2, max_repeats=0)(run) == []
 
 
 def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:
@@ -176,17 +176,17 @@ def busy() -> Iterator[None]:
 
 
 @pytest.fixture
-def neighbours(tmp_path: Path) -> Callable[..., Neighbours]:
-    def made(changes: str = "") -> Neighbours:
+def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
+    def made(changes: str = "") -> CpuContention:
         (tmp_path / "suite.yaml").write_text(LOCAL + changes)
-        suite = load(tmp_path / "suite.yaml")
-        return Neighbours(suite, plan.make(suite))
+        suite = load_suite(tmp_path / "suite.yaml")
+        return CpuContention(suite, plan.make_plan(suite))
 
     return made
 
 
 @pytest.mark.train
-def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., Neighbours]) -> None:
+def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., CpuContention]) -> None:
     watch = neighbours()
     with busy():
         warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
@@ -202,7 +202,7 @@ def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable
         "metrics: [{telemetry: {max_foreign_cpu: 1.0}}]\n",
     ],
 )
-def test_who_does_not_mind_is_not_warned(neighbours: Callable[..., Neighbours], changes: str) -> None:
+def test_who_does_not_mind_is_not_warned(neighbours: Callable[..., CpuContention], changes: str) -> None:
     watch = neighbours(changes)
     with busy():
         time.sleep(1.5)

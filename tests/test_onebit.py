@@ -17,21 +17,21 @@ from elsewhere import older_deepspeed
 from records import case, measured
 
 from distbench import plan
-from distbench.adopt import adopt
-from distbench.analysis.communication import traffic, volume
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted
+from distbench.adopt import export_case
+from distbench.analysis.communication import collective_traffic, compare_volume
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
+from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.core import registry
-from distbench.core.case import Case, Choice, Optimizer, Precision
+from distbench.core.case import Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS
 from distbench.record.run_folder import Run
 from distbench.strategies.onebit import OneBit
-from distbench.strategies.onebit.theory import padded
+from distbench.strategies.onebit.theory import padded_elements
 from distbench.strategies.zero import Zero
-from distbench.suite import load
+from distbench.suite import load_suite
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
 RANKS = 3
@@ -40,28 +40,28 @@ RANKS = 3
 def of(ranks: int = 2, optimizer: str = "adamw", **options: Any) -> Case:
     """A case of the strategy with *options*."""
     strategy = OneBit(**options)
-    asked = Optimizer(name=optimizer, kernel="loop")
-    return case(strategy.label, ranks, strategy=Choice("onebit", options), optimizer=asked)
+    asked = OptimizerConfig(name=optimizer, kernel="loop")
+    return case(strategy.label, ranks, strategy=PluginChoice("onebit", options), optimizer=asked)
 
 
 def test_a_buffer_is_padded_so_that_each_rank_has_whole_bytes_of_each_part() -> None:
-    assert [padded(elements, 2) for elements in (1, 16, 17)] == [16, 16, 32]
+    assert [padded_elements(elements, 2) for elements in (1, 16, 17)] == [16, 16, 32]
     # 3 ranks have 24 bits in common with bytes, and a part for each
-    assert [padded(72, 3), padded(73, 3)] == [72, 144]
-    assert padded(65, 8) == 128
+    assert [padded_elements(72, 3), padded_elements(73, 3)] == [72, 144]
+    assert padded_elements(65, 8) == 128
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bits_and_scales_move_for_each_tensor_or_of_lamb_for_all_at_once(ranks: int) -> None:
     one = of(ranks)
-    shapes = registry.make("workloads", one.workload).tensor_shapes()
+    shapes = registry.create_plugin("workloads", one.workload).tensor_shapes()
     tensors, elements = len(shapes), 1000
-    adam = {each.op: each for each in OneBit().collectives_by_dimension(one, elements)}
+    adam = {each.op: each for each in OneBit().traffic(one, elements)}
     assert adam["all_to_all"].calls == tensors
     assert adam["all_gather"].calls == 3 * tensors
     assert adam["all_gather"].bytes - adam["all_to_all"].bytes == 2 * tensors * ranks * 4
-    lamb = OneBit(algorithm="lamb").collectives(of(ranks, "lamb", algorithm="lamb"), elements)
-    bits = padded(elements, ranks) / 8
+    lamb = OneBit(algorithm="lamb").traffic_by_operation(of(ranks, "lamb", algorithm="lamb"), elements)
+    bits = padded_elements(elements, ranks) / 8
     assert lamb == {"all_to_all": bits, "all_gather": bits + 2 * ranks * 4}
 
 
@@ -69,9 +69,11 @@ def test_local_steps_move_the_same_less_often_and_settle_after_the_interval_has_
     options = {"algorithm": "zero_one_adam", "freeze_step": 5}
     often, seldom = OneBit(**options), OneBit(**options, local_steps=8)
     one = of(**options)
-    assert {op: size / 8 for op, size in often.collectives(one, 0).items()} == seldom.collectives(one, 0)
-    assert (often.settles, often.cycle) == (5, 1)
-    assert (seldom.settles, seldom.cycle) == (8, 8)
+    assert {
+        op: size / 8 for op, size in often.traffic_by_operation(one, 0).items()
+    } == seldom.traffic_by_operation(one, 0)
+    assert (often.steady_from_step, often.steps_per_cycle) == (5, 1)
+    assert (seldom.steady_from_step, seldom.steps_per_cycle) == (8, 8)
 
 
 def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
@@ -83,9 +85,9 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
     record = dataclasses.replace(
         record, samples=samples, tables={"collectives": [row], "collectives_theory": theory}
     )
-    found = volume(record)
-    assert found and (found.measured, found.left) == ({"all_to_all": 1000.0}, {})
-    (kind,) = traffic(record)
+    found = compare_volume(record)
+    assert found and (found.measured, found.unexplained_by_op) == ({"all_to_all": 1000.0}, {})
+    (kind,) = collective_traffic(record)
     assert (kind.calls, kind.bytes) == (0.25, 1000.0)
 
 
@@ -98,9 +100,17 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
             {},
             "algorithm = lamb is lamb with compression.*adamw; use optimizer: {name: lamb}",
         ),
-        ({}, {"optimizer": Optimizer(name="sgd")}, "optimizer.name = sgd; use optimizer: {name: adamw}"),
-        ({}, {"precision": Precision(compute="bf16")}, "only in fp32"),
-        ({}, {"optimizer": Optimizer(clip_grad_norm=1.0)}, "clip_grad_norm = 1: .*use clip_grad_norm: null"),
+        (
+            {},
+            {"optimizer": OptimizerConfig(name="sgd")},
+            "optimizer.name = sgd; use optimizer: {name: adamw}",
+        ),
+        ({}, {"precision": PrecisionConfig(compute="bf16")}, "only in fp32"),
+        (
+            {},
+            {"optimizer": OptimizerConfig(clip_grad_norm=1.0)},
+            "clip_grad_norm = 1: .*use clip_grad_norm: null",
+        ),
         (
             {"local_steps": 4},
             {},
@@ -137,17 +147,17 @@ def test_no_step_before_the_compression_is_timed(tmp_path: Path) -> None:
         "measure: {warmup: 4}\nstrategies: [{onebit: {freeze_step: 9}}]\n"
     )
     with pytest.raises(SuiteError, match=r"communicates otherwise before step 9.*warm-up of 9 or more"):
-        plan.make(load(suite), OLDER)
+        plan.make_plan(load_suite(suite), OLDER)
     suite.write_text(suite.read_text().replace("9", "1"))
     with pytest.raises(SuiteError, match=r"freeze_step.*must be at least 2"):
-        plan.make(load(suite), OLDER)
+        plan.make_plan(load_suite(suite), OLDER)
 
 
 def test_no_format_writes_it() -> None:
     with pytest.raises(
         UsageError, match="no format can express 1-bit optimizers, which only DeepSpeed up to"
     ):
-        adopt("deepspeed", of(), {})
+        export_case("deepspeed", of(), {})
 
 
 @pytest.mark.train
@@ -182,7 +192,7 @@ def _reduce(folder: Path, rank: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=RANKS)
     draw, backend, steps = torch.Generator().manual_seed(rank), GlooBackend(), []
     buffer = torch.empty(10, 10)
-    size = padded(buffer.numel(), RANKS)
+    size = padded_elements(buffer.numel(), RANKS)
     worker, server = torch.zeros(size), torch.zeros(size // RANKS)
     for _ in range(4):
         exact = buffer.normal_(generator=draw).flatten() + worker[: buffer.numel()]
@@ -211,7 +221,7 @@ check: {{steps: 4, perturbed: 4, fp64: false}}
 def test_verdicts_bytes_and_memory_of_an_older_deepspeed(
     run_suite: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(registry.PLUGIN_PATH, PLUGINS)
+    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
     older = older_deepspeed(tmp_path / "older")
     adam = run_suite(
         SUITE.format(older)
@@ -237,13 +247,13 @@ measure: {warmup: 7, steps: 4, trials: 1, profile_steps: 1}
     )
     for done in (adam, lamb):
         assert done.code == 0, done.errors
-        assert {each["equivalence"]["verdict"] for each in done.cases.values()} == {BY_DESIGN}
+        assert {each["equivalence"]["verdict"] for each in done.cases.values()} == {DIFFERENT_BY_DESIGN}
         for record in Run(done.folder).records():
             if record.job.kind == "measure":
-                moved, kept = volume(record), held(record)
-                assert not miscounted(record), record.case.name
-                assert moved and not moved.left, record.case.name
-                assert kept and abs(kept.difference) <= TOLERANCE, record.case.name
+                moved, kept = compare_volume(record), largest_rank_memory(record)
+                assert not call_count_mismatches(record), record.case.name
+                assert moved and not moved.unexplained_by_op, record.case.name
+                assert kept and abs(kept.difference) <= MODEL_STATE_TOLERANCE, record.case.name
     planted = run_suite(
         SUITE.format(older)
         + """
@@ -254,5 +264,5 @@ measure: {trials: 0}
 """
     )
     told = {name.partition("/")[0]: each["equivalence"]["verdict"] for name, each in planted.cases.items()}
-    assert told.pop("planted-onebit-none") == BY_DESIGN
+    assert told.pop("planted-onebit-none") == DIFFERENT_BY_DESIGN
     assert list(told.values()) == [DIFFERS] * 3

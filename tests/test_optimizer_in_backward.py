@@ -12,8 +12,8 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.adopt import adopt
-from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.adopt import export_case
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
@@ -32,7 +32,7 @@ WHOLE = 2 * BLOCK + 2 * 256 * 64 + 64
 
 def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     """A case of the tiny decoder."""
-    return case(strategy.label, world_size, **{"workload": Choice("transformer", TINY), **changes})
+    return case(strategy.label, world_size, **{"workload": PluginChoice("transformer", TINY), **changes})
 
 
 @pytest.mark.parametrize("strategy", [SINGLE, FSDP])
@@ -40,19 +40,19 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     ("changes", "told"),
     [
         (
-            {"optimizer": Optimizer(clip_grad_norm=0.5)},
+            {"optimizer": OptimizerConfig(clip_grad_norm=0.5)},
             r"clip_grad_norm = 0\.5 needs .* leave clip_grad_norm out",
         ),
         ({"batch": Batch(8, 2, 4)}, "gradient_accumulation_steps = 4: .* use larger micro-batches"),
         (
-            {"precision": Precision("fp16", "fp16", loss_scale=1024.0)},
+            {"precision": PrecisionConfig("fp16", "fp16", loss_scale=1024.0)},
             "loss_scale = 1024.0: .* use precision: bf16",
         ),
         (
-            {"optimizer": Optimizer(name="lamb", kernel="loop")},
+            {"optimizer": OptimizerConfig(name="lamb", kernel="loop")},
             "= lamb: .* counts updates of all parameters together; use adamw, adam, sgd,",
         ),
-        ({"optimizer": Optimizer(name="muon", kernel="loop")}, "this is two optimizers; use adamw"),
+        ({"optimizer": OptimizerConfig(name="muon", kernel="loop")}, "this is two optimizers; use adamw"),
         ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )
@@ -87,25 +87,25 @@ def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(
     asked = of(strategy, ranks)
     usual = plain.model_states(asked, WHOLE)
     assert strategy.model_states(asked, WHOLE) == {**usual, "gradients": gradients}
-    assert strategy.collectives(asked, WHOLE) == plain.collectives(asked, WHOLE)
+    assert strategy.traffic_by_operation(asked, WHOLE) == plain.traffic_by_operation(asked, WHOLE)
 
 
 def test_the_rest_beside_the_layers_may_be_the_largest_part() -> None:
-    large = of(FSDP, 2, workload=Choice("transformer", {**TINY, "vocab_size": 4096}))
+    large = of(FSDP, 2, workload=PluginChoice("transformer", {**TINY, "vocab_size": 4096}))
     rest = 2 * 4096 * 64 + 64
     assert FSDP.model_states(large, 2 * BLOCK + rest)["gradients"] == rest * 4 / 2
 
 
 def test_a_workload_that_does_not_say_its_shapes_has_no_theory() -> None:
-    users = of(SINGLE, 1, workload=Choice("user", {"model": "small:Small", "length": 32}))
+    users = of(SINGLE, 1, workload=PluginChoice("user", {"model": "small:Small", "length": 32}))
     assert SINGLE.model_states(users, 1000) is None
     assert FSDP.model_states(users, 1000) is None
 
 
 def test_no_format_says_how_it_is_done() -> None:
-    asked = dataclasses.replace(of(FSDP, 2), strategy=Choice("fsdp", {"optimizer_in_backward": True}))
+    asked = dataclasses.replace(of(FSDP, 2), strategy=PluginChoice("fsdp", {"optimizer_in_backward": True}))
     with pytest.raises(UsageError, match="no format can update parameters in the backward pass yet"):
-        adopt("torch", asked, {})
+        export_case("torch", asked, {})
 
 
 def verdicts(finished: Finished) -> dict[str, str]:
@@ -126,7 +126,7 @@ class Updating:
     def __init__(self) -> None:
         self.gradients = 0
 
-    def memory(self) -> dict[str, int]:
+    def memory_by_kind(self) -> dict[str, int]:
         return {
             **dict.fromkeys(("parameters", "optimizer_state", "master", "host"), 8),
             "gradients": self.gradients,
@@ -135,10 +135,10 @@ class Updating:
 
 @pytest.mark.train
 def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row() -> None:
-    from distbench.metrics.memory.phases import Phases
+    from distbench.metrics.memory.phases import MemoryPhases
 
     engine = Updating()
-    phases = Phases(SimpleNamespace(engine=engine), None)
+    phases = MemoryPhases(SimpleNamespace(engine=engine), None)
     with phases.around("forward"):
         pass
     with phases.around("backward"):

@@ -13,13 +13,13 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.core.case import Optimizer
+from distbench.core.case import OptimizerConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
-from distbench.optimizers import KINDS, OWN_KEYS, Weight, state_bytes
-from distbench.plan import Plan, make
+from distbench.optimizers import CATALOG, HYPER_PARAMETER_KEYS, ParameterShape, state_bytes
+from distbench.plan import Plan, make_plan
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.suite import load
+from distbench.suite import load_suite
 
 ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
@@ -36,25 +36,27 @@ def planned(tmp_path: Path) -> Callable[..., Plan]:
     def plan(optimizer: str, machine: Machine = CPU) -> Plan:
         file = tmp_path / "mine.yaml"
         file.write_text(f"{PLAN}optimizer: {optimizer}\n")
-        return make(load(file), machine)
+        return make_plan(load_suite(file), machine)
 
     return plan
 
 
 def test_a_suite_may_name_just_the_optimizers_of_the_table() -> None:
-    assert typing.get_args(typing.get_type_hints(Optimizer)["name"]) == tuple(KINDS)
+    assert typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]) == tuple(CATALOG)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", CATALOG)
 def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(
     planned: Callable[..., Plan], name: str
 ) -> None:
     problems = {item.case.label: item.problem for item in planned(f"{{name: {name}, kernel: loop}}").cases}
     refused = {label for label, problem in problems.items() if problem}
-    flat = {"fsdp1", "zero1", "zero2", "zero3"} if KINDS[name].needs else set()
-    assert refused == flat | ({"fsdp"} if KINDS[name].fails_on_rows else set())
+    flat = {"fsdp1", "zero1", "zero2", "zero3"} if CATALOG[name].needs_full_tensors else set()
+    assert refused == flat | ({"fsdp"} if CATALOG[name].dtensor_problem else set())
     for label in flat:
-        assert problems[label].startswith(f"optimizer.name = {name} needs {KINDS[name].needs}, and "), label
+        assert problems[label].startswith(
+            f"optimizer.name = {name} needs {CATALOG[name].needs_full_tensors}, and "
+        ), label
 
 
 def test_what_a_suite_leaves_out_is_what_the_optimizer_has(planned: Callable[..., Plan]) -> None:
@@ -81,12 +83,16 @@ def test_a_key_that_an_optimizer_lacks_is_a_mistake(
     assert mistake in str(refused.value)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", CATALOG)
 def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name: str) -> None:
     def made(**other: Any) -> list[dict[str, Any]]:
-        spec = Optimizer(name, **other)
-        parts = [spec, dataclasses.replace(spec, name=KINDS[name].rest)] if KINDS[name].rest else [spec]
-        return [KINDS[part.name].arguments(part) for part in parts]
+        spec = OptimizerConfig(name, **other)
+        parts = (
+            [spec, dataclasses.replace(spec, name=CATALOG[name].companion)]
+            if CATALOG[name].companion
+            else [spec]
+        )
+        return [CATALOG[part.name].hyper_parameters(part) for part in parts]
 
     others: dict[str, Any] = {
         "lr": 0.5,
@@ -95,8 +101,10 @@ def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name: str) -> None
         "momentum": 0.4,
         "weight_decay": 0.6,
     }
-    assert set(others) == set(OWN_KEYS)
-    assert {key for key, value in others.items() if made(**{key: value}) != made()} == set(KINDS[name].reads)
+    assert set(others) == set(HYPER_PARAMETER_KEYS)
+    assert {key for key, value in others.items() if made(**{key: value}) != made()} == set(
+        CATALOG[name].setting_keys
+    )
 
 
 @pytest.mark.parametrize(("name", "package"), [("lion", "pytorch-optimizer"), ("adamw8bit", "torchao")])
@@ -115,8 +123,8 @@ def test_one_that_is_compiled_says_what_it_needs(planned: Callable[..., Plan]) -
 
 
 def test_states_are_counted_by_shape() -> None:
-    weights = [Weight((6, 10), is_hidden=True), Weight((6, 10)), Weight((10,))]
-    counted = {name: state_bytes(Optimizer(name, momentum=0.9), weights, 4) / 4 for name in KINDS}
+    weights = [ParameterShape((6, 10), is_layer_matrix=True), ParameterShape((6, 10)), ParameterShape((10,))]
+    counted = {name: state_bytes(OptimizerConfig(name, momentum=0.9), weights, 4) / 4 for name in CATALOG}
     # AdamW in 8 bits keeps tensors as small as these in full
     by_shape = {"adafactor": 2 * 16 + 10, "muon": 60 + 2 * 70, "adamw8bit": 260}
     alike = {"adamw": 260, "adam": 260, "sgd": 130, "lion": 130, "lamb": 260}
@@ -129,13 +137,13 @@ def test_states_are_counted_by_shape() -> None:
     [((64, 64), 2 * (4096 + 4 * 16 + 1024)), ((4095,), 2 * 4 * 4095), ((4097,), 2 * 4 * 4097)],
 )
 def test_moments_of_8_bits_have_scales_and_a_table(shape: tuple[int, ...], expected: int) -> None:
-    assert state_bytes(Optimizer("adamw8bit"), [Weight(shape)], 4) == expected
+    assert state_bytes(OptimizerConfig("adamw8bit"), [ParameterShape(shape)], 4) == expected
 
 
 def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep() -> None:
     states = {}
-    for name in KINDS:
-        optimizer = Optimizer(name, momentum=0.9)
+    for name in CATALOG:
+        optimizer = OptimizerConfig(name, momentum=0.9)
         states[name] = DistributedDataParallel().model_states(case(optimizer=optimizer), 10**9)
     sizes = {name: round(kinds["optimizer_state"] / 1e9, 1) for name, kinds in states.items()}
     alike = {"adamw": 8.0, "adam": 8.0, "sgd": 4.0, "lion": 4.0, "lamb": 8.0}
@@ -186,15 +194,15 @@ def test_the_check_finds_what_the_plan_refuses_and_nothing_else(
 ) -> None:
     text = f"{SUITE}strategies: [{strategies.strip()}]\noptimizer: {{name: [{names}], lr: 0.01}}\n"
     for (label, optimizer), (word, sentence) in verdicts(run_suite(text)).items():
-        kind = KINDS[optimizer]
-        if label in ("fsdp", "fsdp-hybrid") and kind.fails_on_rows:
+        kind = CATALOG[optimizer]
+        if label in ("fsdp", "fsdp-hybrid") and kind.dtensor_problem:
             assert word == "unsupported", (label, optimizer, sentence)
         elif label == "flat-fsdp" and optimizer in ("adafactor", "lamb"):
             assert "in-place operations that require placement changes" in sentence, optimizer
         elif (
             not label.startswith("flat-")
-            or (label == "flat-fsdp" and not kind.fails_on_rows)
-            or not kind.needs
+            or (label == "flat-fsdp" and not kind.dtensor_problem)
+            or not kind.needs_full_tensors
         ):
             assert word in EQUIVALENT, (label, optimizer, sentence)
         elif optimizer == "muon":

@@ -15,13 +15,13 @@ import pytest
 from conftest import MODELS, Finished
 from drills import Drill
 
-from distbench.core.case import Limits
+from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
 from distbench.ipc.trial_files import error_file, result_file
-from distbench.launchers.base import Exit, Handle, LaunchError
+from distbench.launchers.base import LaunchError, RankExit, RunningLaunch
 from distbench.record import Status
 from distbench.run.control import StopRequest
-from distbench.run.trial_monitor import Ending, Watch
+from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory
 
@@ -100,12 +100,12 @@ def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> 
     kernel.write("uni/job/memory.current", f"{2 * GIB}\n")
     found = cgroup_memory.read_cgroup_memory(kernel.proc)
     assert found is not None
-    assert found.free == GIB
+    assert found.free_bytes == GIB
     version_1(kernel, 2 * GIB)
     kernel.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
     found = cgroup_memory.read_cgroup_memory(kernel.proc)
     assert found is not None
-    assert found.free == 3 * GIB // 2
+    assert found.free_bytes == 3 * GIB // 2
 
 
 def test_a_kernel_before_5_19_counts_no_peak(kernel: Kernel) -> None:
@@ -141,16 +141,16 @@ def test_kills_before_a_trial_are_not_of_it() -> None:
     assert after.since(CgroupMemory("machine", 3)) is None, "other processes are counted there"
 
 
-class Killed(Handle):
+class Killed(RunningLaunch):
     """A rank that is killed at once, or whose parent is."""
 
     def __init__(self, memory: CgroupMemory | None, *, parent: bool = False) -> None:
         self._memory, self._parent = memory, parent
 
-    def wait(self, seconds: float) -> list[Exit]:
+    def wait(self, seconds: float) -> list[RankExit]:
         if self._parent:
             raise LaunchError("the warm parent was killed by SIGKILL", self._memory)
-        return [Exit(0, -signal.SIGKILL, time.time(), self._memory)]
+        return [RankExit(0, -signal.SIGKILL, time.time(), self._memory)]
 
     def signal(self, number: int) -> None:
         """Nobody is there."""
@@ -159,8 +159,8 @@ class Killed(Handle):
         """Nothing is left."""
 
 
-def ending_of(handle: Handle, folder: Path) -> Ending:
-    return Watch(handle, folder, 1, Limits(), StopRequest(), job_kind("measure")).until_end()
+def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
+    return TrialMonitor(handle, folder, 1, TimeLimits(), StopRequest(), job_kind("measure")).wait()
 
 
 @pytest.mark.parametrize("parent", [False, True], ids=["a rank", "its parent"])
@@ -198,7 +198,7 @@ def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> No
     assert "run out of memory" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
 
 
-class Raised(Handle):
+class Raised(RunningLaunch):
     """Ranks that have reported what was raised in them, and ended."""
 
     def __init__(self, folder: Path, *failures: dict[str, object]) -> None:
@@ -207,8 +207,8 @@ class Raised(Handle):
             told = {"at": rank, "phase": "build", "types": ["RuntimeError"], **failure}
             error_file(folder, rank).write_text(json.dumps(told))
 
-    def wait(self, seconds: float) -> list[Exit]:
-        return [Exit(rank, 1, time.time()) for rank in self._ranks]
+    def wait(self, seconds: float) -> list[RankExit]:
+        return [RankExit(rank, 1, time.time()) for rank in self._ranks]
 
     def signal(self, number: int) -> None:
         """Nobody is there."""
@@ -263,7 +263,7 @@ def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_de
 def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
     full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
     handle = Raised(tmp_path, {"message": symptom}, full)
-    ending = Watch(handle, tmp_path, 2, Limits(), StopRequest(), job_kind("measure")).until_end()
+    ending = TrialMonitor(handle, tmp_path, 2, TimeLimits(), StopRequest(), job_kind("measure")).wait()
     assert (ending.status, ending.failure and ending.failure.rank) == (Status.OOM_GPU, 1)
 
 

@@ -64,7 +64,7 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     assert held.end()[0] == 0
     assert held.rounds() == [0, 1, 2]
     assert shown(held.run) == "finished"
-    assert (held.folder / lock.OWNER_FILE).read_text() == "", "no host name stays in the folder"
+    assert (held.folder / lock.LOCK_FILE).read_text() == "", "no host name stays in the folder"
 
 
 @pytest.mark.drill("kill -9 of the command line, shown and resumed later")
@@ -308,20 +308,20 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 
 def test_nobody_but_the_owner_gets_the_folder_until_the_owner_lets_go(stored: Run) -> None:
     with (
-        stored.owned(),
+        stored.hold_lock(),
         pytest.raises(UsageError, match=f"is running in process {os.getpid()} on "),
-        stored.owned(),
+        stored.hold_lock(),
     ):
         pass
-    with stored.owned() as killed:
+    with stored.hold_lock() as killed:
         assert killed is None
 
 
 def test_what_the_owner_starts_does_not_own_the_folder(stored: Run) -> None:
-    with stored.owned():
+    with stored.hold_lock():
         child = subprocess.Popen(["sleep", "30"], close_fds=False)
     try:
-        with stored.owned():
+        with stored.hold_lock():
             assert child.poll() is None
     finally:
         child.kill()
@@ -330,10 +330,10 @@ def test_what_the_owner_starts_does_not_own_the_folder(stored: Run) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", '{"process": -1, "host": "a", "since": "b"}', "[" * 9999])
 def test_what_stands_in_the_file_of_a_foreign_folder_is_not_repeated(stored: Run, content: str) -> None:
-    file = stored.folder / lock.OWNER_FILE
-    with stored.owned():
+    file = stored.folder / lock.LOCK_FILE
+    with stored.hold_lock():
         file.write_text(content)
-        with pytest.raises(UsageError, match="is running in another process"), stored.owned():
+        with pytest.raises(UsageError, match="is running in another process"), stored.hold_lock():
             pass
 
 
@@ -342,22 +342,22 @@ def test_the_file_of_a_foreign_folder_leads_to_no_other(stored: Run, tmp_path: P
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for make in (os.symlink, os.link):
-        make(victim, stored.folder / lock.OWNER_FILE)
-        with pytest.raises(UsageError, match=r"\.owner: .*remove it"), stored.owned():
+        make(victim, stored.folder / lock.LOCK_FILE)
+        with pytest.raises(UsageError, match=r"\.owner: .*remove it"), stored.hold_lock():
             pass
-        (stored.folder / lock.OWNER_FILE).unlink()
+        (stored.folder / lock.LOCK_FILE).unlink()
     assert victim.read_text() == "mine"
 
 
 def test_a_pipe_in_the_place_of_the_file_stops_no_reader(stored: Run) -> None:
     stored.write_info(stored.info())
-    os.mkfifo(stored.folder / lock.OWNER_FILE)
+    os.mkfifo(stored.folder / lock.LOCK_FILE)
     assert stored.info().state == "finished"
-    assert lock.is_owned(stored.folder), "who can't tell believes what run.json says"
+    assert lock.is_locked(stored.folder), "who can't tell believes what run.json says"
 
 
 def test_a_folder_is_owned_for_its_owner_too_and_only_as_long(stored: Run) -> None:
-    assert not lock.is_owned(stored.folder)
-    with stored.owned():
-        assert lock.is_owned(stored.folder)
-    assert not lock.is_owned(stored.folder)
+    assert not lock.is_locked(stored.folder)
+    with stored.hold_lock():
+        assert lock.is_locked(stored.folder)
+    assert not lock.is_locked(stored.folder)

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from records import COLUMNS, case, info, measured
 
-from distbench.analysis.comparison import compare
-from distbench.analysis.run import AnalysedRun
-from distbench.metrics.base import Absent, Trial
+from distbench.analysis.comparison import compare_cases
+from distbench.analysis.run import RunAnalysis
+from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.steptime import StepTime
 from distbench.metrics.throughput import Throughput
 
 DDP = case("ddp")
 
 
-def trial(*ranks: list[float | None]) -> Trial:
-    return Trial(DDP, tokens_per_sample=16, samples={"step_s": list(ranks)}, phases={})
+def trial(*ranks: list[float | None]) -> TrialData:
+    return TrialData(DDP, tokens_per_sample=16, samples={"step_s": list(ranks)}, phases={})
 
 
 def test_ranks_that_take_turns_in_being_late_are_not_added_up() -> None:
@@ -29,7 +29,7 @@ def test_ranks_that_take_turns_in_being_late_are_not_added_up() -> None:
 
 
 def test_a_step_that_one_rank_lacks_gives_no_number() -> None:
-    with pytest.raises(Absent):
+    with pytest.raises(NotAvailable):
         Throughput().summary(trial([1.0, 1.0], [1.0, None]))
 
 
@@ -37,22 +37,22 @@ def cases(*trials: tuple[float, float]) -> Any:
     """The summaries of a run of one case, whose trials had these paces and step times."""
     columns = {**COLUMNS, "step_s": {"unit": "s", "better": "lower", "over_ranks": "max", "doc": "Step."}}
     made = [measured(DDP, pace, round_=i, step_s=step) for i, (pace, step) in enumerate(trials)]
-    return AnalysedRun(info(DDP), [dataclasses.replace(each, columns=columns) for each in made]).cases
+    return RunAnalysis(info(DDP), [dataclasses.replace(each, columns=columns) for each in made]).cases
 
 
 def test_a_change_of_the_step_is_that_of_the_throughput_whatever_the_number_of_trials() -> None:
     # the middle of two step times is not the step time at the middle of two throughputs
     before = cases(*((pace, 128 / pace) for pace in (1000.0, 2000.0)))
     after = cases(*((pace, 128 / pace) for pace in (1400.0, 1600.0)))
-    (pair,) = compare(before, after)
+    (pair,) = compare_cases(before, after)
     pace, step = pair.change("tokens_per_s"), pair.change("step_s")
     assert pace and step
-    assert (step.ratio.half, step.word) == (pace.ratio.half, pace.word)
+    assert (step.ratio.half_log_width, step.word) == (pace.ratio.half_log_width, pace.word)
     assert step.ratio.value == pytest.approx(1 / pace.ratio.value)
 
 
 def test_step_times_that_do_not_belong_to_the_throughput_keep_their_own_change() -> None:
-    (pair,) = compare(cases((1000.0, 0.5), (2000.0, 0.7)), cases((1000.0, 1.0), (2000.0, 1.4)))
+    (pair,) = compare_cases(cases((1000.0, 0.5), (2000.0, 0.7)), cases((1000.0, 1.0), (2000.0, 1.4)))
     step, pace = pair.change("step_s"), pair.change("tokens_per_s")
     assert step and pace
     assert (step.ratio.value, pace.ratio.value) == pytest.approx((2.0, 1.0))

@@ -12,12 +12,12 @@ import pytest
 from conftest import Done, Finished, run_in
 from records import case, info, measured
 
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Batch, Case, Optimizer, Precision
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, Case, OptimizerConfig, PrecisionConfig
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.view import views
-from distbench.tables.table import Sheet
+from distbench.report.view import all_views
+from distbench.tables.table import Table
 
 EFFECTIVE: dict[str, Any] = {
     "engine": "TorchEngine",
@@ -42,16 +42,16 @@ def record(of: Case, environment: dict[str, Any] | None = None, round_: int = 0,
     return dataclasses.replace(measured(of, round_=round_), effective=effective, environment=told)
 
 
-def table(run: AnalysedRun) -> Sheet:
-    return views()["parity"].sheet(run)
+def table(run: RunAnalysis) -> Table:
+    return all_views()["parity"].table(run)
 
 
-def run_of(*records: Record) -> AnalysedRun:
-    return AnalysedRun(info(*{r.case_id: r.case for r in records}.values()), records)
+def run_of(*records: Record) -> RunAnalysis:
+    return RunAnalysis(info(*{r.case_id: r.case for r in records}.values()), records)
 
 
 def kinds(change: dict[str, Any]) -> dict[str, str]:
-    (comparison,) = run_of(record(DDP), record(FSDP, **change)).parity.comparisons
+    (comparison,) = run_of(record(DDP), record(FSDP, **change)).parity.groups
     assert comparison.reference.case == DDP
     assert comparison.differences[DDP.id] == ()
     return {each.key: each.kind for each in comparison.differences[FSDP.id]}
@@ -101,7 +101,7 @@ def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> Non
 
 def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() -> None:
     single = record(case("single", 1), world_size=1, dtypes__reduce=None)
-    (comparison,) = run_of(record(DDP), record(FSDP, dtypes__reduce="bf16"), single).parity.comparisons
+    (comparison,) = run_of(record(DDP), record(FSDP, dtypes__reduce="bf16"), single).parity.groups
     assert comparison.reference.case == single.case
     found = {row.case.label: comparison.findings(row) for row in comparison.cases}
     assert [each.key for each in found["fsdp"]] == ["dtypes.reduce"]
@@ -121,7 +121,7 @@ def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement() -> None:
 
 def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference() -> None:
     silent = measured(DDP)
-    (comparison,) = run_of(silent, record(FSDP)).parity.comparisons
+    (comparison,) = run_of(silent, record(FSDP)).parity.groups
     assert comparison.reference.case == FSDP
     assert [each.key for each in comparison.differences[DDP.id]] == ["effective"]
 
@@ -129,7 +129,7 @@ def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference() -> None
 def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_content() -> None:
     silent = run_of(measured(DDP), measured(FSDP))
     assert silent.parity.footnotes.marks == {}
-    assert silent.parity.other_work() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
+    assert silent.parity.work_changes() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
     (note,) = table(silent).notes
     assert note.startswith("Not known")
 
@@ -137,15 +137,15 @@ def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_
 @pytest.mark.parametrize(
     "change",
     [
-        {"precision": Precision(compute="bf16")},
+        {"precision": PrecisionConfig(compute="bf16")},
         {"batch": Batch(16, 8, 1)},
-        {"optimizer": Optimizer(lr=0.1)},
+        {"optimizer": OptimizerConfig(lr=0.1)},
         {"activation_checkpointing": "full"},
         {"seed": 2},
     ],
 )
 def test_what_the_suite_asks_for_on_purpose_is_another_comparison(change: dict[str, Any]) -> None:
-    found = run_of(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)).parity.comparisons
+    found = run_of(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)).parity.groups
     assert [len(comparison.cases) for comparison in found] == [1, 1]
     assert not any(comparison.differences[row.case.id] for comparison in found for row in comparison.cases)
 
@@ -155,7 +155,7 @@ def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
         case("fsdp", batch=Batch(8, 2, 2)), micro_batch_size=2, gradient_accumulation_steps=2
     )
     reference = record(DDP, micro_batch_size=4, gradient_accumulation_steps=1)
-    (comparison,) = run_of(reference, accumulated).parity.comparisons
+    (comparison,) = run_of(reference, accumulated).parity.groups
     assert {each.kind for each in comparison.differences[accumulated.case_id]} == {"strategy"}
 
 
@@ -169,7 +169,7 @@ def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
     ],
 )
 def test_trials_of_one_case_that_differ_are_told_with_both_values(change: dict[str, Any], kind: str) -> None:
-    (comparison,) = run_of(record(DDP), record(DDP, round_=1, **change)).parity.comparisons
+    (comparison,) = run_of(record(DDP), record(DDP, round_=1, **change)).parity.groups
     (found,) = comparison.differences[DDP.id]
     assert (found.kind, found.between) == (kind, "trials")
     assert f"{found.expected} in one trial and {found.found} in another" in str(found)
@@ -179,8 +179,8 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m\n\u202e"}
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
-    run = AnalysedRun(info(DDP, FSDP, zero), records)
-    shown = terminal.table(run)
+    run = RunAnalysis(info(DDP, FSDP, zero), records)
+    shown = terminal.overview_text(run)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
@@ -188,7 +188,7 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     assert headline in " ".join(shown.split()), "in words too"
     html = page.render(run)
     assert html.count('href="#not-the-same-work"') == 4, "in the table of the cases and in that of the values"
-    for text in (shown, html, table(run_of(*records)).as_text(80)):
+    for text in (shown, html, table(run_of(*records)).to_text(80)):
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert "<b>mine" not in html
@@ -199,7 +199,7 @@ def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes
     odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
     zero = case("zero3+offload-params")
     records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
-    shown = terminal.table(AnalysedRun(info(DDP, FSDP, zero), records))
+    shown = terminal.overview_text(RunAnalysis(info(DDP, FSDP, zero), records))
     assert "fsdp[a-an] " in shown
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -209,13 +209,13 @@ def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity()
     assert foreign.parity.footnotes.sentences == {
         "[a]": "Not known to be the same work: unclassified depth, shards."
     }
-    assert foreign.parity.other_work() == {}
+    assert foreign.parity.work_changes() == {}
 
 
 def test_strict_parity_names_a_difference_once_with_all_its_cases() -> None:
     zero = case("zero2")
     unfair = run_of(record(DDP), *(record(of, clip_grad_norm=1.0, my_key=1) for of in (FSDP, zero)))
-    assert unfair.parity.other_work() == {
+    assert unfair.parity.work_changes() == {
         "clip_grad_norm = 1.0, the reference has none: different gradient clipping": [FSDP.name, zero.name]
     }
 

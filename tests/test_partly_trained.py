@@ -33,7 +33,7 @@ TOLD = {"parameters": WHOLE, "trained_parameters": ADAPTERS}
 
 def moved(strategy: DistributedDataParallel | FullyShardedDataParallel | Zero) -> dict[str, float]:
     """Bytes that *strategy* moves in a step of the model by theory, by operation."""
-    theory = strategy.collectives_as_built(case("ddp"), TOLD)
+    theory = strategy.traffic_as_built(case("ddp"), TOLD)
     assert theory is not None
     return {each.op: each.bytes for each in theory}
 
@@ -63,7 +63,7 @@ def test_of_frozen_parameters_the_parameters_alone_are_kept() -> None:
 def test_where_nobody_knows_which_tensors_are_frozen_there_is_no_theory(
     strategy: FullyShardedDataParallel | Zero,
 ) -> None:
-    assert strategy.moves_frozen is None
+    assert strategy.operations_on_frozen is None
 
 
 @pytest.fixture(scope="module")

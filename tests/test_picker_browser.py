@@ -11,9 +11,9 @@ from pages import HOSTILE, See
 from playwright.sync_api import Page, expect
 from records import case, failed, info, measured
 
-from distbench.analysis.choice import Candidate, Choice, Wish, choose
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Precision
+from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import PrecisionConfig
 from distbench.record import Record
 
 LABELS = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3", "mine")
@@ -27,7 +27,7 @@ def drawn(seed: int) -> list[Record]:
         for size in (1, 2):
             for precision in ("fp32", "bf16")[: dice.choice((1, 2))]:
                 name = f"{label}/ws{size}/mb4/{precision}"
-                of = case(label, size, name=name, precision=Precision(compute=precision))
+                of = case(label, size, name=name, precision=PrecisionConfig(compute=precision))
                 records += _trials(dice, of)
     return records
 
@@ -51,9 +51,9 @@ def _trials(dice: random.Random, of: Any) -> list[Record]:
     return found
 
 
-def wished(seed: int, precisions: list[str]) -> Wish:
+def wished(seed: int, precisions: list[str]) -> Requirements:
     dice = random.Random(seed)
-    return Wish(
+    return Requirements(
         goal=dice.choice(("throughput", "memory", "tokens-per-joule")),
         memory=dice.choice((None, None, 40 * MIB, 100 * MIB, 100.5 * MIB, 200 * MIB)),
         devices=dice.choice((1, 2)),
@@ -64,7 +64,7 @@ def wished(seed: int, precisions: list[str]) -> Wish:
     )
 
 
-def ask(page: Page, wish: Wish) -> None:
+def ask(page: Page, wish: Requirements) -> None:
     """Fill in the fields as a reader would."""
     form = page.locator("#picker form")
     form.locator("[name=goal]").select_option(wish.goal)
@@ -96,12 +96,12 @@ def shown(page: Page) -> tuple[str, set[str], list[str], list[str]]:
     )
 
 
-def expected(choice: Choice) -> tuple[str, set[str], list[str], list[str]]:
+def expected(choice: Selection) -> tuple[str, set[str], list[str], list[str]]:
     return (
         choice.pick.id if choice.pick else "",
-        {one.id for one in choice.alike},
+        {one.id for one in choice.tied},
         [one.id for one in choice.ranked],
-        [one.id for one, _ in choice.left_out],
+        [one.id for one, _ in choice.excluded],
     )
 
 
@@ -115,7 +115,7 @@ def rates(page: Page) -> list[list[str]]:
 def _rates(one: Candidate) -> list[str]:
     assert one.speed is not None
     ends = (one.speed.text(end) for end in (one.speed.low, one.speed.high))
-    return [one.speed.text(), "–" if one.speed.half is None else " to ".join(ends)]
+    return [one.speed.text(), "–" if one.speed.half_log_width is None else " to ".join(ends)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -123,13 +123,13 @@ def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:
     records = drawn(seed)
     seen = see(*records)
     named = list({record.case_id: record.case for record in records}.values())
-    every = AnalysedRun(info(*named), records).candidates
+    every = RunAnalysis(info(*named), records).candidates
     precisions = sorted({one.precision for one in every})
     seen.page.locator("#picker [name=unit]").select_option("1048576")
     for number in range(15):
         wish = wished(100 * seed + number, precisions)
         ask(seen.page, wish)
-        choice = choose(every, wish)
+        choice = select_case(every, wish)
         assert shown(seen.page) == expected(choice), wish
         assert rates(seen.page) == [_rates(one) for one in choice.ranked], wish
     assert seen.trouble == []

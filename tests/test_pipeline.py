@@ -13,19 +13,19 @@ from conftest import Finished
 from records import case
 from theory import against_theory
 
-from distbench.adopt import adopt
-from distbench.cli.plan_caveats import later_texts
-from distbench.core.case import Batch, Case, Choice
+from distbench.adopt import export_case
+from distbench.cli.plan_caveats import runtime_caveats
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.plan import make
-from distbench.plan.planner import Planned
+from distbench.plan import make_plan
+from distbench.plan.planner import PlannedCase
 from distbench.record.run_folder import Run
 from distbench.strategies.pp import PipelineParallel
-from distbench.strategies.pp.cuts import cut
-from distbench.strategies.pp.schedules import SCHEDULES, bubble
-from distbench.suite import Overrides, load
-from distbench.workloads.stages import Stages
+from distbench.strategies.pp.cuts import split_layers
+from distbench.strategies.pp.schedules import SCHEDULES, schedule_bubble
+from distbench.suite import Overrides, load_suite
+from distbench.workloads.stages import PipelineStages
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
@@ -45,7 +45,7 @@ def problem(folder: Path, options: str, world_size: int, **changed: str) -> str:
     return planned(folder, options, world_size, **changed).problem or ""
 
 
-def planned(folder: Path, options: str, world_size: int, **changed: str) -> Planned:
+def planned(folder: Path, options: str, world_size: int, **changed: str) -> PlannedCase:
     """The only case of a pipeline with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
     return plans.planned(folder, f"pp: {{{options}}}", world_size, **sections)
@@ -167,13 +167,19 @@ def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule: str, tmp_pa
 
 
 def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> None:
-    model = Stages(layers=(10, 10, 10, 10, 10, 10, 10), before=20, after=35, between=(1,), input="x")
-    assert [len(layers) for layers in cut(model, 3, "count")] == [3, 2, 2]
-    by_parameters = cut(model, 3, "parameters")
+    model = PipelineStages(
+        layer_parameters=(10, 10, 10, 10, 10, 10, 10),
+        embedding_parameters=20,
+        head_parameters=35,
+        activation_shape=(1,),
+        input_array="x",
+    )
+    assert [len(layers) for layers in split_layers(model, 3, "count")] == [3, 2, 2]
+    by_parameters = split_layers(model, 3, "parameters")
     assert [len(layers) for layers in by_parameters] == [2, 4, 1]
     assert [model.parameters(layers) for layers in by_parameters] == [40, 40, 45]
-    assert [len(layers) for layers in cut(model, 7, "parameters")] == [1] * 7
-    by_time = cut(model, 3, "time", [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.5])
+    assert [len(layers) for layers in split_layers(model, 7, "parameters")] == [1] * 7
+    by_time = split_layers(model, 3, "time", [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.5])
     assert [len(layers) for layers in by_time] == [1, 5, 1]
 
 
@@ -183,18 +189,20 @@ def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path
         PipelineParallel(mesh={"dp_shard": 2}),
     )
     asked = of(strategy, 4)
-    assert strategy.collectives(asked, 0) == by_count.collectives(asked, 0)
+    assert strategy.traffic_by_operation(asked, 0) == by_count.traffic_by_operation(asked, 0)
     assert strategy.model_states(asked, 0) is None
     built = strategy.model_states_as_built(asked, 0, {"layers_of_stages": [1, 3]}) or {}
     assert built["optimizer_state"] == (3 * BLOCK + TABLE + 32) / 2 * 8
-    assert "layers_of_stages" not in strategy.expected(asked)
+    assert "layers_of_stages" not in strategy.required_settings(asked)
     assert planned(tmp_path, "split: time", 2).problem is None
 
 
 def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
     planned(tmp_path, "split: time", 2)
-    loaded = load(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
-    told = [text for text in later_texts(loaded, make(loaded, plans.MACHINE)) if text.startswith("pp: ")]
+    loaded = load_suite(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
+    told = [
+        text for text in runtime_caveats(loaded, make_plan(loaded, plans.MACHINE)) if text.startswith("pp: ")
+    ]
     assert len(told) == 1
     assert "split: time: layers are timed at the start of the run and then split into stages" in told[0]
 
@@ -202,8 +210,10 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
 def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = dataclasses.asdict(strategy)
-    workload = Choice("transformer", {**OPTIONS, "tied": tied})
-    return case("pp", world_size, strategy=Choice("pp", options), workload=workload, batch=Batch(8, 8, 1))
+    workload = PluginChoice("transformer", {**OPTIONS, "tied": tied})
+    return case(
+        "pp", world_size, strategy=PluginChoice("pp", options), workload=workload, batch=Batch(8, 8, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +234,7 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
     moved = 2 * borders * ACTIVATIONS / world_size
     both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
     asked = of(strategy, world_size, tied=tied)
-    assert strategy.collectives(asked, 0) == {"send": moved, "recv": moved, **both_ends}
+    assert strategy.traffic_by_operation(asked, 0) == {"send": moved, "recv": moved, **both_ends}
 
 
 @pytest.mark.parametrize(
@@ -300,13 +310,13 @@ def test_every_dimension_of_a_mesh_moves_its_own(
     mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
 ) -> None:
     strategy = PipelineParallel(mesh=mesh, **options)
-    moved = strategy.collectives(of(strategy, world_size, tied=False), 0)
+    moved = strategy.traffic_by_operation(of(strategy, world_size, tied=False), 0)
     assert moved == expected | {"recv": expected["send"]}
 
 
 def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
     strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
-    moved = strategy.collectives(of(strategy, 8), 0) or {}
+    moved = strategy.traffic_by_operation(of(strategy, 8), 0) or {}
     assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
     # norms whole, for FSDP sums what is left of their gradients; the copies at both ends a quarter each
     assert moved["all_reduce"] == (9 * 32 * 4) / 2 + 2 * TABLE * 4 / 4 / 2
@@ -356,15 +366,15 @@ def test_layers_that_are_cut_keep_norms_whole() -> None:
 
 
 def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
-    assert bubble("GPipe", 4, 8, 1) == bubble("1F1B", 4, 8, 1) == 3 / 11
-    assert bubble("Interleaved1F1B", 4, 8, 2) == bubble("LoopedBFS", 4, 8, 2) == 3 / 19
-    assert bubble("1F1B", 1, 8, 1) == 0
-    assert bubble("ZBVZeroBubble", 4, 8, 2) is None
+    assert schedule_bubble("GPipe", 4, 8, 1) == schedule_bubble("1F1B", 4, 8, 1) == 3 / 11
+    assert schedule_bubble("Interleaved1F1B", 4, 8, 2) == schedule_bubble("LoopedBFS", 4, 8, 2) == 3 / 19
+    assert schedule_bubble("1F1B", 1, 8, 1) == 0
+    assert schedule_bubble("ZBVZeroBubble", 4, 8, 2) is None
 
 
 def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
     with pytest.raises(UsageError, match="split a model into pipeline stages; for this case use --as torch"):
-        adopt("accelerate", of(PipelineParallel(), 2), {})
+        export_case("accelerate", of(PipelineParallel(), 2), {})
 
 
 CHECKED = f"""

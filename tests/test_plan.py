@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import Batch, Choice, Deadlines, Limits
+from distbench.core.case import Batch, PluginChoice, TimeLimitOverrides, TimeLimits
 from distbench.core.errors import SuiteError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
-from distbench.plan import Plan, make
-from distbench.plan.time_limits import limits_of_all, prepare_limit
-from distbench.run import launch_for
-from distbench.suite import Overrides, Suite, load
-from distbench.system.machine import detect_machine, no_gpu, ops_folder
+from distbench.plan import Plan, make_plan
+from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.run import trial_launch
+from distbench.suite import Overrides, Suite, load_suite
+from distbench.system.machine import detect_machine, ops_folder, unsupported_gpu_text
 from distbench.workloads.transformer import PRESETS
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
@@ -39,7 +39,7 @@ def suite(tmp_path: Path):
     def read(text: str, **overrides) -> Suite:
         file = tmp_path / "mine.yaml"
         file.write_text(text)
-        return load(file, Overrides(**overrides))
+        return load_suite(file, Overrides(**overrides))
 
     return read
 
@@ -50,17 +50,17 @@ def names(plan: Plan) -> list[str]:
 
 def refusal(suite: Suite, machine: Machine = CPU) -> list[str]:
     with pytest.raises(SuiteError) as refused:
-        make(suite, machine)
+        make_plan(suite, machine)
     return [str(mistake).replace(suite.file, "mine.yaml") for mistake in refused.value.mistakes]
 
 
 def test_a_case_is_named_by_what_matters(suite):
-    assert names(make(suite(MINIMAL), CPU)) == ["ddp/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
+    assert names(make_plan(suite(MINIMAL), CPU)) == ["ddp/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
 
 
 def test_what_else_varies_stands_in_the_name(suite):
     text = MINIMAL + "optimizer: {lr: [0.1, 0.01]}\nworld_sizes: [2]\n".replace("world_sizes: [2]\n", "")
-    assert names(make(suite(text, world_sizes=[2]), CPU)) == [
+    assert names(make_plan(suite(text, world_sizes=[2]), CPU)) == [
         "ddp/ws2/mb4/fp32/lr=0.1",
         "ddp/ws2/mb4/fp32/lr=0.01",
     ]
@@ -68,12 +68,12 @@ def test_what_else_varies_stands_in_the_name(suite):
 
 def test_names_are_unique_where_labels_are_not(suite):
     text = MINIMAL.replace("[ddp]", "[{zero: {stage: 3, max_reuse_distance: [0, 100]}}]")
-    found = names(make(suite(text, world_sizes=[1]), CPU))
+    found = names(make_plan(suite(text, world_sizes=[1]), CPU))
     assert found == [f"zero3/ws1/mb8/fp32/max_reuse_distance={i}" for i in (0, 100)]
 
 
 def test_single_takes_part_once_whatever_the_world_sizes(suite):
-    plan = make(suite(MINIMAL.replace("[ddp]", "[single, ddp]"), world_sizes=[2]), CPU)
+    plan = make_plan(suite(MINIMAL.replace("[ddp]", "[single, ddp]"), world_sizes=[2]), CPU)
     assert names(plan) == ["single/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
 
 
@@ -88,14 +88,14 @@ def test_single_takes_part_once_whatever_the_world_sizes(suite):
     ],
 )
 def test_what_can_not_be_compiled_here_is_known_before_launch(suite, mode, machine, said):
-    (item,) = make(suite(f"{MINIMAL}compile: {mode}\n", world_sizes=[2]), machine).cases
+    (item,) = make_plan(suite(f"{MINIMAL}compile: {mode}\n", world_sizes=[2]), machine).cases
     assert said in item.problem if said else item.problem is None
     assert item.case.compile == {"true": "default", "false": "none"}.get(mode, mode)
 
 
 def test_compile_is_an_axis_and_takes_no_part_in_the_name_or_id_of_a_case_without_it(suite):
-    plain = make(suite(MINIMAL, world_sizes=[2]), CPU)
-    both = make(suite(f"{MINIMAL}compile: [false, true]\n", world_sizes=[2]), CPU)
+    plain = make_plan(suite(MINIMAL, world_sizes=[2]), CPU)
+    both = make_plan(suite(f"{MINIMAL}compile: [false, true]\n", world_sizes=[2]), CPU)
     assert names(both) == ["ddp/ws2/mb4/fp32/compile=false", "ddp/ws2/mb4/fp32/compile=true"]
     assert both.cases[0].case.id == plain.cases[0].case.id
 
@@ -121,7 +121,7 @@ def test_an_unknown_mode_of_compile_is_refused(suite):
 )
 def test_auto_world_sizes_are_powers_of_two_in_a_node_and_of_nodes(suite, devices, nodes, sizes):
     machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True, nodes=nodes)
-    plan = make(suite(MINIMAL.replace("[1, 2]", "auto").replace("8", "24")), machine)
+    plan = make_plan(suite(MINIMAL.replace("[1, 2]", "auto").replace("8", "24")), machine)
     assert [item.case.world_size for item in plan.cases] == sizes
 
 
@@ -141,16 +141,16 @@ def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
 ):
     machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True, nodes=nodes)
     text = MINIMAL.replace("[ddp]", f"[fsdp: {{sharding: hybrid{options}}}]")
-    (item,) = make(suite(text, world_sizes=[devices]), machine).cases
+    (item,) = make_plan(suite(text, world_sizes=[devices]), machine).cases
     assert told in item.problem if told else item.problem is None
     if item.problem is None:
-        assert registry.make("strategies", item.case.strategy).dimensions(devices) == mesh
+        assert registry.create_plugin("strategies", item.case.strategy).mesh_sizes(devices) == mesh
 
 
 @pytest.mark.parametrize(("version", "fitting"), [(2, "1, 2, 4"), (1, "1, 2")])
 def test_copies_that_do_not_divide_the_ranks_are_refused_with_the_nearest_that_do(suite, version, fitting):
     text = MINIMAL.replace("[ddp]", f"[{{fsdp: {{sharding: hybrid, replicas: 3, version: {version}}}}}]")
-    (item,) = make(suite(text.replace("[1, 2]", "[4]")), Machine("cpu", 4, ALL, False, True)).cases
+    (item,) = make_plan(suite(text.replace("[1, 2]", "[4]")), Machine("cpu", 4, ALL, False, True)).cases
     assert item.problem.endswith(f"4 ranks, replicas = 3; nearest values that fit: {fitting}")
 
 
@@ -161,12 +161,12 @@ def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
     def planned(options: str):
         text = MINIMAL.replace("[ddp]", f"[fsdp: {{sharding: hybrid, mesh: {{tp: 2}}{options}}}]")
         lines = [line for line in text.splitlines() if not line.startswith("workload")]
-        (item,) = make(suite("\n".join([model, *lines]) + "\n", world_sizes=[8]), machine).cases
+        (item,) = make_plan(suite("\n".join([model, *lines]) + "\n", world_sizes=[8]), machine).cases
         return item
 
     assert planned("").problem is None
-    live = registry.make("strategies", planned("").case.strategy)
-    assert live.dimensions(8) == {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
+    live = registry.create_plugin("strategies", planned("").case.strategy)
+    assert live.mesh_sizes(8) == {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
     assert "groups of 8 ranks, which span nodes of 4 devices" in planned(", replicas: 1").problem
     assert "set shards: 2, or shards: 4" in planned(", replicas: 1").problem
     assert (
@@ -185,32 +185,32 @@ def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
     ],
 )
 def test_what_is_left_out_of_a_batch_is_derived(suite, batch, micro, steps):
-    (item,) = make(suite(MINIMAL.replace("{global_batch_size: 8}", batch), world_sizes=[2]), CPU).cases
+    (item,) = make_plan(suite(MINIMAL.replace("{global_batch_size: 8}", batch), world_sizes=[2]), CPU).cases
     found = item.case.batch
     assert (found.micro_batch_size, found.gradient_accumulation_steps) == (micro, steps)
     assert found.global_batch_size == micro * steps * 2
 
 
 def test_weak_scaling_grows_the_global_batch(suite):
-    plan = make(suite(MINIMAL.replace("global", "per_device")), CPU)
+    plan = make_plan(suite(MINIMAL.replace("global", "per_device")), CPU)
     assert [item.case.batch.global_batch_size for item in plan.cases] == [8, 16]
 
 
 def test_threads_are_shared_out_over_the_largest_world_size(suite):
     machine = Machine("cpu", 8, ALL, has_libaio=False, has_compiler=True)
-    assert {item.case.threads for item in make(suite(MINIMAL), machine).cases} == {4}
-    assert {item.case.threads for item in make(suite(MINIMAL + "threads: 3\n"), machine).cases} == {3}
+    assert {item.case.threads for item in make_plan(suite(MINIMAL), machine).cases} == {4}
+    assert {item.case.threads for item in make_plan(suite(MINIMAL + "threads: 3\n"), machine).cases} == {3}
 
 
 def test_rounds_are_interleaved_and_every_second_one_reversed(suite):
-    plan = make(suite(MINIMAL + "measure: {trials: 3}\n"), CPU)
+    plan = make_plan(suite(MINIMAL + "measure: {trials: 3}\n"), CPU)
     one, two = (item.case for item in plan.cases)
     expected = [(0, one), (0, two), (1, two), (1, one), (2, one), (2, two)]
     assert [(task.round, task.case) for task in plan.trials] == expected
 
 
 def test_a_sequential_order_keeps_the_rounds_of_a_case_together(suite):
-    plan = make(suite(MINIMAL + "measure: {trials: 2, order: sequential}\n"), CPU)
+    plan = make_plan(suite(MINIMAL + "measure: {trials: 2, order: sequential}\n"), CPU)
     one, two = (item.case for item in plan.cases)
     assert [(task.round, task.case) for task in plan.trials] == [(0, one), (1, one), (0, two), (1, two)]
 
@@ -220,20 +220,20 @@ def test_include_adds_cells_with_some_fields_replaced(suite):
         MINIMAL.replace("[ddp]", "[ddp, fsdp]")
         + "include: [{strategy: fsdp, world_size: 2, precision: bf16}]\n"
     )
-    assert names(make(suite(text), CPU))[-1] == "fsdp/ws2/mb4/bf16"
-    assert len(make(suite(text), CPU).cases) == 5
+    assert names(make_plan(suite(text), CPU))[-1] == "fsdp/ws2/mb4/bf16"
+    assert len(make_plan(suite(text), CPU).cases) == 5
 
 
 def test_exclude_drops_the_cells_that_have_all_of_its_values(suite):
     text = MINIMAL.replace("[ddp]", "[ddp, fsdp]") + "precision: [fp32, bf16]\n"
     text += "exclude:\n- {strategy: 'fs*', precision: bf16}\n- {world_size: 1, batch.micro_batch_size: 8}\n"
-    assert names(make(suite(text), CPU)) == ["ddp/ws2/mb4/fp32", "fsdp/ws2/mb4/fp32", "ddp/ws2/mb4/bf16"]
+    assert names(make_plan(suite(text), CPU)) == ["ddp/ws2/mb4/fp32", "fsdp/ws2/mb4/fp32", "ddp/ws2/mb4/bf16"]
 
 
 def test_an_excluded_plug_in_may_list_values_of_its_options(suite):
     text = MINIMAL.replace("transformer", "{transformer: {depth: [1, 2, 3]}}")
     text += "exclude: [{workload: {transformer: {depth: [1, 3]}}}]\n"
-    cases = make(suite(text), CPU).cases
+    cases = make_plan(suite(text), CPU).cases
     assert [item.case.workload.options["depth"] for item in cases] == [2, 2]
 
 
@@ -241,17 +241,17 @@ def test_values_that_do_not_go_together_can_be_excluded(suite):
     text = MINIMAL + "optimizer: {name: [adamw, sgd], momentum: [0, 0.9]}\n"
     assert "only sgd and muon have momentum" in refusal(suite(text))[0]
     text += "exclude: [{optimizer.name: adamw, optimizer.momentum: 0.9}]\n"
-    assert len(make(suite(text), CPU).cases) == 6
+    assert len(make_plan(suite(text), CPU).cases) == 6
 
 
 def test_only_keeps_labels_and_names(suite):
     text = MINIMAL.replace("[ddp]", "[ddp, {zero: {stage: [1, 2]}}]")
-    assert names(make(suite(text, only=["zero*"], world_sizes=[1]), CPU)) == [
+    assert names(make_plan(suite(text, only=["zero*"], world_sizes=[1]), CPU)) == [
         "zero1/ws1/mb8/fp32",
         "zero2/ws1/mb8/fp32",
     ]
     for glob in ("ddp/ws2*", "ddp/ws2", "d*/ws2"):
-        assert names(make(suite(text, only=[glob]), CPU)) == ["ddp/ws2/mb4/fp32"]
+        assert names(make_plan(suite(text, only=[glob]), CPU)) == ["ddp/ws2/mb4/fp32"]
     assert refusal(suite(text, only=["zreo*"])) == [
         "--only 'zreo*': only[0] = 'zreo*': matches no case; labels: ddp, zero1, zero2"
     ]
@@ -280,19 +280,19 @@ def test_a_mistake_behind_the_label_of_tolerances_is_told_with_the_cases_of_that
 @pytest.mark.parametrize("glob", ["zero*", "*", "*ero2", "zero2/ws2", "*/ws2/*", "zero2/ws2/mb4/fp32"])
 def test_tolerances_for_some_case_are_taken(suite, glob):
     text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
-    assert make(suite(text), CPU).cases
-    assert suite(text).gate.of("zero2", "zero2/ws2/mb4/fp32").tokens_per_s == 0.05
+    assert make_plan(suite(text), CPU).cases
+    assert suite(text).gate.tolerances_for("zero2", "zero2/ws2/mb4/fp32").tokens_per_s == 0.05
 
 
 @pytest.mark.parametrize("glob", ["zero2/ws64", "*/ws64/*", "*ws64*", "zero*/ws[48]/mb?/tf*", "zero2/*/bf16"])
 def test_tolerances_may_be_for_other_machines_and_precisions(suite, glob):
     text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
-    assert make(suite(text, world_sizes=[1]), CPU).cases
+    assert make_plan(suite(text, world_sizes=[1]), CPU).cases
 
 
 def test_a_case_has_the_same_id_whatever_stands_beside_it(suite):
-    alone = make(suite(MINIMAL, world_sizes=[2]), CPU).cases[0].case
-    beside = make(suite(MINIMAL.replace("[ddp]", "[single, fsdp, ddp]")), CPU).cases[-1].case
+    alone = make_plan(suite(MINIMAL, world_sizes=[2]), CPU).cases[0].case
+    beside = make_plan(suite(MINIMAL.replace("[ddp]", "[single, fsdp, ddp]")), CPU).cases[-1].case
     assert alone.id == beside.id
 
 
@@ -302,7 +302,7 @@ def test_what_is_resolved_makes_the_same_plan(suite):
         "include: [{strategy: ddp, optimizer.lr: [0.1, 0.2]}]\nexclude: [{world_size: 1, precision: bf16}]\n"
     )
     before = suite(text)
-    assert make(Suite.from_resolved(before.resolved()), CPU) == make(before, CPU)
+    assert make_plan(Suite.from_resolved(before.to_resolved()), CPU) == make_plan(before, CPU)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_each_mistake_in_a_model_is_said_of_its_own_option(suite):
 
 
 def test_a_world_size_that_the_machine_chose_is_no_mistake_of_the_suite(suite):
-    plan = make(suite(MINIMAL.replace("[1, 2]", "auto")), Machine("cpu", 3, ALL, False, True))
+    plan = make_plan(suite(MINIMAL.replace("[1, 2]", "auto")), Machine("cpu", 3, ALL, False, True))
     assert [item.problem for item in plan.cases] == [
         None,
         None,
@@ -381,21 +381,21 @@ def test_a_world_size_that_the_machine_chose_is_no_mistake_of_the_suite(suite):
 
 
 def test_what_this_machine_can_not_run_is_unsupported_with_a_reason(suite):
-    plan = make(suite(MINIMAL.replace("[ddp]", "[dp]"), world_sizes=[2]), CPU)
+    plan = make_plan(suite(MINIMAL.replace("[ddp]", "[dp]"), world_sizes=[2]), CPU)
     assert plan.cases[0].problem == "nn.DataParallel needs CUDA devices"
     assert plan.trials == []
 
 
 def test_a_package_that_is_missing_is_a_reason_too(suite):
     light = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
-    assert "torch is not installed" in str(make(suite(MINIMAL), light).cases[0].problem)
+    assert "torch is not installed" in str(make_plan(suite(MINIMAL), light).cases[0].problem)
 
 
 ZERO = MINIMAL.replace("[ddp]", "[{zero: {stage: 2}}]").replace("[1, 2]", "[2]")
 
 
 def problem_of(suite: Suite, machine: Machine) -> str:
-    (item,) = make(suite, machine).cases
+    (item,) = make_plan(suite, machine).cases
     return item.problem or ""
 
 
@@ -466,7 +466,7 @@ def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
 
 def test_tf32_is_other_work_with_a_name_of_its_own_and_nobody_elses_id_changes(suite):
     (fp32,), (tf32,), (spelt,) = (
-        make(suite(f"{MINIMAL.replace('[1, 2]', '[1]')}precision: {precision}\n"), GPUS).cases
+        make_plan(suite(f"{MINIMAL.replace('[1, 2]', '[1]')}precision: {precision}\n"), GPUS).cases
         for precision in ("fp32", "{compute: fp32, matmul: high}", "{compute: fp32, matmul: highest}")
     )
     assert (fp32.case.name, tf32.case.name) == ("ddp/ws1/mb8/fp32", "ddp/ws1/mb8/tf32")
@@ -480,9 +480,9 @@ def test_cuda_on_a_machine_without_one_is_a_mistake(suite):
 
 
 def test_a_gpu_of_amd_is_told_as_not_supported(tmp_path: Path):
-    assert no_gpu(tmp_path / "kfd") == ""
+    assert unsupported_gpu_text(tmp_path / "kfd") == ""
     (tmp_path / "kfd").touch()
-    assert "ROCm" in no_gpu(tmp_path / "kfd")
+    assert "ROCm" in unsupported_gpu_text(tmp_path / "kfd")
 
 
 CPUINFO = """processor : 0
@@ -521,7 +521,7 @@ def test_tolerances_of_no_strategy_are_a_mistake(suite):
     assert mistake.startswith("mine.yaml:5: gate.strategies.dpp*")
     assert mistake.endswith("matches no case; labels: ddp")
     for glob in ("dd*", '"*/ws64/*"'):
-        assert make(suite(MINIMAL + gate % glob), CPU).cases
+        assert make_plan(suite(MINIMAL + gate % glob), CPU).cases
 
 
 def test_a_suite_that_excludes_all_is_a_mistake(suite):
@@ -536,7 +536,7 @@ def test_far_too_many_cases_are_refused_at_once(suite):
 def test_ten_thousand_cases_have_an_id_each(suite):
     text = MINIMAL.replace("[1, 2]", "[1]") + f"seed: {list(range(1000))}\n"
     text += "optimizer: {lr: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n"
-    assert len({item.case.id for item in make(suite(text), CPU).cases}) == 10_000
+    assert len({item.case.id for item in make_plan(suite(text), CPU).cases}) == 10_000
 
 
 PAIRED = '''
@@ -547,7 +547,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -555,7 +555,7 @@ from distbench.strategies.engine import Engine
 class Paired(Strategy):
     """Ranks in pairs."""
 
-    engine: ClassVar[str] = "Pair"
+    engine_class: ClassVar[str] = "Pair"
 
     swaps: int = 1
     """Times that a pair swaps places."""
@@ -567,7 +567,7 @@ class Paired(Strategy):
     def world_sizes(self, asked):
         return [size for size in asked if size % 2 == 0]
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, setting: RankContext) -> Engine:
         raise NotImplementedError
 '''
 
@@ -576,26 +576,26 @@ def test_a_strategy_is_added_by_one_file(suite, tmp_path, monkeypatch):
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "paired.py").write_text(PAIRED)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
-    plan = make(suite(MINIMAL.replace("[ddp]", "[ddp, {paired: {swaps: [1, 2]}}]")), CPU)
+    plan = make_plan(suite(MINIMAL.replace("[ddp]", "[ddp, {paired: {swaps: [1, 2]}}]")), CPU)
     assert names(plan)[1:] == ["ddp/ws2/mb4/fp32", "paired1/ws2/mb4/fp32", "paired2/ws2/mb4/fp32"]
 
 
 def test_checkpoints_are_exchanged_with_one_reference_only(suite):
     text = MINIMAL.replace("[ddp]", "[ddp, fsdp, single]") + "checkpoint: true\nmeasure: {trials: 0}\n"
-    plan = make(suite(text), CPU)
+    plan = make_plan(suite(text), CPU)
     tasks = [(task.job.options.role, task.case.label, task.round) for task in plan.trials]
     own = [("case", "single", 0)] + [("case", label, 0) for label in ("ddp", "fsdp") for _ in range(2)]
     back = [("back", "single", number) for number in range(1, 5)]
     assert sorted(tasks) == sorted([*own, *back])
     assert tasks[0] == own[0], "what the others read comes first"
-    left = [task.leaves for task in plan.trials]
-    assert all(left.index(task.reads) < i for i, task in enumerate(plan.trials) if task.reads)
+    left = [task.output_file for task in plan.trials]
+    assert all(left.index(task.input_file) < i for i, task in enumerate(plan.trials) if task.input_file)
     assert len({task.key for task in plan.trials}) == len(plan.trials)
 
 
 def test_checkpoints_are_exchanged_within_the_same_work_only(suite):
     text = MINIMAL + "precision: [fp32, bf16]\ncheckpoint: true\nmeasure: {trials: 0}\n"
-    plan = make(suite(text), CPU)
+    plan = make_plan(suite(text), CPU)
     by_id = {task.case.id: task.case for task in plan.trials}
     for task in plan.trials:
         if task.job.options.source_id:
@@ -605,24 +605,24 @@ def test_checkpoints_are_exchanged_within_the_same_work_only(suite):
 def test_a_reference_that_does_not_fit_has_stand_ins_that_do_the_same_work(suite):
     text = "batch: {global_batch_size: 12, micro_batch_size: 3}\nworld_sizes: [1, 2, 4]\ncheck: true\n"
     text += "launcher: {local: {oversubscribe: true}}\n"
-    plan = make(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
+    plan = make_plan(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
     first = plan.trials[0]
-    found = [(case.strategy.name, case.world_size, case.batch) for case in (first.case, *first.instead)]
+    found = [(case.strategy.name, case.world_size, case.batch) for case in (first.case, *first.fallbacks)]
     assert found == [
         ("single", 1, Batch(12, 12, 1)),
         ("single", 1, Batch(12, 3, 4)),
         ("fsdp", 2, Batch(12, 3, 2)),
         ("fsdp", 4, Batch(12, 3, 1)),
     ]
-    assert all(task.needs == first.case.id for task in plan.trials[1:4])
+    assert all(task.depends_on == first.case.id for task in plan.trials[1:4])
     assert [task.case.optimizer.name for task in plan.trials[:9]] == ["adamw"] * 4 + ["sgd"] * 4 + ["adamw"]
 
 
 def test_a_stand_in_that_can_not_run_here_is_left_out(suite):
     text = "batch: {global_batch_size: 8}\nworld_sizes: [1, 2]\ncheck: true\noptimizer: sgd\n"
-    plan = make(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
+    plan = make_plan(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
     # FSDP2 has no fused SGD
-    assert [case.strategy.name for case in plan.trials[0].instead] == ["single"]
+    assert [case.strategy.name for case in plan.trials[0].fallbacks] == ["single"]
 
 
 LARGE = """\
@@ -634,21 +634,21 @@ threads: 1
 """
 
 
-def limits(suite: Suite) -> Limits:
-    (own,) = set(limits_of_all(suite.limits, make(suite, CPU).trials, suite.measure))
+def limits(suite: Suite) -> TimeLimits:
+    (own,) = set(all_trial_limits(suite.limits, make_plan(suite, CPU).trials, suite.measure))
     return own
 
 
 def test_limits_that_a_suite_leaves_open_follow_the_size_of_the_case(suite):
-    assert limits(suite(MINIMAL, world_sizes=[2])) == Limits()
+    assert limits(suite(MINIMAL, world_sizes=[2])) == TimeLimits()
     large = limits(suite(LARGE))
     # 6 operations a parameter and token of 1.24e9 and 1,024, at 4e10 a second and core
     assert large.step > 10 * 6 * 1.24e9 * 1024 / 2 / 4e10
     assert large.trial > 17 * large.step
-    assert large.start == Limits().start
+    assert large.start == TimeLimits().start
     larger = limits(suite(LARGE.replace("1b", "70b")))
     assert larger.step > 10 * large.step
-    assert larger.build > Limits().build
+    assert larger.build > TimeLimits().build
     assert larger.trial < float("inf")
 
 
@@ -662,8 +662,8 @@ def test_limits_that_a_suite_leaves_open_follow_the_size_of_the_case(suite):
 )
 def test_the_limit_of_a_trial_follows_the_steps_of_its_job(suite, section, kind, steps):
     asked = suite(f"{LARGE}data: text\n{kind}: {section}\n")
-    trials = make(asked, CPU).trials
-    own = zip(trials, limits_of_all(asked.limits, trials, asked.measure), strict=True)
+    trials = make_plan(asked, CPU).trials
+    own = zip(trials, all_trial_limits(asked.limits, trials, asked.measure), strict=True)
     found = {task.job.kind: each for task, each in own if task.case.label == "zero3"}[kind]
     assert found.trial == found.start + found.build + steps * found.step
 
@@ -671,10 +671,12 @@ def test_the_limit_of_a_trial_follows_the_steps_of_its_job(suite, section, kind,
 @pytest.mark.parametrize(("device", "profiled"), [("cpu", 3), ("cuda", 4)])
 def test_the_profiled_step_that_warms_up_has_time_where_there_is_one(suite, device, profiled):
     asked = suite(LARGE + "measure: {warmup: 1, steps: 10, profile_steps: 3, check_steps: 1}\n")
-    case = replace(make(asked, CPU).cases[0].case, device=device)
-    assert job_kind("measure").steps(PlannedTrial(case), asked.measure) == 1 + 10 + 1 + profiled + 1
+    case = replace(make_plan(asked, CPU).cases[0].case, device=device)
+    assert (
+        job_kind("measure").sequential_steps(PlannedTrial(case), asked.measure) == 1 + 10 + 1 + profiled + 1
+    )
     none = replace(asked.measure, profile_steps=0)
-    assert job_kind("measure").steps(PlannedTrial(case), none) == 1 + 10 + 1 + 1
+    assert job_kind("measure").sequential_steps(PlannedTrial(case), none) == 1 + 10 + 1 + 1
 
 
 @pytest.mark.parametrize(
@@ -682,17 +684,17 @@ def test_the_profiled_step_that_warms_up_has_time_where_there_is_one(suite, devi
 )
 def test_a_warm_parent_has_as_long_to_import_as_ranks_to_join(suite, tmp_path, given, seconds):
     asked = suite(f"{LARGE}{given}\n")
-    launch = launch_for(tmp_path, asked, make(asked, CPU).trials[0])
-    assert registry.make("launchers", Choice("local")).patience_s(launch) == seconds
-    sooner = Choice("local", {"start_timeout": 3.0})
-    assert registry.make("launchers", sooner).patience_s(launch) == 3
+    launch = trial_launch(tmp_path, asked, make_plan(asked, CPU).trials[0])
+    assert registry.create_plugin("launchers", PluginChoice("local")).import_limit_s(launch) == seconds
+    sooner = PluginChoice("local", {"start_timeout": 3.0})
+    assert registry.create_plugin("launchers", sooner).import_limit_s(launch) == 3
 
 
 def test_measuring_and_checking_a_case_share_one_warm_parent(suite, tmp_path):
     asked = suite(LARGE + "check: true\n")
     # a check also trains the reference, which is single
-    tasks = [task for task in make(asked, CPU).trials if task.case.strategy.name == "zero"]
-    launches = [launch_for(tmp_path, asked, task) for task in tasks]
+    tasks = [task for task in make_plan(asked, CPU).trials if task.case.strategy.name == "zero"]
+    launches = [trial_launch(tmp_path, asked, task) for task in tasks]
     assert {task.job.kind for task in tasks} == {"measure", "check"}
     assert len({(*launch.imports, *sorted(launch.environment.items())) for launch in launches}) == 1
 
@@ -705,10 +707,14 @@ def test_a_limit_that_a_suite_sets_stays_as_it_is(suite):
 
 def test_only_weights_that_a_constructor_draws_make_preparing_long(suite):
     drawn, exact = suite(LARGE), suite(LARGE + "initial_weights: exact\n")
-    seconds = [prepare_limit(s.limits, [item.case for item in make(s, CPU).cases]) for s in (drawn, exact)]
-    assert seconds[0] == Limits().prepare
+    seconds = [
+        prepare_limit(s.limits, [item.case for item in make_plan(s, CPU).cases]) for s in (drawn, exact)
+    ]
+    assert seconds[0] == TimeLimits().prepare
     assert seconds[1] > seconds[0] + 300
-    assert prepare_limit(Deadlines(prepare=3), [item.case for item in make(exact, CPU).cases]) == 3
+    assert (
+        prepare_limit(TimeLimitOverrides(prepare=3), [item.case for item in make_plan(exact, CPU).cases]) == 3
+    )
 
 
 @pytest.mark.train
@@ -739,7 +745,7 @@ UNUSED = {
 
 @pytest.mark.parametrize(("strategy", "why"), UNUSED.items())
 def test_an_option_without_effect_is_no_case_of_its_own(suite, strategy, why):
-    plan = make(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
+    plan = make_plan(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
     (item,) = plan.cases
     assert why in item.problem
 
@@ -755,6 +761,6 @@ def test_an_option_without_effect_is_no_case_of_its_own(suite, strategy, why):
     ],
 )
 def test_an_option_with_an_effect_is_planned(suite, strategy):
-    plan = make(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
+    plan = make_plan(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
     (item,) = plan.cases
     assert item.problem is None

@@ -13,8 +13,8 @@ from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated,
 
 from distbench.analysis.job_results import Verdict
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice, Dtype, Optimizer
-from distbench.jobs.equivalence import ADVICE, Check
+from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
+from distbench.jobs.equivalence import ADVICE, CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
 
 pytestmark = pytest.mark.train
@@ -37,7 +37,7 @@ FOUND = {
     "moments-in-bf16": "adamw in fp32",
     "momentum-zeroed-each-third-step": "adamw in bf16, adamw in fp32",
 }
-SHORT = Check(steps=3, perturbed=5)
+SHORT = CheckSection(steps=3, perturbed=5)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def by_bug(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
 def finders(verdict: Verdict) -> str:
     """The arms that differ."""
     evidence = verdict.detail
-    return ", ".join(evidence.named(arm) for arm in evidence.arms if arm.word == DIFFERS)
+    return ", ".join(evidence.arm_label(arm) for arm in evidence.arms if arm.word == DIFFERS)
 
 
 @pytest.mark.parametrize("bug", [bug for bug in FOUND if bug != "micro-batch-lost-at-step-15"])
@@ -74,13 +74,15 @@ def test_a_mistake_is_found_in_fp32_by_the_training_that_it_is_in(
 def test_emulated_ranks_without_a_mistake_are_the_same_training(in_fp32: Mapping[str, Verdict]) -> None:
     honest = in_fp32["none"]
     assert honest.word == ROUNDING
-    assert honest.detail.furthest < 1
+    assert honest.detail.limit_share < 1
     assert re.search(r"; adamw and sgd; an error of \S+% of a gradient or \S+% of an update", honest.sentence)
 
 
 @pytest.mark.deep
 def test_the_table_in_the_docs_says_which_arm_finds_what(lab: Laboratory) -> None:
-    found = by_bug(lab.verdicts([emulated(bug, compute="bf16") for bug in ("none", *FOUND)], Check(steps=17)))
+    found = by_bug(
+        lab.verdicts([emulated(bug, compute="bf16") for bug in ("none", *FOUND)], CheckSection(steps=17))
+    )
     assert found.pop("none").word == ROUNDING
     for bug, verdict in found.items():
         print(bug, [(arm.optimizer, arm.compute, arm.furthest) for arm in verdict.detail.arms])  # noqa: T201
@@ -98,24 +100,24 @@ def test_the_docs_have_every_mistake_that_is_planted_here() -> None:
 # rounding that Adam blows up
 
 
-def zeroed(workload: Choice, seed: int) -> list[Case]:
+def zeroed(workload: PluginChoice, seed: int) -> list[Case]:
     bugs = ("none", "momentum-zeroed-each-third-step")
     return [emulated(bug, workload, "bf16", seed=seed) for bug in bugs]
 
 
-def check_limits(lab: Laboratory, cases: list[Case], check: Check) -> str:
+def check_limits(lab: Laboratory, cases: list[Case], check: CheckSection) -> str:
     """The honest one of *cases* is within its limits, all of which are of use; return who finds the other."""
     found = by_bug(lab.verdicts(cases, check))
     honest, wrong = found["none"], found["momentum-zeroed-each-third-step"]
     assert honest.word == ROUNDING, honest.sentence
-    assert honest.detail.furthest < 1
+    assert honest.detail.limit_share < 1
     assert wrong.word == DIFFERS, wrong.sentence
     return finders(wrong)
 
 
 def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab: Laboratory) -> None:
     """One element whose gradient is within rounding of zero once widened every limit to 12,000 and more."""
-    assert check_limits(lab, zeroed(BIASED, seed=1), Check(steps=6, fp32=False)) == "adamw"
+    assert check_limits(lab, zeroed(BIASED, seed=1), CheckSection(steps=6, fp32=False)) == "adamw"
 
 
 @pytest.mark.parametrize("compute", ["bf16", pytest.param("fp16", marks=pytest.mark.deep)])
@@ -123,7 +125,7 @@ def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, la
     """By sizes: the distance of a gradient that is scaled by 1.05 is within its limit in bf16."""
     mistakes = ("gradients-scaled", "matrix-scaled", "rank-scaled", "updates-scaled", "partly-late")
     cases = [emulated(compute=compute), *(emulated(bug, compute=compute, by=0.05) for bug in mistakes)]
-    found = by_bug(lab.verdicts(cases, Check(steps=6, fp32=False)))
+    found = by_bug(lab.verdicts(cases, CheckSection(steps=6, fp32=False)))
     assert found.pop("none").word == ROUNDING
     assert len(found) == len(mistakes)
     assert {bug: verdict.word for bug, verdict in found.items()} == dict.fromkeys(found, DIFFERS)
@@ -131,15 +133,15 @@ def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, la
 
 @pytest.mark.deep
 @pytest.mark.parametrize("workload", [BIASED, DECODER, CLASSIFIER], ids=["biased", "decoder", "classifier"])
-def test_momentum_that_is_lost_is_found_with_any_seed(workload: Choice, lab: Laboratory) -> None:
+def test_momentum_that_is_lost_is_found_with_any_seed(workload: PluginChoice, lab: Laboratory) -> None:
     judged = 0
     for seed in range(1, 21):
-        found = by_bug(lab.verdicts(zeroed(workload, seed), Check()))
+        found = by_bug(lab.verdicts(zeroed(workload, seed), CheckSection()))
         honest, wrong = found["none"], found["momentum-zeroed-each-third-step"]
         assert wrong.word == DIFFERS, wrong.sentence
         assert "adamw in fp32" in finders(wrong)
         assert honest.word in (ROUNDING, NOT_CHECKED), honest.sentence
-        judged += honest.word == ROUNDING and honest.detail.furthest < 1
+        judged += honest.word == ROUNDING and honest.detail.limit_share < 1
     # where rounding takes a unit across its kink, bf16 says that it can't tell
     assert judged >= 19
 
@@ -167,9 +169,9 @@ def test_buffers_that_are_not_synchronised_are_found(lab: Laboratory) -> None:
     [("in_fp32", ""), ("over_letters", "not the mean of the losses of its parts (in fp64")],
 )
 def test_a_cast_to_fp32_in_a_loss_is_no_cause(loss: str, cause: str, lab: Laboratory) -> None:
-    model = Choice("user", {"model": "small:Small", "loss_function": f"odd:{loss}", "length": 16})
-    case = emulated(workload=model, optimizer=Optimizer(name="sgd", lr=0.1))
-    reference, _ = lab.records([case], Check(steps=1, perturbed=4))
+    model = PluginChoice("user", {"model": "small:Small", "loss_function": f"odd:{loss}", "length": 16})
+    case = emulated(workload=model, optimizer=OptimizerConfig(name="sgd", lr=0.1))
+    reference, _ = lab.records([case], CheckSection(steps=1, perturbed=4))
     notes = [row["text"] for row in reference.tables["check_notes"] if row["training"] != ADVICE]
     assert len(notes) == bool(cause)
     assert all(cause in note for note in notes)
@@ -198,13 +200,13 @@ def test_whether_fp64_fits_is_known_before_it_is_tried(
 ) -> None:
     import torch
 
-    from distbench.strategies.base import Setting
-    from distbench.worker.room import lacking_for_fp64
+    from distbench.strategies.base import RankContext
+    from distbench.worker.fp64_memory import fp64_memory_problem
 
-    case = emulated(workload=Choice("transformer", {"preset": preset}))
-    workload = registry.make("workloads", case.workload)
-    setting = Setting(case, workload, tmp_path / "none", torch.device("cpu"), 0, 1, tmp_path)
-    lacking = lacking_for_fp64(setting)
+    case = emulated(workload=PluginChoice("transformer", {"preset": preset}))
+    workload = registry.create_plugin("workloads", case.workload)
+    setting = RankContext(case, workload, tmp_path / "none", torch.device("cpu"), 0, 1, tmp_path)
+    lacking = fp64_memory_problem(setting)
     assert told in lacking
     assert bool(lacking) == bool(told)
 
@@ -213,12 +215,12 @@ def test_whether_fp64_fits_is_known_before_it_is_tried(
 
 
 def started(name: str, start: Any, gradient: Any) -> Any:
-    from distbench.worker.moves import Moves
+    from distbench.worker.update_sizes import WeightedUpdates
 
-    moves = Moves()
-    moves.start(name, start)
-    moves.step()
-    moves.see(name, gradient)
+    moves = WeightedUpdates()
+    moves.record_start(name, start)
+    moves.next_step()
+    moves.add_gradient(name, gradient)
     return moves
 
 
@@ -236,7 +238,7 @@ def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
         told = []
         for seen in (gradient, noisy):
             moves = started("bias", torch.zeros(16), seen)
-            told.append(torch.cat([*moves.parts("bias", -seen.sign())]))
+            told.append(torch.cat([*moves.weighted_chunks("bias", -seen.sign())]))
         plain.append(float((gradient.sign() - noisy.sign()).norm()))
         weighted.append(float((told[0] - told[1]).norm() / told[0].norm()))
     assert max(plain) == 2.0
@@ -247,7 +249,7 @@ def test_an_element_without_any_gradient_counts_whole() -> None:
     import torch
 
     moves = started("embedding", torch.ones(4), torch.tensor([0.0, 0.0, 1.0, -1.0]))
-    moved = torch.cat([*moves.parts("embedding", torch.full((4,), 0.9))])
+    moved = torch.cat([*moves.weighted_chunks("embedding", torch.full((4,), 0.9))])
     assert torch.allclose(moved[:2], torch.full((2,), -0.1), atol=1e-7)
     assert (moved[2:].abs() < 0.1).all()
 
@@ -258,16 +260,16 @@ def test_a_gradient_that_cancels_to_zero_weighs_as_little_as_one_that_nearly_doe
 
     def told(first: float) -> torch.Tensor:
         moves = started("gate", torch.zeros(5), torch.tensor([1.0, -1.0, first, 1.0, -1.0]))
-        moves.step()
-        moves.see("gate", torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]))
-        return torch.cat([*moves.parts("gate", torch.ones(5))])
+        moves.next_step()
+        moves.add_gradient("gate", torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0]))
+        return torch.cat([*moves.weighted_chunks("gate", torch.ones(5))])
 
     assert torch.allclose(told(0.0), told(1e-9), atol=1e-6)
     assert float(told(0.0)[2]) < 1e-6
     assert float(told(1.0)[2]) == pytest.approx(0.5)
     # nor does it by decay, which in a small tensor of ones is as far as any mistake
     moves = started("norm", torch.ones(3), torch.tensor([1.0, 0.0, -1.0]))
-    assert float(torch.cat([*moves.parts("norm", torch.full((3,), 0.9))])[1]) == 0
+    assert float(torch.cat([*moves.weighted_chunks("norm", torch.full((3,), 0.9))])[1]) == 0
 
 
 def test_a_row_that_comes_late_is_seen() -> None:
@@ -275,7 +277,7 @@ def test_a_row_that_comes_late_is_seen() -> None:
 
     row = torch.tensor([1.0, -1.0, 1.0])
     moves = started("embedding", torch.zeros(2, 3), torch.stack([row, 0 * row]))
-    moves.step()
-    moves.see("embedding", torch.stack([0 * row, row]))
-    moved = torch.cat([*moves.parts("embedding", torch.ones(2, 3))])
+    moves.next_step()
+    moves.add_gradient("embedding", torch.stack([0 * row, row]))
+    moved = torch.cat([*moves.weighted_chunks("embedding", torch.ones(2, 3))])
     assert (moved[3:] > 0.3).all()

@@ -18,10 +18,10 @@ from conftest import PLUGINS, QUICK, call, run_in
 from histories import stored
 from records import COLUMNS, case, measured
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.case import PluginChoice
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import Record
 from distbench.record.run_folder import Run
 
@@ -45,8 +45,8 @@ LEFT_OVER = {"buffers": 0, "activations": 0, "other": 0, "host": 0, "allocated":
 
 def loaded(kind: str, name: str, **options: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(PLUGIN_PATH, PLUGINS)
-        return registry.make(kind, Choice(name, options))
+        patch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
+        return registry.create_plugin(kind, PluginChoice(name, options))
 
 
 def tables(calls: int, master: int) -> dict[str, list[dict[str, Any]]]:
@@ -118,9 +118,9 @@ def chapters(folder: Path) -> set[str]:
 
 
 def test_a_strategy_describes_its_own_settings(run: Run) -> None:
-    assert AnalysedRun.read(run).parity.findings == {}
+    assert RunAnalysis.read(run).parity.findings == {}
     silent = [dataclasses.replace(each, described_strategy=None) for each in run.records()]
-    findings = AnalysedRun(run.info(), silent).parity.findings
+    findings = RunAnalysis(run.info(), silent).parity.findings
     assert {(each.key, each.kind) for each in findings[ECHOED.id]} == {("echoes", "unknown")}
 
 

@@ -16,15 +16,15 @@ from conftest import PLUGINS, QUICK, Done, Finished
 
 from distbench import plan
 from distbench.core import registry
-from distbench.core.case import Choice, Device
+from distbench.core.case import Device, PluginChoice
 from distbench.core.machine import Machine
-from distbench.core.registry import PLUGIN_PATH
-from distbench.ipc.build_files import Event, Item, read_items
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
+from distbench.ipc.build_files import BuildEvent, BuildItem, read_items
 from distbench.record.run_folder import new_run_id
 from distbench.run import Observer
-from distbench.run.builds import Progress, prepare
+from distbench.run.builds import BuildProgress, build_all
 from distbench.strategies._deepspeed.ops import clear_stale_locks
-from distbench.suite import load
+from distbench.suite import load_suite
 from distbench.system.machine import ops_folder, package_versions
 
 Command = Callable[..., Done]
@@ -62,22 +62,22 @@ def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) 
 
 
 def test_ops_of_two_environments_do_not_share_a_folder() -> None:
-    zero = registry.make("strategies", Choice("zero"))
+    zero = registry.create_plugin("strategies", PluginChoice("zero"))
     assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
 
 
-def items(folder: Path, text: str, machine: Machine = MACHINE, work: str = WORK) -> list[Item]:
+def items(folder: Path, text: str, machine: Machine = MACHINE, work: str = WORK) -> list[BuildItem]:
     """What the preparation of a suite is asked to build."""
     (folder / "suite.yaml").write_text(f"{work}launcher: pretend\n{text}")
-    suite = load(folder / "suite.yaml")
-    assert prepare(suite, plan.make(suite, machine), folder, new_run_id(), Observer()) == {}
+    suite = load_suite(folder / "suite.yaml")
+    assert build_all(suite, plan.make_plan(suite, machine), folder, new_run_id(), Observer()) == {}
     return read_items(folder / "prepare" / "0" / "prepare.json")
 
 
 def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+    monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
     built = items(tmp_path, "strategies: [compiled]\naxes: {optimizer.name: [adamw, sgd]}\n")
     asked = [item.data["optimizer"]["name"] for item in built if item.kind == "strategy"]
     assert asked == ["adamw", "sgd"]
@@ -102,16 +102,16 @@ class Notes(Observer):
 
 def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not() -> None:
     now, notes = [0.0], Notes()
-    progress = Progress(notes, 2, lambda: now[0])
-    progress.starting()
+    progress = BuildProgress(notes, 2, lambda: now[0])
+    progress.process_started()
     for item in ("initial weights of mlp (a)", "op cpu_adam"):
-        progress.heard(Event(item))
+        progress.handle(BuildEvent(item))
         for passed in (1.0, 2.0, 30.0, 30.0):
             now[0] += passed
-            progress.waited()
+            progress.warn_if_slow()
             if item != "op cpu_adam":
                 break
-        progress.heard(Event(item, ended=True))
+        progress.handle(BuildEvent(item, ended=True))
     assert notes.said == ["building op cpu_adam, once on this machine (more than 5 s)"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from distbench import plan
 from distbench.cli import main
 from distbench.core.machine import Machine
-from distbench.suite import load
+from distbench.suite import load_suite
 
 SUITE = """
 workload: {mlp: {}}
@@ -102,7 +102,7 @@ def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(tried: Tried
 
 FARM = """
 from dataclasses import dataclass
-from distbench.system.machine import Machine
+from distbench.core.machine import Machine
 from distbench.launchers.base import Launcher
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Farm(Launcher):
     def machine(self, device):
         return Machine("cuda", 16, {"torch": "2.13.0"}, False, True, cores=32, nodes=2)
 
-    commands = open = None
+    commands = open_session = None
 """
 
 
@@ -121,8 +121,8 @@ def test_a_plan_counts_the_devices_of_its_launcher(tmp_path: Path, monkeypatch: 
     file = tmp_path / "suite.yaml"
     text = SUITE.replace("STRATEGY", "ddp").replace("{pretend: {values: {cpu_busy: 0.5}}}", "farm")
     file.write_text(text.replace("[2]", "auto").replace("size: 8", "size: 16"))
-    cases = [item.case for item in plan.make(load(file)).cases]
+    cases = [item.case for item in plan.make_plan(load_suite(file)).cases]
     assert [case.world_size for case in cases] == [1, 2, 4, 8, 16]
     assert {(case.device, case.threads) for case in cases} == {("cuda", 4)}
     here = Machine("cpu", 2, {"torch": "2.13.0"}, False, True, cores=2)
-    assert [item.case.world_size for item in plan.make(load(file), here).cases] == [1, 2]
+    assert [item.case.world_size for item in plan.make_plan(load_suite(file), here).cases] == [1, 2]

@@ -9,10 +9,10 @@ import pytest
 from records import case, info, measured
 from test_spec import MINIMAL
 
-from distbench.analysis.price import HOURS, PER_BILLION, WHOLE
+from distbench.analysis.price import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS
 from distbench.core.errors import SuiteError
 from distbench.record.run_folder import Run
-from distbench.suite import Overrides, load
+from distbench.suite import Overrides, load_suite
 
 DDP, SINGLE = case("ddp"), case("single", 1)
 
@@ -36,13 +36,15 @@ def values(command, run: str, *price: str) -> dict[str, dict]:
 def test_money_and_hours_follow_from_throughput_and_price(command, run):
     of = values(command, run, "--price", "2 EUR")
     pace = of["ddp"]["tokens_per_s"]["interval"]["value"]
-    assert of["ddp"][PER_BILLION]["interval"]["value"] == pytest.approx(2 * 2 * 1e9 / (pace * 3600))
-    assert of["ddp"][PER_BILLION]["unit"] == "EUR"
-    assert of["ddp"][HOURS]["interval"]["value"] == pytest.approx(1e9 / pace / 3600)
+    assert of["ddp"][COST_PER_BILLION_TOKENS]["interval"]["value"] == pytest.approx(
+        2 * 2 * 1e9 / (pace * 3600)
+    )
+    assert of["ddp"][COST_PER_BILLION_TOKENS]["unit"] == "EUR"
+    assert of["ddp"][TRAINING_HOURS]["interval"]["value"] == pytest.approx(1e9 / pace / 3600)
     # the cheaper one is the slower one: one device at more than half the pace
-    assert of["single"][WHOLE]["value"] < of["ddp"][WHOLE]["value"]
-    assert of["ddp"][PER_BILLION]["low"] == pytest.approx(2 * 2 * 1e9 / (1100 * 3600))
-    assert PER_BILLION not in values(command, run)["ddp"]
+    assert of["single"][TRAINING_COST]["value"] < of["ddp"][TRAINING_COST]["value"]
+    assert of["ddp"][COST_PER_BILLION_TOKENS]["low"] == pytest.approx(2 * 2 * 1e9 / (1100 * 3600))
+    assert COST_PER_BILLION_TOKENS not in values(command, run)["ddp"]
 
 
 def test_the_price_stands_in_the_table_the_view_and_the_recommendation(command, run):
@@ -74,14 +76,14 @@ def test_a_price_that_is_none_is_refused(command, run, price):
 def test_a_suite_says_what_a_device_costs_and_a_run_keeps_it(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(MINIMAL + "cost: {per_device_hour: 3, currency: EUR}\n")
-    suite = load(file, Overrides(set=["cost.tokens=5e9"]))
-    assert suite.resolved()["cost"] == {"per_device_hour": 3, "currency": "EUR", "tokens": 5e9}
+    suite = load_suite(file, Overrides(set=["cost.tokens=5e9"]))
+    assert suite.to_resolved()["cost"] == {"per_device_hour": 3, "currency": "EUR", "tokens": 5e9}
     file.write_text(MINIMAL)
-    assert "cost" not in load(file).resolved()
+    assert "cost" not in load_suite(file).to_resolved()
     for wrong, message in (("{currency: EUR}", "missing"), ("{per_device_hour: 0}", "must be above 0")):
         file.write_text(f"{MINIMAL}cost: {wrong}\n")
         with pytest.raises(SuiteError, match=message):
-            load(file)
+            load_suite(file)
     file.write_text(MINIMAL + "cost: {per_device_hour: 1, currency: US$}\n")
     with pytest.raises(SuiteError, match="1 to 8 letters"):
-        load(file)
+        load_suite(file)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from records import case, failed, unsupported
 
-from distbench.cli.progress import Told
+from distbench.cli.progress import EventObserver
 from distbench.record import Record, Status
-from distbench.record.progress import Event
+from distbench.record.progress import ProgressEvent
 
 DDP, FSDP = case("ddp"), case("fsdp")
 MINE = "RuntimeError at mymodel.py:12: no such layer"
@@ -18,8 +18,8 @@ LONG = "the loss function uses model of the module beside calling it"
 
 def said(*records: Record) -> list[str]:
     """Reasons of the events that the ends of *records* make."""
-    events: list[Event] = []
-    told = Told(events.append)
+    events: list[ProgressEvent] = []
+    told = EventObserver(events.append)
     for record in records:
         told.trial_ended(record)
     return [event.reason for event in events]

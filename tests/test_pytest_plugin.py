@@ -27,7 +27,7 @@ from test_faults import alive
 
 from distbench.cli import main
 from distbench.core.case import Case
-from distbench.core.errors import OUT_OF_TIME
+from distbench.core.errors import EXIT_TIME_LIMIT
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.system.machine import cache_folder
@@ -339,7 +339,7 @@ def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(
     process.send_signal(signal.SIGUSR1)
     hold.unlink()
     shown = process.communicate()[0]
-    assert process.returncode == OUT_OF_TIME, shown
+    assert process.returncode == EXIT_TIME_LIMIT, shown
     made = only_run(pytester)
     assert f"so no more trials are begun; resume with: distbench run --resume {made.folder}" in shown
     assert made.info().state == "interrupted"
@@ -534,7 +534,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
     test = pytester.makepyfile(
         """
         import pytest
-        from distbench.analysis.case_summary import summarise
+        from distbench.analysis.case_summary import summarize_cases
         from distbench.core.errors import SuiteError, UsageError
 
         def asked(distbench_run, **changes):
@@ -545,7 +545,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
             assert run.case("pretended").values["step_s"].trials == pytest.approx((0.1, 0.101))
             assert run.case("pretended/ws1/mb8/fp32") is run.case("pretended")
             assert len(run.records) == 2
-            assert [row.case.label for row in summarise(run.run.info(), run.records)] == ["pretended"]
+            assert [row.case.label for row in summarize_cases(run.run.info(), run.records)] == ["pretended"]
             assert (run.folder / "run.json").is_file()
 
         def test_again(distbench_run):

@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 from records import case, failed, info, measured, unsupported
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.errors import UsageError
 from distbench.query import Database
-from distbench.query.tables import TABLES, VIEW
+from distbench.query.tables import TABLES, VIEW_PREFIX
 from distbench.record import RankDevice, Record
 from distbench.record.run_folder import Run, write_json
-from distbench.report.view import views
+from distbench.report.view import all_views
 
 QUOTED = "select strategy, world_size, median(step_s) from steps group by all"
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
@@ -82,7 +82,7 @@ def query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Query:
 
 
 def rows(run: Run | list[Run], sql: str) -> list[tuple[object, ...]]:
-    return Database(run if isinstance(run, list) else [run]).ask(sql).rows
+    return Database(run if isinstance(run, list) else [run]).query(sql).rows
 
 
 def test_the_query_that_is_promised_works_over_one_run_and_over_several(keep: Keep, query: Query) -> None:
@@ -111,7 +111,7 @@ def test_steps_hold_what_each_step_of_the_time_pass_gave_and_nothing_else(keep: 
         (1, 0, 0.2, 3.5),
         (1, 1, 0.4, None),
     ]
-    columns = Database([run]).ask("from steps").columns
+    columns = Database([run]).query("from steps").columns
     assert "grad_norm" not in columns and "cpu_s" not in columns
 
 
@@ -153,8 +153,8 @@ def test_a_column_of_another_pass_is_no_step_even_if_it_has_as_many_samples(keep
     for column in old.values():
         del column["pass"]
     told, untold = keep(trial(), run_id="aaaa1111"), keep(trial(columns=old), run_id="bbbb2222")
-    assert "grad_norm" not in Database([told]).ask("from steps").columns
-    assert "grad_norm" in Database([untold]).ask("from steps").columns
+    assert "grad_norm" not in Database([told]).query("from steps").columns
+    assert "grad_norm" in Database([untold]).query("from steps").columns
 
 
 def test_every_sample_is_there_with_its_pass_and_unit(keep: Keep) -> None:
@@ -203,7 +203,7 @@ def test_rows_of_metrics_are_tables_and_types_agree_over_trials(keep: Keep) -> N
 def test_a_table_that_no_run_has_stands_with_its_documented_columns(keep: Keep) -> None:
     run = keep(unsupported(DDP))
     for table in TABLES.values():
-        columns = Database([run]).ask(f"from {table.name}").columns
+        columns = Database([run]).query(f"from {table.name}").columns
         assert set(columns) >= {column.name for column in table.columns}
     assert rows(run, "select median(step_s), sum(bytes) from steps, collectives") == [(None, None)]
 
@@ -214,7 +214,7 @@ def test_every_documented_column_has_its_type_and_needs_no_quotes_unless_it_says
 ) -> None:
     columns = TABLES[name].columns
     words = [f'"{c.name}"' if "in quotes" in c.doc else c.name for c in columns]
-    found = Database([keep(trial())]).ask(f"select {', '.join(words)} from {name}")
+    found = Database([keep(trial())]).query(f"select {', '.join(words)} from {name}")
     assert [type_.lower() for type_ in found.types] == [column.type for column in columns]
     assert all(column.doc.endswith(".") for column in columns)
 
@@ -223,7 +223,7 @@ def test_a_table_of_a_plugins_metric_has_the_columns_and_types_that_its_record_d
     columns = (TableColumn("beat_s", "double", "When.", "s"), TableColumn("word", "varchar", "What."))
     spec = TableSpec("pulses", "One row a pulse.", columns)
     run = keep(trial(tables={"pulses": [{"rank": 0, "beat_s": 0.5}]}, described_tables={"pulses": spec}))
-    found = Database([run]).ask("select rank, beat_s, word from pulses")
+    found = Database([run]).query("select rank, beat_s, word from pulses")
     assert found.rows == [(0, 0.5, None)]
     assert [type_.lower() for type_ in found.types] == ["bigint", "double", "varchar"]
 
@@ -285,10 +285,12 @@ def test_names_that_others_gave_are_only_names(keep: Keep, name: str) -> None:
         )
     )
     database = Database([run])
-    assert database.ask("select count(*) from runs").rows == [(1,)]
-    assert database.ask("select distinct strategy from steps").rows == [(name,)]
-    assert {row[-1] for row in database.ask("from steps").rows} == {1.0, 2.0, 3.0, 4.0}
-    extra = {table.name for table in database.tables() if not table.name.startswith(VIEW)} - TABLES.keys()
+    assert database.query("select count(*) from runs").rows == [(1,)]
+    assert database.query("select distinct strategy from steps").rows == [(name,)]
+    assert {row[-1] for row in database.query("from steps").rows} == {1.0, 2.0, 3.0, 4.0}
+    extra = {
+        table.name for table in database.tables() if not table.name.startswith(VIEW_PREFIX)
+    } - TABLES.keys()
     assert len(extra) == 1
 
 
@@ -457,12 +459,12 @@ def test_the_tables_are_documented_with_and_without_a_run(keep: Keep, query: Que
 def test_every_view_is_a_table_with_documented_columns_and_the_rows_of_show() -> None:
     database = Database([Run(FROZEN)])
     tables = {table.name: table for table in database.tables()}
-    for name, view in views().items():
+    for name, view in all_views().items():
         table = tables[f"view_{name}"]
         assert [column.name for column in table.columns] == ["run_id", *(field.name for field in view.fields)]
         assert all(column.doc for column in table.columns), name
-        answer = database.ask(f"select * from view_{name}")
-        rows = view.sheet(AnalysedRun.read(Run(FROZEN))).records()
+        answer = database.query(f"select * from view_{name}")
+        rows = view.table(RunAnalysis.read(Run(FROZEN))).records()
         assert answer.columns == tuple(column.name for column in table.columns)
         assert answer.types == tuple(column.type.upper() for column in table.columns)
         assert [dict(zip(answer.columns[1:], row[1:], strict=True)) for row in answer.rows] == rows, name
@@ -470,12 +472,12 @@ def test_every_view_is_a_table_with_documented_columns_and_the_rows_of_show() ->
 
 def test_trials_that_were_not_timed_and_what_they_left_are_tables_apart(query: Query) -> None:
     database = Database([Run(FROZEN)])
-    kinds = database.ask("select kind, count(*) from jobs group by 1 order by 1").rows
+    kinds = database.query("select kind, count(*) from jobs group by 1 order by 1").rows
     assert [kind for kind, _ in kinds] == ["check", "checkpoint", "converge"]
     joined = """select count(*) from converge_curve c
         join jobs j on j.kind = 'converge' and c.case_id = j.case_id and c.round = j.round"""
-    assert database.ask(joined).rows == database.ask("select count(*) from converge_curve").rows
-    assert database.ask("select count(*) from jobs where checkpoint_bytes > 0").rows[0][0] > 0
+    assert database.query(joined).rows == database.query("select count(*) from converge_curve").rows
+    assert database.query("select count(*) from jobs where checkpoint_bytes > 0").rows[0][0] > 0
     code, out, _ = query("select kind from jobs limit 1", str(FROZEN), "--json")
     assert (code, json.loads(out)) == (0, [{"kind": "check"}])
 

@@ -12,9 +12,9 @@ from bench import Bench
 from conftest import MODELS, QUICK, Done, Finished, run_in
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.launchers.nodes import Node
-from distbench.suite import load
+from distbench.suite import load_suite
 
 RAY = """
 def init(address, **_):
@@ -41,8 +41,8 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(options: dict[str, object]) -> dict[str, object]:
-    launcher = registry.make("launchers", Choice("ray", options))
-    (command,) = launcher.agent_commands(launcher.members())
+    launcher = registry.create_plugin("launchers", PluginChoice("ray", options))
+    (command,) = launcher.agent_commands(launcher.node_list())
     assert command[1:4] == ["-m", "distbench.launchers.ray.driver", "agents"]
     said: dict[str, object] = json.loads(command[4])
     return said
@@ -50,8 +50,8 @@ def asked(options: dict[str, object]) -> dict[str, object]:
 
 @pytest.mark.usefixtures("ray")
 def test_every_living_node_gets_what_the_smallest_has() -> None:
-    launcher = registry.make("launchers", Choice("ray", {"address": "all:1"}))
-    assert launcher.members() == [Node("", 2, 2), Node("", 2, 2)]
+    launcher = registry.create_plugin("launchers", PluginChoice("ray", {"address": "all:1"}))
+    assert launcher.node_list() == [Node("", 2, 2), Node("", 2, 2)]
     assert asked({"address": "all:1", "resources": {"big": 0.5}}) == {
         "address": "all:1",
         "strategy": "STRICT_SPREAD",
@@ -64,7 +64,7 @@ def test_every_living_node_gets_what_the_smallest_has() -> None:
 def test_what_the_options_say_is_asked_of_nobody() -> None:
     options = {"nnodes": 3, "num_gpus": 8, "num_cpus": 16, "address": "nobody:1"}
     assert asked(options)["bundles"] == [{"CPU": 16, "GPU": 8}] * 3
-    machine = registry.make("launchers", Choice("ray", options)).machine("auto")
+    machine = registry.create_plugin("launchers", PluginChoice("ray", options)).machine("auto")
     assert (machine.device, machine.devices, machine.nodes) == ("cuda", 24, 3)
 
 
@@ -86,11 +86,11 @@ def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_seve
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert load(suite).launcher.name == "local"
+    assert load_suite(suite).launcher.name == "local"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     if nodes:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", nodes)
-    assert load(suite).launcher.name == launcher
+    assert load_suite(suite).launcher.name == launcher
 
 
 @pytest.mark.train

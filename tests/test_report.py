@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from records import case, failed, info, measured, unsupported
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
@@ -21,12 +21,12 @@ DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
 
 def table(*records: Record, width: int = 80) -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return terminal.table(AnalysedRun(info(*cases), records), width)
+    return terminal.overview_text(RunAnalysis(info(*cases), records), width)
 
 
 def rendered(*records: Record) -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return page.render(AnalysedRun(info(*cases), records))
+    return page.render(RunAnalysis(info(*cases), records))
 
 
 def test_the_table_fits_eighty_columns() -> None:
@@ -64,14 +64,14 @@ def test_a_case_that_failed_shows_its_reason_and_its_log_instead_of_numbers() ->
 
 def test_a_run_that_was_stopped_has_no_failures_and_recommends_nothing_yet() -> None:
     stopped = failed(FSDP, "stopped by a signal", status=Status.CANCELLED)
-    run = AnalysedRun(replace(info(DDP, FSDP), state="interrupted"), [stopped])
-    text = terminal.table(run)
+    run = RunAnalysis(replace(info(DDP, FSDP), state="interrupted"), [stopped])
+    text = terminal.overview_text(run)
     assert "Failed" not in text and "failed" not in text
     assert "Stopped before the end of a trial: fsdp/ws2/mb4/fp32." in text
-    half = terminal.table(replace(run, records=[stopped, replace(measured(DDP), degraded="busy")]))
+    half = terminal.overview_text(replace(run, records=[stopped, replace(measured(DDP), degraded="busy")]))
     assert "Nothing can be recommended before the run is finished." in half
     assert "No recommendation" not in half
-    assert "Train with ddp" in terminal.table(replace(run, records=[stopped, measured(DDP)]))
+    assert "Train with ddp" in terminal.overview_text(replace(run, records=[stopped, measured(DDP)]))
 
 
 def test_a_case_that_failed_in_part_shows_how_many_trials_its_numbers_are_from() -> None:
@@ -89,7 +89,7 @@ def test_nothing_in_a_name_or_a_reason_acts_on_the_terminal() -> None:
 
 
 def test_a_run_without_cases_has_a_table_that_says_so() -> None:
-    assert "no cases" in terminal.table(AnalysedRun(info(), []))
+    assert "no cases" in terminal.overview_text(RunAnalysis(info(), []))
 
 
 def test_a_column_that_nobody_knows_is_on_the_page_with_its_definition() -> None:
@@ -124,14 +124,14 @@ def test_the_page_says_what_was_not_the_same_in_all_trials() -> None:
 def test_a_reason_with_bytes_that_are_no_text_does_not_cost_the_report(tmp_path: Path, reason: str) -> None:
     run = Run.create(tmp_path, info(DDP), "")
     run.write_record(failed(DDP, reason))
-    assert "failures-title" in page.write(run.folder, AnalysedRun.read(run)).read_text(encoding="utf-8")
+    assert "failures-title" in page.write(run.folder, RunAnalysis.read(run)).read_text(encoding="utf-8")
 
 
 def test_a_page_that_can_not_be_written_is_an_error_of_the_machine(tmp_path: Path) -> None:
     run = Run.create(tmp_path, info(DDP), "")
     (run.folder / "report.html").mkdir()
     with pytest.raises(InfrastructureError, match=r"report\.html: can't be written"):
-        page.write(run.folder, AnalysedRun.read(run))
+        page.write(run.folder, RunAnalysis.read(run))
 
 
 def test_the_page_tells_the_noise_that_its_intervals_rest_on() -> None:

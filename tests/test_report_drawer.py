@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from records import COLUMNS, case, failed, info, measured, unsupported
 
 from distbench.adopt import FORMATS
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch
 from distbench.record import Record, Status
 from distbench.report import lite
@@ -152,7 +152,7 @@ def many(count: int) -> list[Record]:
 @pytest.mark.parametrize(("records", "least"), [(FOUR, 700), (many(200), 298), ((), 0)])
 def test_the_small_page_has_the_answer_and_runs_no_script(records: tuple[Record, ...], least: int) -> None:
     cases = list({record.case_id: record.case for record in records}.values())
-    text = lite.render(AnalysedRun(info(*cases), records))
+    text = lite.render(RunAnalysis(info(*cases), records))
     assert len(text.encode()) < 300_000
     assert "<script" not in text.split("<body>")[1]
     assert "script-src 'none'" in unescape(text)
@@ -165,7 +165,7 @@ def test_mail_cuts_no_column_of_the_small_page(browser: Browser, tmp_path: Path)
     told = {"mfu": 0.4, "step_s": 0.1}
     columns = {**COLUMNS, **{name: {"unit": "", "better": "higher", "doc": ""} for name in told}}
     records = [replace(measured(case("zero2+offload"), 123_456, **told), columns=columns), *FOUR]
-    file = lite.write(tmp_path, AnalysedRun(info(*(record.case for record in records)), records))
+    file = lite.write(tmp_path, RunAnalysis(info(*(record.case for record in records)), records))
     page = Seen(browser, file, viewport={"width": 600, "height": 900}).page
     assert page.locator("#cases .scroll").evaluate("e => e.scrollWidth <= e.clientWidth")
     heads = page.locator("#cases thead th").all_inner_texts()
@@ -174,7 +174,7 @@ def test_mail_cuts_no_column_of_the_small_page(browser: Browser, tmp_path: Path)
 
 def test_a_hostile_name_is_text_in_the_small_page() -> None:
     records = [measured(case(HOSTILE)), measured(case(f"ddp{HOSTILE}")), failed(FSDP, HOSTILE)]
-    text = lite.render(AnalysedRun(info(*(record.case for record in records), name=HOSTILE), records))
+    text = lite.render(RunAnalysis(info(*(record.case for record in records), name=HOSTILE), records))
     assert "<script" not in text
     assert "<img" not in text
     assert "&lt;img" in text

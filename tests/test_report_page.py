@@ -13,7 +13,7 @@ from pages import SOME, See, Seen
 from playwright.sync_api import Download
 from records import case, failed, measured
 
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.record import Status
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
@@ -196,7 +196,7 @@ def test_a_thousand_cases_and_more_are_a_page_that_is_complete_and_works(see: Se
 
 def test_a_row_that_is_drawn_on_demand_is_as_those_that_stand_on_the_page(see: See) -> None:
     cases = [
-        case("ddp", name=f"ddp+bucket{i}/ws2/mb4", strategy=Choice("ddp", {"bucket_cap_mb": i}))
+        case("ddp", name=f"ddp+bucket{i}/ws2/mb4", strategy=PluginChoice("ddp", {"bucket_cap_mb": i}))
         for i in range(1, 61)
     ]
     of_others, of_two = (

@@ -14,9 +14,9 @@ from held import Held
 from records import case, failed, info, job_of, measured, unsupported
 
 from distbench.plan import PlannedTrial
-from distbench.record import NO_REFERENCE, NODE_LOST, Failure, Status
+from distbench.record import NO_REFERENCE_TEXT, NODE_LOST_PHASE, Failure, Status
 from distbench.record.run_folder import Run
-from distbench.run.trial_index import Ledger
+from distbench.run.trial_index import TrialIndex
 
 SUITE = """
 workload: {mlp: {}}
@@ -124,10 +124,10 @@ def run(tmp_path: Path) -> Run:
     return Run.create(tmp_path, info(case()), "")
 
 
-@pytest.mark.parametrize(("phase", "is_made"), [("time", False), (NODE_LOST, True)])
+@pytest.mark.parametrize(("phase", "is_made"), [("time", False), (NODE_LOST_PHASE, True)])
 def test_a_trial_that_lost_its_node_is_made_again(run: Run, phase: str, is_made: bool) -> None:
     run.write_record(replace(failed(case()), failure=Failure(rank=None, phase=phase)))
-    assert Ledger(run).missing([PlannedTrial(case())]) == ([PlannedTrial(case())] if is_made else [])
+    assert TrialIndex(run).pending([PlannedTrial(case())]) == ([PlannedTrial(case())] if is_made else [])
 
 
 SMALLER = case("ddp", name="smaller")
@@ -144,12 +144,12 @@ def test_a_case_that_a_smaller_one_has_replaced_is_settled(
     run.write_record(failed(case(), status=Status.OOM_HOST))
     if fallback:
         run.write_record(fallback)
-    task = PlannedTrial(case(), instead=(SMALLER,))
-    assert Ledger(run, retry_failed=retry_failed).missing([task]) == ([task] if is_made else [])
+    task = PlannedTrial(case(), fallbacks=(SMALLER,))
+    assert TrialIndex(run, retry_failed=retry_failed).pending([task]) == ([task] if is_made else [])
 
 
 REFERENCE = PlannedTrial(case("single"), job=job_of("check", role="reference", reference="r"))
-COMPARED = PlannedTrial(case(), job=job_of("check", role="case", of=case().id, reference="r"), needs="r")
+COMPARED = PlannedTrial(case(), job=job_of("check", role="case", of=case().id, reference="r"), depends_on="r")
 
 
 def made_by(task: PlannedTrial, record: Any) -> Any:
@@ -158,23 +158,23 @@ def made_by(task: PlannedTrial, record: Any) -> Any:
 
 
 def test_what_lacked_its_reference_is_made_again_with_it(run: Run) -> None:
-    lacking = unsupported(case(), f"{NO_REFERENCE}: rank 0 crashed")
+    lacking = unsupported(case(), f"{NO_REFERENCE_TEXT}: rank 0 crashed")
     run.write_record(made_by(COMPARED, lacking))
     run.write_record(made_by(REFERENCE, failed(case())))
-    assert Ledger(run).missing([REFERENCE, COMPARED]) == []
-    assert Ledger(run, retry_failed=True).missing([REFERENCE, COMPARED]) == [REFERENCE, COMPARED]
+    assert TrialIndex(run).pending([REFERENCE, COMPARED]) == []
+    assert TrialIndex(run, retry_failed=True).pending([REFERENCE, COMPARED]) == [REFERENCE, COMPARED]
     # a session that was stopped between the two
     run.write_record(made_by(REFERENCE, measured(case())))
-    assert Ledger(run).missing([REFERENCE, COMPARED]) == [COMPARED]
+    assert TrialIndex(run).pending([REFERENCE, COMPARED]) == [COMPARED]
     run.write_record(made_by(COMPARED, unsupported(case())))
-    assert Ledger(run).missing([REFERENCE, COMPARED]) == []
+    assert TrialIndex(run).pending([REFERENCE, COMPARED]) == []
 
 
 def test_what_needs_a_damaged_reference_says_so(run: Run) -> None:
     run.write_record(made_by(REFERENCE, measured(case())))
     (file,) = run.folder.glob("checks/*/*/record.json")
     file.write_text("{")
-    ledger = Ledger(run)
-    assert ledger.missing([REFERENCE, COMPARED]) == [COMPARED]
-    ledger.expect([REFERENCE, COMPARED])
-    assert ledger.why_not(COMPARED) == "its trial is damaged"
+    ledger = TrialIndex(run)
+    assert ledger.pending([REFERENCE, COMPARED]) == [COMPARED]
+    ledger.mark_damaged_references([REFERENCE, COMPARED])
+    assert ledger.missing_reference(COMPARED) == "its trial is damaged"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import QUICK, Done, Finished, run_in
 
-from distbench.jobs.measure import Measuring
+from distbench.jobs.measure import MeasureJob
 
 pytestmark = pytest.mark.train
 
@@ -42,7 +42,7 @@ def test_a_run_keeps_every_sample_and_describes_its_columns(finished: Finished) 
     assert (passes["step_s"], passes["comm_bytes"], passes["grad_norm"]) == ("time", "count", "grad_norm")
     assert record["columns"]["tokens_per_s"]["better"] == "higher"
     assert {row["op"] for row in record["tables"]["collectives"]} == {"all_reduce"}
-    assert set(record["phases"]) == {"launch", "start", "build", *Measuring.phases}
+    assert set(record["phases"]) == {"launch", "start", "build", *MeasureJob.phases}
 
 
 def test_throughput_is_that_of_the_rank_that_takes_longest_over_its_steps(finished: Finished) -> None:

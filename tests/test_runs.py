@@ -133,7 +133,7 @@ def test_files_that_go_away_while_they_are_counted_are_left_out(command, folder)
         while not stop.is_set():
             # as records are written, in folders of their own beside and inside that of the trial
             for place in (trial, trial.parent, trial.parent.parent):
-                with files.whole(place / "record.json") as new:
+                with files.atomic_path(place / "record.json") as new:
                     new.write_text(record)
             for place in (trial.parent, trial.parent.parent):
                 (place / "record.json").unlink()

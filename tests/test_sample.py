@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from conftest import call
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.core.job import JobSpec
 from distbench.core.machine import Machine
-from distbench.core.units import bytes_text
-from distbench.plan import make
+from distbench.core.units import format_bytes
+from distbench.plan import make_plan
 from distbench.record.run_folder import Run
 from distbench.report.page import render
-from distbench.report.view import views
+from distbench.report.view import all_views
 from distbench.suite import Suite
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
@@ -88,7 +88,7 @@ def stored() -> str:
 
 
 def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored: str) -> None:
-    fresh = data(render(AnalysedRun.read(Run(SAMPLE))))
+    fresh = data(render(RunAnalysis.read(Run(SAMPLE))))
     old = data(stored)
     assert old.keys() == fresh.keys() >= {"case-data", "picker-data", "chart-data"}
     for block, values in fresh.items():
@@ -128,13 +128,13 @@ def test_the_sample_is_a_complete_run_of_its_suite() -> None:
     info = run.info()
     packages = {name: str(version) for name, version in info.machine["packages"].items()}
     machine = Machine("cpu", 2, packages, has_libaio=False, has_compiler=True)
-    plan = make(Suite.from_resolved(info.suite), machine)
+    plan = make_plan(Suite.from_resolved(info.suite), machine)
     assert [item.case for item in plan.cases] == [item.case for item in info.cases]
     planned = [(task.case.id, task.round, task.job) for task in plan.trials]
     refused = [(item.case.id, 0, JobSpec()) for item in plan.cases if item.problem]
     stored = [(record.case.id, record.round, record.job) for record in run.records()]
     assert sorted(stored, key=str) == sorted(planned + refused, key=str)
-    assert AnalysedRun.read(run).parity.findings == {}
+    assert RunAnalysis.read(run).parity.findings == {}
 
 
 def test_the_sample_has_measured_and_unsupported_cases_and_a_verdict_for_each_measured_one() -> None:
@@ -174,7 +174,7 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
             assert told["low"] == min(told["trials"]) and told["high"] == max(told["trials"])
         shown = (
             rounded(values["tokens_per_s"]["interval"]["value"], values["tokens_per_s"]["interval"]),
-            bytes_text(float(row["memory_peak"])),
+            format_bytes(float(row["memory_peak"])),
         )
         label = plain[name]["label"]
         (line,) = [line for line in terminal if line.split()[:2] == [label, "measured"]]
@@ -190,7 +190,7 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
         rounded(chosen["tokens_per_s"][each], chosen["tokens_per_s"]) for each in ("value", "low", "high")
     ]
     assert "{} ({} to {}) tokens/s".format(*texts) in answer["headline"]
-    assert bytes_text(float(picked["memory_peak"])) in answer["headline"]
+    assert format_bytes(float(picked["memory_peak"])) in answer["headline"]
 
 
 def rounded(value: float, interval: dict[str, float]) -> str:
@@ -200,7 +200,7 @@ def rounded(value: float, interval: dict[str, float]) -> str:
     return f"{(Decimal(value) / places).to_integral_value() * places:,f}"
 
 
-@pytest.mark.parametrize("view", sorted(views()))
+@pytest.mark.parametrize("view", sorted(all_views()))
 def test_a_view_has_the_same_numbers_as_json_csv_sql_text_and_markdown(
     view: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +232,7 @@ def _of_csv(cell: str, like: Any) -> Any:
 def test_a_number_of_a_case_is_the_same_in_all_views() -> None:
     cases = {each["case_id"]: each["values"] for each in json.loads(call_of("--json"))["cases"]}
     shown: dict[tuple[str, str], set[float]] = {}
-    for view in views():
+    for view in all_views():
         rows = json.loads(call_of("--view", view, "--json"))["rows"]
         ids = [row.get("case_id") for row in rows]
         # of one row a case: others are about ranks, steps or trials

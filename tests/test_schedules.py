@@ -13,19 +13,19 @@ from records import case
 
 from distbench.adopt import _optimizer
 from distbench.core import lr_schedule
-from distbench.core.case import Case, Optimizer
+from distbench.core.case import Case, OptimizerConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
-from distbench.jobs.equivalence import Check, Equivalence
-from distbench.suite import load
+from distbench.jobs.equivalence import CheckSection, EquivalenceJob
+from distbench.suite import load_suite
 
 SCHEDULES = {
-    "constant": Optimizer(),
-    "warm-up": Optimizer(warmup_steps=4),
-    "linear": Optimizer(schedule="linear", warmup_steps=2, total_steps=10, final_lr_fraction=0.1),
-    "cosine": Optimizer(schedule="cosine", total_steps=8),
-    "wsd": Optimizer(schedule="wsd", warmup_steps=2, total_steps=10, decay_steps=4),
-    "inverse_sqrt": Optimizer(schedule="inverse_sqrt", warmup_steps=4),
+    "constant": OptimizerConfig(),
+    "warm-up": OptimizerConfig(warmup_steps=4),
+    "linear": OptimizerConfig(schedule="linear", warmup_steps=2, total_steps=10, final_lr_fraction=0.1),
+    "cosine": OptimizerConfig(schedule="cosine", total_steps=8),
+    "wsd": OptimizerConfig(schedule="wsd", warmup_steps=2, total_steps=10, decay_steps=4),
+    "inverse_sqrt": OptimizerConfig(schedule="inverse_sqrt", warmup_steps=4),
 }
 
 
@@ -41,12 +41,12 @@ SCHEDULES = {
     ],
 )
 def test_the_rate_of_each_update(name: str, expected: dict[int, float]) -> None:
-    found = {update: lr_schedule.factor(SCHEDULES[name], update) for update in expected}
+    found = {update: lr_schedule.lr_factor(SCHEDULES[name], update) for update in expected}
     assert found == pytest.approx(expected, abs=1e-15)
 
 
 def test_the_corners_are_where_another_law_begins() -> None:
-    assert {name: lr_schedule.corners(spec) for name, spec in SCHEDULES.items()} == {
+    assert {name: lr_schedule.breakpoints(spec) for name, spec in SCHEDULES.items()} == {
         "constant": [],
         "warm-up": [4],
         "linear": [2, 10],
@@ -64,7 +64,7 @@ def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
     assert ("rate" in written) == lr_schedule.is_scheduled(spec)
     rate = written.get("rate", lambda update: 1.0)
     assert [rate(update) for update in range(15)] == pytest.approx(
-        [lr_schedule.factor(spec, update) for update in range(15)]
+        [lr_schedule.lr_factor(spec, update) for update in range(15)]
     )
 
 
@@ -104,14 +104,14 @@ def test_options_that_belong_to_no_schedule_or_are_missing_are_told(
     suite = tmp_path / "suite.yaml"
     suite.write_text(f"{SUITE}optimizer: {optimizer}\n")
     with pytest.raises(SuiteError) as refused:
-        load(suite)
+        load_suite(suite)
     (message,) = refused.value.mistakes
     assert told in message.message and f"optimizer.{key}" in str(message)
 
 
 def steps_of_check(of: Case, asked: int) -> set[int]:
-    tasks = Equivalence().tasks(
-        Check(steps=asked), [of], Machine("cpu", 2, {}, has_libaio=True, has_compiler=True)
+    tasks = EquivalenceJob().planned_trials(
+        CheckSection(steps=asked), [of], Machine("cpu", 2, {}, has_libaio=True, has_compiler=True)
     )
     return {task.job.options.steps for task in tasks}  # type: ignore[attr-defined]
 
@@ -120,7 +120,7 @@ def test_a_check_leads_past_every_corner_within_reach() -> None:
     assert steps_of_check(case("ddp", optimizer=SCHEDULES["wsd"]), 5) == {13}
     assert steps_of_check(case("ddp", optimizer=SCHEDULES["wsd"]), 20) == {20}
     assert steps_of_check(case("ddp"), 2) == {2}
-    far = Optimizer(schedule="linear", warmup_steps=3, total_steps=100_000)
+    far = OptimizerConfig(schedule="linear", warmup_steps=3, total_steps=100_000)
     assert steps_of_check(case("ddp", optimizer=far), 2) == {6}
 
 

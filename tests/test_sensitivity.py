@@ -14,11 +14,16 @@ from evidence import reference, rounding, trained
 from records import job_of, measured
 from test_timed_losses import DDP, FSDP, SINGLE, TRUTH, judged, rounded, run_of, timed, words, wrong_from
 
-from distbench.analysis.key_findings import judged_bad
-from distbench.analysis.loss_deviation import BLURRED, DIFFERS, DISAGREE, SAME
-from distbench.analysis.missing_verdicts import unchecked
+from distbench.analysis.key_findings import bad_verdict_sentences
+from distbench.analysis.loss_deviation import (
+    CASES_DISAGREE,
+    DIFFERENT_TRAINING,
+    INDISTINGUISHABLE,
+    SAME_LOSSES,
+)
+from distbench.analysis.missing_verdicts import missing_verdict_sentences
 from distbench.core.case import Case
-from distbench.jobs.sensitivity import Sensitive, Sensitivity
+from distbench.jobs.sensitivity import SensitivityJob, SensitivitySection
 from distbench.jobs.sensitivity.results import SensitivityResults
 from distbench.record import Record
 
@@ -45,7 +50,9 @@ def asked(records: Sequence[Record], **section: int) -> set[str]:
     """Labels of the cases that are to be trained from moved weights."""
     return {
         task.case.label
-        for task in SensitivityResults(Sensitive()).follow_up_trials(Sensitivity(**section), CASES, records)
+        for task in SensitivityResults(SensitivityJob()).follow_up_trials(
+            SensitivitySection(**section), CASES, records
+        )
     }
 
 
@@ -55,8 +62,8 @@ def test_honest_trainings_that_amplify_rounding_are_not_called_another_training(
         records = [timed(SINGLE, TRUTH), timed(DDP, amplified(seed, 3.0))]
         usual.append(words(*records)["ddp"])
         tried.append(words(*records, moved(SINGLE, *(amplified(seed + i, 3.0) for i in range(1, 5))))["ddp"])
-    assert usual.count(DIFFERS) >= 20, "the trainings are such that what is usual does not do"
-    assert tried.count(DIFFERS) == 0 and tried.count(BLURRED) >= 20
+    assert usual.count(DIFFERENT_TRAINING) >= 20, "the trainings are such that what is usual does not do"
+    assert tried.count(DIFFERENT_TRAINING) == 0 and tried.count(INDISTINGUISHABLE) >= 20
 
 
 @pytest.mark.parametrize("growth", [1.3, 2.4])
@@ -64,31 +71,31 @@ def test_honest_trainings_that_amplify_rounding_are_not_called_another_training(
 def test_a_mistake_is_found_all_the_same(step: int, growth: float) -> None:
     seen = moved(SINGLE, *(amplified(i, growth) for i in range(4)))
     found = judged(timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), seen)["ddp"]
-    assert found.word == DIFFERS and f"from step {step} on" in found.sentence
+    assert found.word == DIFFERENT_TRAINING and f"from step {step} on" in found.sentence
 
 
 def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> None:
     off = TRUTH * (1 + 1e-4 * (np.arange(len(TRUTH)) >= 2))
     records = timed(SINGLE, TRUTH), timed(DDP, off)
-    assert words(*records)["ddp"] == DIFFERS
+    assert words(*records)["ddp"] == DIFFERENT_TRAINING
     found = judged(*records, moved(SINGLE, TRUTH * (1 + (off / TRUTH - 1) / 2)))["ddp"]
-    assert found.word == SAME and "whose own weights moved by rounding lead as far" in found.sentence
+    assert found.word == SAME_LOSSES and "whose own weights moved by rounding lead as far" in found.sentence
 
 
 def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails() -> None:
     far = TRUTH * (1 + 0.03 * (np.arange(len(TRUTH)) >= 4))
     run = run_of(timed(SINGLE, TRUTH), timed(DDP, far), moved(SINGLE, TRUTH * 2 - far))
     verdict = {row.case.label: row for row in run.cases}["ddp"].verdicts["losses"]
-    assert (verdict.word, verdict.gravity, verdict.voids) == (BLURRED, "unknown", False)
+    assert (verdict.word, verdict.gravity, verdict.invalidates) == (INDISTINGUISHABLE, "unknown", False)
     assert "at step 4 the loss is 0.15 from that of single/ws1" in verdict.sentence
     assert "moves by 0.15 by then when its initial weights move by rounding" in verdict.sentence
-    assert judged_bad(run) == [] and unchecked(run) == []
+    assert bad_verdict_sentences(run) == [] and missing_verdict_sentences(run) == []
     assert not any(one.barred for one in run.candidates if one.label == "ddp")
 
 
 def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
     broken = np.where(np.arange(len(TRUTH)) >= 4, np.nan, TRUTH)
-    for step, word in ((3, DIFFERS), (4, BLURRED)):
+    for step, word in ((3, DIFFERENT_TRAINING), (4, INDISTINGUISHABLE)):
         records = timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), moved(SINGLE, broken)
         assert words(*records)["ddp"] == word
 
@@ -97,8 +104,11 @@ def test_a_training_that_is_another_one_each_time_does_not_excuse_itself() -> No
     racing = [timed(FSDP, wrong_from(4, 0.05), 0)]
     wide, calm = moved(FSDP, TRUTH, wrong_from(2, 0.1)), moved(DDP, rounded(5), rounded(6))
     both = [timed(DDP, rounded(1)), *racing, wide, calm]
-    assert words(*both) == {"ddp": DISAGREE, "fsdp": DISAGREE}
-    assert words(timed(SINGLE, rounded(1)), *racing, wide, moved(SINGLE, rounded(2)))["fsdp"] == DIFFERS
+    assert words(*both) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
+    assert (
+        words(timed(SINGLE, rounded(1)), *racing, wide, moved(SINGLE, rounded(2)))["fsdp"]
+        == DIFFERENT_TRAINING
+    )
 
 
 def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against() -> None:
@@ -127,7 +137,7 @@ class Again(JobKind):
     section = Section
     columns = (Column('looks', '', None, 'first', 'Looks.'),)
 
-    def tasks(self, section, cases, machine):
+    def planned_trials(self, section, cases, machine):
         return []
 
 """
@@ -197,7 +207,7 @@ strategies: [single, ddp, fsdp]
     finished = run_suite(suite)
     assert "following up what was measured: 1 trial (sensitivity)" in finished.errors
     found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
-    assert set(found.values()) <= {SAME, BLURRED}
+    assert set(found.values()) <= {SAME_LOSSES, INDISTINGUISHABLE}
     assert finished.code == 0
 
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import PLUGINS, QUICK, call, run_in
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.settling import contenders
 from distbench.analysis.statistics.intervals import intervals
+from distbench.analysis.undecided_cases import unsettled_candidates
 from distbench.cli import main
 
 SUITE = """
@@ -150,22 +150,22 @@ def test_minutes_without_rounds_to_limit_are_refused(capsys: pytest.CaptureFixtu
 def drawn(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candidate]:
     noise = 0.02 * rng.standard_normal((len(logs), trials))
     samples = [dict(enumerate(map(float, row))) for row in np.exp(logs[:, None] + noise)]
-    speeds = [each.among(len(logs)) for each in intervals(samples)]
+    speeds = [each.for_comparisons_of(len(logs)) for each in intervals(samples)]
     return [Candidate(str(i), str(i), str(i), 2, "fp32", "", i, speed) for i, speed in enumerate(speeds)]
 
 
 def test_only_what_may_still_be_better_is_measured_again() -> None:
     rng = np.random.default_rng(3)
-    close = contenders(drawn(np.log([1.0, 0.99, 0.98, 0.5, 0.4]), 3, rng), 1)
+    close = unsettled_candidates(drawn(np.log([1.0, 0.99, 0.98, 0.5, 0.4]), 3, rng), 1)
     assert {one.id for one in close} == {"0", "1", "2"}
-    assert contenders(drawn(np.log([1.0, 0.7, 0.6, 0.5, 0.4]), 5, rng), 1) == []
+    assert unsettled_candidates(drawn(np.log([1.0, 0.7, 0.6, 0.5, 0.4]), 5, rng), 1) == []
 
 
 def test_each_look_takes_less_of_the_risk_than_the_one_before() -> None:
     """The more often one looks, the surer one must be: what settles at first does not after many looks."""
     rng = np.random.default_rng(2)
     cases = drawn(np.log([1.0, 0.93, 0.6, 0.5]), 4, rng)
-    assert [bool(contenders(cases, look)) for look in (1, 10_000)] == [False, True]
+    assert [bool(unsettled_candidates(cases, look)) for look in (1, 10_000)] == [False, True]
 
 
 def rounds_until_settled(truth: np.ndarray, rng: np.random.Generator, most: int) -> tuple[int, bool]:
@@ -177,9 +177,9 @@ def rounds_until_settled(truth: np.ndarray, rng: np.random.Generator, most: int)
             samples[i][number] = float(np.exp(truth[i] + 0.02 * rng.standard_normal()))
         if number < 2:
             continue
-        speeds = [each.among(len(truth)) for each in intervals(samples)]
+        speeds = [each.for_comparisons_of(len(truth)) for each in intervals(samples)]
         cases = [Candidate(str(i), str(i), str(i), 2, "", "", i, speed) for i, speed in enumerate(speeds)]
-        open_ = contenders(cases, number - 1)
+        open_ = unsettled_candidates(cases, number - 1)
         if not open_:
             return number + 1, True
         going_on = sorted(int(one.id) for one in open_)
@@ -202,9 +202,9 @@ def test_looking_after_every_round_seldom_settles_on_a_case_that_is_worse_by_mor
         noise = 0.03 * rng.standard_normal((len(truth), 40))
         for trials in range(2, 40):
             samples = [dict(enumerate(map(float, row))) for row in np.exp(truth[:, None] + noise[:, :trials])]
-            speeds = [each.among(len(truth)) for each in intervals(samples)]
+            speeds = [each.for_comparisons_of(len(truth)) for each in intervals(samples)]
             cases = [Candidate(str(i), str(i), str(i), 2, "", "", i, speed) for i, speed in enumerate(speeds)]
-            if not contenders(cases, trials - 1):
+            if not unsettled_candidates(cases, trials - 1):
                 break
         close = [one for one in cases if one.speed.value >= 0.97 * max(each.speed.value for each in cases)]
         pick = min(close, key=lambda one: one.simplicity)

@@ -9,8 +9,8 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.adopt import adopt
-from distbench.core.case import Choice, Optimizer
+from distbench.adopt import export_case
+from distbench.core.case import OptimizerConfig, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
@@ -22,21 +22,21 @@ SHARDED = DistributedDataParallel(sharded_optimizer=True)
 
 def test_state_is_divided_and_every_updated_parameter_sent_once() -> None:
     of = case("ddp", 2)
-    assert SHARDED.collectives(of, 1000) == {"all_reduce": 4000.0, "broadcast": 4000.0}
+    assert SHARDED.traffic_by_operation(of, 1000) == {"all_reduce": 4000.0, "broadcast": 4000.0}
     states, plain = SHARDED.model_states(of, 1000), DistributedDataParallel().model_states(of, 1000)
     assert states == {**plain, "optimizer_state": plain["optimizer_state"] / 2}
 
 
 def test_muon_which_is_two_optimizers_is_refused() -> None:
-    muon = case("ddp", 2, optimizer=Optimizer(name="muon", kernel="loop"))
+    muon = case("ddp", 2, optimizer=OptimizerConfig(name="muon", kernel="loop"))
     assert "two optimizers" in (SHARDED.problem(muon, MACHINE) or "")
 
 
 def test_only_a_script_of_plain_torch_can_have_it() -> None:
-    of = dataclasses.replace(case("ddp", 2), strategy=Choice("ddp", {"sharded_optimizer": True}))
+    of = dataclasses.replace(case("ddp", 2), strategy=PluginChoice("ddp", {"sharded_optimizer": True}))
     with pytest.raises(UsageError, match=r"only a plain torch script .* use --as torch"):
-        adopt("accelerate", of, {})
-    (script,) = adopt("torch", of, {}).files.values()
+        export_case("accelerate", of, {})
+    (script,) = export_case("torch", of, {}).files.values()
     compile(script, "train_functions.py", "exec")
     assert "ZeroRedundancyOptimizer(\n        model.parameters(),\n        torch.optim.AdamW" in script
 
@@ -46,14 +46,14 @@ def test_only_a_script_of_plain_torch_can_have_it() -> None:
 def test_what_was_loaded_counts_updates_where_its_kernel_wants_them(fused: bool, found: str) -> None:
     import torch
 
-    from distbench.strategies.torch_engine.optimizer import move_steps
+    from distbench.strategies.torch_engine.optimizer import move_step_counters
 
     # a device without kernels stands for CUDA
     parameter = torch.nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.AdamW([parameter])
     optimizer.param_groups[0]["fused"] = fused
     optimizer.state[parameter] = {"step": torch.tensor(3.0), "exp_avg": torch.empty(2, device="meta")}
-    move_steps(optimizer)
+    move_step_counters(optimizer)
     assert optimizer.state[parameter]["step"].device.type == found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distbench.ipc.trial_files import SKETCH, law_of
+from distbench.ipc.trial_files import SKETCH_COLUMNS, fingerprint_version
 
 pytestmark = pytest.mark.train
 
@@ -24,11 +24,11 @@ def random(size: int, dtype: Any = None) -> Any:
 def described(tensor: Any) -> dict[str, Any]:
     from distbench.worker import sketch
 
-    return sketch.described([("weight", tensor)])["weight"]
+    return sketch.sketch_tensors([("weight", tensor)])["weight"]
 
 
 def length(row: dict[str, Any]) -> float:
-    return math.hypot(*(row[name] for name in SKETCH))
+    return math.hypot(*(row[name] for name in SKETCH_COLUMNS))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -40,13 +40,13 @@ def test_a_fingerprint_has_the_norm_and_depends_on_the_values_alone(size: int, d
     told = described(tensor)
     assert told["norm"] == pytest.approx(float(tensor.double().norm()), rel=1e-12)
     assert told == described(torch.stack([tensor, tensor], dim=1)[:, 0])
-    assert law_of(told["digest"]) == "2"
+    assert fingerprint_version(told["digest"]) == "2"
 
 
 def test_the_sketch_of_a_difference_is_the_difference_of_the_sketches() -> None:
     one, other = random(200_003), random(200_003).flip(0)
     apart, first, second = described((one - other).double()), described(one), described(other)
-    for name in SKETCH:
+    for name in SKETCH_COLUMNS:
         assert apart[name] == pytest.approx(first[name] - second[name], abs=1e-3)
 
 
@@ -86,7 +86,7 @@ def test_a_single_bit_changes_the_digest(size: int) -> None:
 def test_hashes_are_those_of_the_published_finaliser() -> None:
     import torch
 
-    from distbench.workloads.hashing import hashed
+    from distbench.workloads.hashing import hash_counters
 
     def exact(word: int) -> int:
         word ^= word >> 16
@@ -96,7 +96,7 @@ def test_hashes_are_those_of_the_published_finaliser() -> None:
         return word ^ word >> 16
 
     for first in (0, 2**31 - 2, 2**32 - 2):
-        told = hashed(first, 4, torch.device("cpu")).tolist()
+        told = hash_counters(first, 4, torch.device("cpu")).tolist()
         assert [word % 2**32 for word in told] == [exact((first + i) % 2**32) for i in range(4)]
 
 
@@ -109,7 +109,7 @@ def test_a_complex_tensor_is_told_by_both_of_its_parts(dtype: str) -> None:
     one, two = described(tensor), described(other)
     assert one["norm"] == pytest.approx(float(torch.view_as_real(tensor).double().norm()), rel=1e-6)
     assert one["digest"] != two["digest"]
-    apart = math.hypot(*(one[name] - two[name] for name in SKETCH))
+    apart = math.hypot(*(one[name] - two[name] for name in SKETCH_COLUMNS))
     assert apart == pytest.approx(float(tensor.imag.double().norm()), rel=0.8)
     assert described(tensor.conj()) == described(tensor.conj().resolve_conj())
 

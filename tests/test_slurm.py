@@ -19,8 +19,8 @@ from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
 from distbench.core.errors import InfrastructureError
-from distbench.launchers.base import Job
-from distbench.launchers.nodes import COMMAND, Node
+from distbench.launchers.base import QueuedJob
+from distbench.launchers.nodes import AGENT_ARGUMENTS, Node
 from distbench.launchers.slurm import Slurm
 from distbench.launchers.slurm.queue import SlurmQueue
 
@@ -51,18 +51,18 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
 def test_a_node_takes_as_many_ranks_as_it_has_cores(inside: Callable[..., None]) -> None:
     inside(SLURM_JOB_CPUS_PER_NODE="4(x2),2")
-    assert Slurm().members() == [Node("gpu7", 4, 4), Node("gpu8", 4, 4), Node("gpu9", 2, 2)]
-    assert [Slurm().nodes(processes, "cpu") for processes in (1, 4, 5, 9)] == [1, 1, 2, 3]
+    assert Slurm().node_list() == [Node("gpu7", 4, 4), Node("gpu8", 4, 4), Node("gpu9", 2, 2)]
+    assert [Slurm().node_count(processes, "cpu") for processes in (1, 4, 5, 9)] == [1, 1, 2, 3]
 
 
 def test_a_node_takes_as_many_ranks_as_it_has_gpus(inside: Callable[..., None]) -> None:
     inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
-    assert [Slurm().nodes(processes, "cuda") for processes in (8, 9, 24)] == [1, 2, 3]
+    assert [Slurm().node_count(processes, "cuda") for processes in (8, 9, 24)] == [1, 2, 3]
 
 
 def test_what_computes_on_cpus_takes_cores_also_where_there_are_gpus(inside: Callable[..., None]) -> None:
     inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
-    assert Slurm().nodes(64, "cpu") == 1
+    assert Slurm().node_count(64, "cpu") == 1
     machine = Slurm().machine("cpu")
     assert machine.devices == 192
     assert "gpu7: 64, gpu8: 64, gpu9: 64" in str(Slurm().problem(193, machine))
@@ -135,7 +135,7 @@ def test_agents_are_started_inside_of_a_container_and_have_the_names_of_their_no
     started = subprocess.run(
         shell, env={"SLURMD_NODENAME": "gpu7"}, capture_output=True, text=True, check=True
     )
-    assert started.stdout.split() == ["inside", sys.executable, *COMMAND]
+    assert started.stdout.split() == ["inside", sys.executable, *AGENT_ARGUMENTS]
 
 
 def test_what_is_handed_over_is_what_was_shown(
@@ -224,7 +224,7 @@ def test_a_job_that_has_lost_a_node_names_it(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     # its exit code is not that of the command
-    assert SlurmQueue().job("17") == Job("ended", "NODE_FAIL (n2: Not responding)", None)
+    assert SlurmQueue().query("17") == QueuedJob("ended", "NODE_FAIL (n2: Not responding)", None)
 
 
 def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callable[..., Done]) -> None:
@@ -249,7 +249,7 @@ def test_a_scontrol_that_fails_is_told_with_what_it_said(inside: Callable[..., N
     inside(SLURM_JOB_NODELIST="gpu[1-2]", SLURM_JOB_CPUS_PER_NODE="4(x2)")
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact controller' >&2\nexit 1\n")
     with pytest.raises(InfrastructureError, match=r"scontrol show .* code 1: Unable to contact controller"):
-        Slurm().members()
+        Slurm().node_list()
 
 
 def test_what_slurm_has_not_told_is_named(
@@ -258,4 +258,4 @@ def test_what_slurm_has_not_told_is_named(
     inside()
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
     with pytest.raises(InfrastructureError, match="SLURM_JOB_CPUS_PER_NODE is not set"):
-        Slurm().members()
+        Slurm().node_list()

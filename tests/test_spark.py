@@ -10,15 +10,15 @@ import pytest
 from conftest import QUICK, Done
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.launchers.nodes import Node
 
 
 def test_a_process_of_its_own_asks_spark_for_a_task_on_each_node() -> None:
     options = {"master": "spark://a:7077", "nnodes": 2, "slots": 8, "conf": {"spark.task.cpus": "8"}}
-    launcher = registry.make("launchers", Choice("spark", options))
-    assert launcher.members() == [Node("", 8, 8), Node("", 8, 8)]
-    (command,) = launcher.agent_commands(launcher.members())
+    launcher = registry.create_plugin("launchers", PluginChoice("spark", options))
+    assert launcher.node_list() == [Node("", 8, 8), Node("", 8, 8)]
+    (command,) = launcher.agent_commands(launcher.node_list())
     assert command[1:3] == ["-m", "distbench.launchers.spark.driver"]
     said = {"master": "spark://a:7077", "tasks": 2, "conf": {"spark.task.cpus": "8"}}
     assert json.loads(command[3]) == said

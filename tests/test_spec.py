@@ -9,11 +9,11 @@ from typing import Literal
 
 import pytest
 
-from distbench.core.case import Measure, Optimizer
+from distbench.core.case import MeasureConfig, OptimizerConfig
 from distbench.core.errors import SuiteError
-from distbench.plan import make
-from distbench.suite import Overrides, Suite, load
-from distbench.suite.sections import check
+from distbench.plan import make_plan
+from distbench.suite import Overrides, Suite, load_suite
+from distbench.suite.sections import check_section
 
 MINIMAL = """\
 workload: transformer
@@ -34,7 +34,7 @@ def write(tmp_path: Path):
 
 def refusal(file: Path, *settings: str) -> list[str]:
     with pytest.raises(SuiteError) as refused:
-        load(file, Overrides(set=settings))
+        load_suite(file, Overrides(set=settings))
     return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
 
 
@@ -43,12 +43,12 @@ def labels(suite: Suite) -> list[str]:
 
 
 def test_a_minimal_suite_has_every_default_decided(write):
-    suite = load(write(MINIMAL))
+    suite = load_suite(write(MINIMAL))
     assert suite.name == "mine"
-    assert suite.measure == Measure()
-    resolved = suite.resolved()
+    assert suite.measure == MeasureConfig()
+    resolved = suite.to_resolved()
     assert resolved["data"] == {"text": {"path": None}}
-    assert resolved["optimizer"]["lr"] == Optimizer().lr
+    assert resolved["optimizer"]["lr"] == OptimizerConfig().lr
     assert resolved["strategies"][0]["ddp"]["bucket_cap_mb"] == 25
     assert resolved["limits"]["trial"] is None, "the plan decides it by the size of each case"
     assert len(resolved["metrics"]) >= 5
@@ -56,9 +56,9 @@ def test_a_minimal_suite_has_every_default_decided(write):
 
 def test_what_is_resolved_is_json_and_a_suite_again(write):
     text = MINIMAL.replace("[ddp]", "[single, {zero: {stage: [1, 2]}}]") + "precision: [fp32, bf16]\n"
-    suite = load(write(text))
-    again = Suite.from_resolved(json.loads(json.dumps(suite.resolved())))
-    assert again.resolved() == suite.resolved()
+    suite = load_suite(write(text))
+    again = Suite.from_resolved(json.loads(json.dumps(suite.to_resolved())))
+    assert again.to_resolved() == suite.to_resolved()
     assert labels(again) == ["single", "zero1", "zero2"]
     assert again.axes == suite.axes
 
@@ -72,9 +72,9 @@ def test_what_is_resolved_is_json_and_a_suite_again(write):
 )
 def test_a_suite_of_several_models_is_resumed(write, one, several):
     assert one in MINIMAL
-    suite = load(write(MINIMAL.replace(one, several)))
+    suite = load_suite(write(MINIMAL.replace(one, several)))
     assert [axis.path for axis in suite.axes] == [("workload",)]
-    resolved = suite.resolved()
+    resolved = suite.to_resolved()
     listed = {**resolved, "axes": {"workload": resolved["workload"]}}
     del listed["workload"]
     for stored in (resolved, listed):
@@ -83,12 +83,12 @@ def test_a_suite_of_several_models_is_resumed(write, one, several):
         assert [(axis.path, axis.values) for axis in again.axes] == [
             (axis.path, axis.values) for axis in suite.axes
         ]
-        assert again.resolved() == resolved
+        assert again.to_resolved() == resolved
 
 
 def test_an_option_that_lists_values_makes_a_strategy_of_each(write):
     text = MINIMAL.replace("[ddp]", "[{fsdp: {sharding: [full, grad_op], cpu_offload: [false, true]}}]")
-    assert labels(load(write(text))) == [
+    assert labels(load_suite(write(text))) == [
         "fsdp",
         "fsdp+offload",
         "fsdp-grad-op",
@@ -97,7 +97,9 @@ def test_an_option_that_lists_values_makes_a_strategy_of_each(write):
 
 
 def test_a_field_that_lists_values_becomes_an_axis(write):
-    suite = load(write(MINIMAL + "optimizer: {lr: [0.1, 0.01]}\nactivation_checkpointing: [none, full]\n"))
+    suite = load_suite(
+        write(MINIMAL + "optimizer: {lr: [0.1, 0.01]}\nactivation_checkpointing: [none, full]\n")
+    )
     assert {axis.path: axis.values for axis in suite.axes} == {
         ("optimizer", "lr"): (0.1, 0.01),
         ("activation_checkpointing",): ("none", "full"),
@@ -105,14 +107,14 @@ def test_a_field_that_lists_values_becomes_an_axis(write):
 
 
 def test_a_list_that_is_one_value_is_no_axis_but_a_list_of_them_is(write):
-    assert load(write(MINIMAL + "optimizer: {betas: [0.8, 0.9]}\n")).axes == ()
-    (axis,) = load(write(MINIMAL + "optimizer: {betas: [[0.8, 0.9], [0.9, 0.99]]}\n")).axes
+    assert load_suite(write(MINIMAL + "optimizer: {betas: [0.8, 0.9]}\n")).axes == ()
+    (axis,) = load_suite(write(MINIMAL + "optimizer: {betas: [[0.8, 0.9], [0.9, 0.99]]}\n")).axes
     assert axis.values == ([0.8, 0.9], [0.9, 0.99])
 
 
 def test_anchors_and_merge_keys_are_followed(write):
     text = "workload: transformer\nbatch: &b {global_batch_size: 8}\nstrategies: [ddp]\n"
-    suite = load(write(text + "include:\n- strategy: ddp\n  batch: {<<: *b, micro_batch_size: 2}\n"))
+    suite = load_suite(write(text + "include:\n- strategy: ddp\n  batch: {<<: *b, micro_batch_size: 2}\n"))
     assert suite.include[0].axes[0].values == ({"global_batch_size": 8, "micro_batch_size": 2},)
 
 
@@ -125,17 +127,17 @@ def test_anchors_and_merge_keys_are_followed(write):
     ],
 )
 def test_a_key_that_optimizers_share_is_of_those_that_read_it(write, optimizer):
-    assert len(load(write(f"{MINIMAL}optimizer: {optimizer}\n")).axes) <= 1
+    assert len(load_suite(write(f"{MINIMAL}optimizer: {optimizer}\n")).axes) <= 1
 
 
 def test_a_suite_of_a_run_may_have_keys_that_were_no_mistake_when_it_began(write):
     before = write(MINIMAL + "optimizer: {name: sgd, betas: [0.8, 0.9]}\n")
-    stored = load(before, is_stored=True)
-    assert Suite.from_resolved(stored.resolved()).resolved() == stored.resolved()
+    stored = load_suite(before, is_stored=True)
+    assert Suite.from_resolved(stored.to_resolved()).to_resolved() == stored.to_resolved()
 
 
 def test_a_user_model_is_named_without_being_imported(write):
-    suite = load(write(MINIMAL.replace("transformer", "{user: {model: 'no_such_package:model'}}")))
+    suite = load_suite(write(MINIMAL.replace("transformer", "{user: {model: 'no_such_package:model'}}")))
     assert suite.work["workload"] == {"user": {"model": "no_such_package:model"}}
 
 
@@ -310,7 +312,7 @@ def test_set_changes_a_field_and_reaches_into_what_was_only_named(write):
         "precision.compute=bf16",
         "strategies=[fsdp]",
     ]
-    suite = load(write(MINIMAL + "precision: fp32\n"), Overrides(set=settings))
+    suite = load_suite(write(MINIMAL + "precision: fp32\n"), Overrides(set=settings))
     assert suite.measure.steps == 3
     assert suite.work["workload"] == {"transformer": {"depth": 2}}
     assert suite.work["precision"] == {"compute": "bf16"}
@@ -334,28 +336,28 @@ def test_set_changes_a_field_and_reaches_into_what_was_only_named(write):
     ],
 )
 def test_a_whole_number_may_be_written_as_any_number(write, key, given, wanted):
-    by_option = load(write(MINIMAL), Overrides(set=[f"{key}={given}"]))
+    by_option = load_suite(write(MINIMAL), Overrides(set=[f"{key}={given}"]))
     assert wanted in told(by_option)
     if "." not in key:
         kept = "".join(line for line in MINIMAL.splitlines(True) if not line.startswith(f"{key}:"))
-        assert told(load(write(f"{kept}{key}: {given}\n"))) == told(by_option)
+        assert told(load_suite(write(f"{kept}{key}: {given}\n"))) == told(by_option)
 
 
 def told(suite: Suite) -> str:
     """Everything that decides the cases of *suite*, and how it is measured, as a text."""
-    cases = [item.case for item in make(suite).cases]
+    cases = [item.case for item in make_plan(suite).cases]
     return json.dumps([[case.to_json() for case in cases], vars(suite.measure)]).replace('"', "")
 
 
 def test_set_reaches_into_a_list_by_number(write):
-    suite = load(
+    suite = load_suite(
         write(MINIMAL.replace("[ddp]", "[{zero: {stage: 1}}]")), Overrides(set=["strategies[0].zero.stage=2"])
     )
     assert labels(suite) == ["zero2"]
 
 
 def test_set_reaches_into_a_strategy_that_was_only_named(write):
-    suite = load(write(MINIMAL), Overrides(set=["strategies[0].ddp.bucket_cap_mb=5"]))
+    suite = load_suite(write(MINIMAL), Overrides(set=["strategies[0].ddp.bucket_cap_mb=5"]))
     assert suite.strategies[0].plugin.choice.options["bucket_cap_mb"] == 5
 
 
@@ -363,8 +365,8 @@ def test_set_reaches_into_a_strategy_that_was_only_named(write):
     "given", ["", "metrics: [steptime, telemetry]\n", "metrics: [{telemetry: {effect: 0.1}}]\n"]
 )
 def test_set_reaches_a_metric_by_its_name(write, given):
-    before = load(write(MINIMAL + given))
-    suite = load(write(MINIMAL + given), Overrides(set=["metrics.telemetry.max_foreign_cpu=0.5"]))
+    before = load_suite(write(MINIMAL + given))
+    suite = load_suite(write(MINIMAL + given), Overrides(set=["metrics.telemetry.max_foreign_cpu=0.5"]))
     (chosen,) = (metric for metric in suite.metrics if metric.name == "telemetry")
     assert chosen.options["max_foreign_cpu"] == 0.5
     assert chosen.options["effect"] == (0.1 if "effect" in given else 0.05)
@@ -373,7 +375,7 @@ def test_set_reaches_a_metric_by_its_name(write, given):
 
 def test_what_set_gives_is_not_varied_any_more(write):
     text = MINIMAL + "axes: {optimizer.lr: [0.1, 0.2], seed: [1, 2]}\n"
-    suite = load(write(text), Overrides(set=["optimizer.lr=0.5"]))
+    suite = load_suite(write(text), Overrides(set=["optimizer.lr=0.5"]))
     assert [axis.path for axis in suite.axes] == [("seed",)]
 
 
@@ -418,7 +420,7 @@ def test_allowed_words_are_listed_whole():
     class Section:
         kind: Literal["this or that", "orbit", "it, too"]
 
-    _, (finding,) = check(Section, {"kind": "x"}, ("section",))
+    _, (finding,) = check_section(Section, {"kind": "x"}, ("section",))
     assert finding.message == "Allowed: it, too, orbit, this or that"
 
 
@@ -458,6 +460,6 @@ def test_a_mistake_in_what_is_asked_of_checkpoints_has_its_place(write, text, me
 
 
 def test_checkpoints_alone_may_be_asked_for(write):
-    suite = load(write(MINIMAL + "checkpoint: true\nmeasure: {trials: 0}\n"))
+    suite = load_suite(write(MINIMAL + "checkpoint: true\nmeasure: {trials: 0}\n"))
     assert suite.jobs["checkpoint"].steps_before == 3
-    assert "checkpoint" not in load(write(MINIMAL)).jobs
+    assert "checkpoint" not in load_suite(write(MINIMAL)).jobs

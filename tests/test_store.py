@@ -15,7 +15,7 @@ import pytest
 from records import case, failed, info, measured
 
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
-from distbench.record import FORMAT, Record, Status
+from distbench.record import FORMAT_VERSION, Record, Status
 from distbench.record.run_folder import Run, write_json
 from distbench.system.files import slug
 
@@ -192,12 +192,12 @@ def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, 
         ('{"format": 1,', "corrupt: not valid JSON: line 1"),
         ("[]", "not a distbench file"),
         pytest.param(
-            json.dumps({"format": FORMAT + 1}),
+            json.dumps({"format": FORMAT_VERSION + 1}),
             "written by a newer distbench",
             marks=pytest.mark.drill("a record of a newer format"),
         ),
         (json.dumps({"format": 0}), "too old"),
-        (json.dumps({"format": FORMAT, "status": "measured"}), "samples is missing"),
+        (json.dumps({"format": FORMAT_VERSION, "status": "measured"}), "samples is missing"),
         ("[" * 100_000, "corrupt"),
     ],
 )

@@ -11,25 +11,25 @@ import pytest
 from records import case, measured
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.decision_tree import branches, sentence
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import description_of
-from distbench.analysis.statistics.intervals import Interval
+from distbench.analysis.decision_tree import memory_ranges, memory_ranges_sentence
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import strategy_description
+from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.core import registry
-from distbench.core.case import Batch, Choice, Precision
-from distbench.core.units import bytes_text
+from distbench.core.case import Batch, PluginChoice, PrecisionConfig
+from distbench.core.units import format_bytes
 from distbench.record.run_folder import Run
 from distbench.report.view import chapters
-from distbench.strategies.cards import card_of
-from distbench.strategies.description import Description
+from distbench.strategies.cards import card_for
+from distbench.strategies.description import StrategyDescription
 
 SAMPLE = str(Path(__file__).parent.parent / "reports" / "sample")
 VARIANTS = [
     pytest.param(variant, id=variant.label)
-    for strategy in registry.built_in("strategies").values()
+    for strategy in registry.built_in_plugins("strategies").values()
     for variant in strategy.variants()
 ]
-MIXED = Precision("bf16", "bf16", "fp32", "fp32")
+MIXED = PrecisionConfig("bf16", "bf16", "fp32", "fp32")
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
@@ -56,7 +56,7 @@ def test_the_page_of_strategies_says_what_the_cards_say(strategy):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_bytes_per_parameter_on_a_card_are_those_of_the_theory(stage, ranks):
-    zero = registry.built_in("strategies")["zero"]
+    zero = registry.built_in_plugins("strategies")["zero"]
     (keeps,) = (claim.text for claim in zero(stage=stage).card.claims if claim.aspect == "keeps")
     paper = re.search(r"precision ([0-9+/ ]*?(?:ranks)?) bytes", keeps)[1]
     sums = re.search(r"takes ([0-9/ ]*(?:ranks)?) more", keeps)[1] if stage else "0"
@@ -70,16 +70,16 @@ def test_bytes_per_parameter_on_a_card_are_those_of_the_theory(stage, ranks):
 
 def moved(name: str, **options: object) -> float:
     """Bytes that a rank sends per step in a ring of many ranks, over those of the parameters."""
-    strategy = registry.built_in("strategies")[name](**options)
+    strategy = registry.built_in_plugins("strategies")[name](**options)
     of = case(name, 8, batch=Batch(64, 8, 1))
     # a ring reduces and then gathers
-    sizes = strategy.collectives(of, 1000)
+    sizes = strategy.traffic_by_operation(of, 1000)
     return sum(size * (2 if operation == "all_reduce" else 1) for operation, size in sizes.items()) / 4000
 
 
 def said(name: str, **options: object) -> str:
     """The beginning of what a card says of communication."""
-    card = registry.built_in("strategies")[name](**options).card
+    card = registry.built_in_plugins("strategies")[name](**options).card
     (text,) = (claim.text for claim in card.claims if claim.aspect == "moves")
     return re.match(r".*? x (the|what DDP)", text)[0]
 
@@ -95,23 +95,25 @@ def test_what_a_card_says_of_communication_is_what_the_theory_says():
 
 
 def candidate(name: str, memory: float | None, speed: float) -> Candidate:
-    return Candidate(name, name, name, 2, "fp32", "tiny", len(name), Interval(speed, 0.001, 10, 3), memory)
+    return Candidate(
+        name, name, name, 2, "fp32", "tiny", len(name), ConfidenceInterval(speed, 0.001, 10, 3), memory
+    )
 
 
 def test_the_turns_of_a_choice_are_branches_by_memory():
     sizes = {"fast": (300.0, 30.0), "middle": (200.0, 20.0), "lean": (100.0, 10.0)}
-    found = branches([candidate(name, *numbers) for name, numbers in sizes.items()])
-    assert [(b.least, b.below, b.pick and b.pick.name) for b in found] == [
+    found = memory_ranges([candidate(name, *numbers) for name, numbers in sizes.items()])
+    assert [(b.at_least, b.below, b.pick and b.pick.name) for b in found] == [
         (300.0, None, "fast"),
         (200.0, 300.0, "middle"),
         (100.0, 200.0, "lean"),
         (0.0, 100.0, None),
     ]
-    said = sentence(found, 2)
+    said = memory_ranges_sentence(found, 2)
     assert said.startswith("By the memory of a device, on 2 devices: 300 B or more: fast (30.0 tokens/s); ")
     assert said.endswith("below 100 B: no measured case fits.")
-    assert branches([]) == []
-    assert branches([candidate("fast", None, 30.0)]) == []
+    assert memory_ranges([]) == []
+    assert memory_ranges([candidate("fast", None, 30.0)]) == []
 
 
 def test_the_view_has_a_row_and_a_card_for_each_strategy_and_the_decision(command):
@@ -132,14 +134,14 @@ def test_the_view_has_a_row_and_a_card_for_each_strategy_and_the_decision(comman
 
 
 def test_the_page_has_the_decision_as_a_tree_and_a_card_for_each_strategy():
-    run = AnalysedRun.read(Run(Path(SAMPLE)))
+    run = RunAnalysis.read(Run(Path(SAMPLE)))
     (chapter,) = (each for each in chapters(run) if each.id == "strategies")
-    turns = chapter.content.turns
+    turns = chapter.content.questions
     assert [turn.name for turn in turns] == [
-        branch.pick.name if branch.pick else "" for branch in branches(run.candidates)
+        branch.pick.name if branch.pick else "" for branch in memory_ranges(run.candidates)
     ]
-    assert (turns[0].least, turns[-1].least) == (bytes_text(branches(run.candidates)[0].least), "")
-    assert turns[-1].told == "no measured case fits"
+    assert (turns[0].least, turns[-1].least) == (format_bytes(memory_ranges(run.candidates)[0].at_least), "")
+    assert turns[-1].summary == "no measured case fits"
     assert " slower" in turns[1].told
     rows = {row.case.label: row.values for row in run.cases if row.case.world_size == 2 and row.measured}
     cards = chapter.content.cards
@@ -151,7 +153,7 @@ def test_the_page_has_the_decision_as_a_tree_and_a_card_for_each_strategy():
         if fact.claim.aspect == "moves"
     }
     assert moves == {
-        name: (bytes_text(of["comm_bytes_theory"].value), bytes_text(of["comm_bytes"].value))
+        name: (format_bytes(of["comm_bytes_theory"].value), format_bytes(of["comm_bytes"].value))
         for name, of in rows.items()
     }
 
@@ -181,25 +183,25 @@ def test_list_has_the_cards_of_one_strategy(command):
 
 
 def test_a_strategy_of_anybody_has_no_card():
-    assert card_of(Choice("mine")) is None
-    assert card_of(Choice("zero", {"stage": "x"})) is None
-    assert card_of(Choice("zero", {"bogus": 1})) is None
+    assert card_for(PluginChoice("mine")) is None
+    assert card_for(PluginChoice("zero", {"stage": "x"})) is None
+    assert card_for(PluginChoice("zero", {"bogus": 1})) is None
 
 
 # words that a later version may know
 LATER = [
-    Choice("fsdp", {"mesh": "nearest"}),
-    Choice("fsdp", {"mesh": None}),
-    Choice("fsdp", {"mesh": ["dp_shard"]}),
-    Choice("fsdp", {"sharding": "x"}),
-    Choice("pp", {"schedule": "X"}),
-    Choice("zero", {"mesh": "nearest"}),
+    PluginChoice("fsdp", {"mesh": "nearest"}),
+    PluginChoice("fsdp", {"mesh": None}),
+    PluginChoice("fsdp", {"mesh": ["dp_shard"]}),
+    PluginChoice("fsdp", {"sharding": "x"}),
+    PluginChoice("pp", {"schedule": "X"}),
+    PluginChoice("zero", {"mesh": "nearest"}),
 ]
 
 
 @pytest.mark.parametrize("choice", LATER, ids=str)
 def test_options_that_this_version_does_not_know_cost_a_card_and_a_description_and_no_more(
-    choice: Choice,
+    choice: PluginChoice,
 ) -> None:
-    assert card_of(choice) is None
-    assert description_of(replace(case(choice.name), strategy=choice), None) == Description()
+    assert card_for(choice) is None
+    assert strategy_description(replace(case(choice.name), strategy=choice), None) == StrategyDescription()

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 import test_spec
 
-from distbench.suite import Suite, load
+from distbench.suite import Suite, load_suite
 from distbench.suite.json_schema import json_schema
-from distbench.suite.yaml_reader import Places, parse
+from distbench.suite.yaml_reader import SourceMap, parse_suite
 
 ROOT = Path(__file__).parent.parent
 SUITES = sorted(
@@ -49,19 +49,19 @@ def schema() -> jsonschema.Draft202012Validator:
 
 
 def refused(schema: jsonschema.Draft202012Validator, text: str) -> bool:
-    return not schema.is_valid(parse(text, "suite.yaml")[0])
+    return not schema.is_valid(parse_suite(text, "suite.yaml")[0])
 
 
 @pytest.mark.parametrize("file", SUITES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_suite_of_the_repository_fits_its_schema(schema, file):
-    assert list(schema.iter_errors(parse(file.read_text(), file.name)[0])) == []
+    assert list(schema.iter_errors(parse_suite(file.read_text(), file.name)[0])) == []
 
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_the_loader_takes_fits_and_so_does_the_resolved_suite(schema, text, tmp_path):
     file = tmp_path / "suite.yaml"
     file.write_text(test_spec.MINIMAL + text)
-    assert list(schema.iter_errors(load(file).resolved())) == []
+    assert list(schema.iter_errors(load_suite(file).to_resolved())) == []
     assert not refused(schema, file.read_text())
 
 
@@ -104,7 +104,7 @@ def test_list_suite_has_every_key_with_type_default_and_doc(command):
     # each default that is shown is one that the loader takes
     defaults = {key: row["default"] for key, row in rows.items() if "default" in row and "." not in key}
     needed = {"workload": "transformer", "batch": {"global_batch_size": 8}, "strategies": ["ddp"]}
-    assert Suite.from_tree({**needed, **defaults}, Places("defaults"))
+    assert Suite.from_tree({**needed, **defaults}, SourceMap("defaults"))
 
 
 def test_the_schema_is_printed_for_editors_and_only_for_a_suite(command):

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Device
 from distbench.core.machine import Machine
-from distbench.metrics.profile.breakdown import PARTS
-from distbench.plan import make
+from distbench.metrics.profile.breakdown import STEP_PART_DOCS
+from distbench.plan import make_plan
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.engine import MEMORY_KINDS
-from distbench.suite import Suite, load
+from distbench.suite import Suite, load_suite
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
 PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
@@ -42,23 +42,23 @@ def test_the_promised_suites_are_there():
 
 @pytest.mark.parametrize("file", SHIPPED)
 def test_a_shipped_suite_plans(file):
-    suite = load(file)
-    plan = make(suite, machine_for(suite))
+    suite = load_suite(file)
+    plan = make_plan(suite, machine_for(suite))
     assert suite.name == file.stem
     assert suite.description
     assert plan.trials
-    assert make(Suite.from_resolved(suite.resolved()), machine_for(suite)) == plan
+    assert make_plan(Suite.from_resolved(suite.to_resolved()), machine_for(suite)) == plan
 
 
 @pytest.mark.parametrize("file", SHIPPED)
 def test_a_shipped_suite_takes_the_gpus_of_a_gpu_machine(file):
-    cases = [item.case for item in make(load(file), GPUS).cases]
+    cases = [item.case for item in make_plan(load_suite(file), GPUS).cases]
     assert {case.device for case in cases} == {"cuda"}
     assert file.stem in ("quickstart", "network") or max(case.world_size for case in cases) == 8
 
 
 def test_the_main_suite_has_every_strategy_at_both_world_sizes():
-    cases = make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases
+    cases = make_plan(load_suite(SUITES[0].parent / "zero.yaml"), CPUS).cases
     labels = {item.case.label for item in cases if item.case.world_size == 2}
     assert labels == {
         *("dp", "ddp", "fsdp1", "fsdp1-grad-op"),
@@ -71,7 +71,7 @@ def test_the_main_suite_has_every_strategy_at_both_world_sizes():
 
 
 def test_the_strategies_of_a_suite_do_the_same_work():
-    cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases]
+    cases = [item.case for item in make_plan(load_suite(SUITES[0].parent / "zero.yaml"), CPUS).cases]
     assert {case.batch.global_batch_size for case in cases} == {16}
     assert len({(str(case.workload), str(case.data), case.optimizer, case.seed) for case in cases}) == 1
 
@@ -92,7 +92,7 @@ def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(
     device: Device, memory: int | None, preset: str
 ) -> None:
     machine = Machine(device, 8, PACKAGES, has_libaio=False, has_compiler=True, device_memory=memory)
-    cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), machine).cases]
+    cases = [item.case for item in make_plan(load_suite(SUITES[0].parent / "zero.yaml"), machine).cases]
     assert {case.workload.options["preset"] for case in cases} == {preset}
 
 
@@ -129,7 +129,7 @@ def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
     assert {case["status"] for case in cases} <= {"measured", "unsupported"}
     assert any(case["status"] == "measured" and case["world_size"] == 2 for case in cases)
     run = Run(Path(json.loads(done.stdout)["report"]).parent)
-    assert AnalysedRun.read(run).parity.findings == {}, "all did the same work"
+    assert RunAnalysis.read(run).parity.findings == {}, "all did the same work"
     for record in run.records():
         if record.status == "measured":
             adds_up(record)
@@ -138,10 +138,10 @@ def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
 def adds_up(record: Record) -> None:
     """Where time and memory went, and what moved: every part is there, and the parts make the whole."""
     values, name = record.values, record.case.name
-    parts = [values[f"profile_{part}_s"] for part in PARTS]
+    parts = [values[f"profile_{part}_s"] for part in STEP_PART_DOCS]
     assert sum(parts) == pytest.approx(values["profile_step_s"], rel=1e-6), name
-    found = volume(record)
-    assert found is not None and found.unexplained <= EXPLAINED, f"{name}: {found}"
+    found = compare_volume(record)
+    assert found is not None and found.unexplained_share <= UNEXPLAINED_TOLERANCE, f"{name}: {found}"
     if record.case.world_size > 1:
         assert all(row["seconds"] > 0 and row["bytes"] > 0 for row in record.tables["collectives"]), name
     # a toy model: DeepSpeed keeps gradients whole that lie in two partitions

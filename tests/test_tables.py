@@ -43,14 +43,14 @@ def test_how_often_a_gate_stops_a_loss(level: str) -> None:
     from gate_simulation import ended
     from gate_tables import LEVELS, PACE, blocks
 
-    from distbench.gate.sequential_test import Rule
+    from distbench.gate.sequential_test import PairRule
 
     told = cells("gate.md", f"{level}, throughput, 3%")
     pace = blocks(LEVELS[level], 2000, seed=7)[..., 1]
     losses = (0.02, 0.03, 0.04, 0.06, 0.1)
-    stops = [ended(pace + np.log1p(loss), Rule(PACE)).share("regressed") for loss in losses]
+    stops = [ended(pace + np.log1p(loss), PairRule(PACE)).share("regressed") for loss in losses]
     assert close([share**2 for share in stops], [cell[0] for cell in told[:5]], 2000, 6000)
-    assert close([ended(pace, Rule(PACE)).share("inconclusive")], told[5], 2000, 6000)
+    assert close([ended(pace, PairRule(PACE)).share("inconclusive")], told[5], 2000, 6000)
 
 
 @pytest.mark.parametrize(

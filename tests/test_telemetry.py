@@ -20,22 +20,22 @@ import pytest
 from conftest import QUICK, Finished
 from records import case, info, measured
 
-from distbench.analysis.case_summary import summarise
-from distbench.analysis.key_findings import sentences
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.scaling import scaling
+from distbench.analysis.case_summary import summarize_cases
+from distbench.analysis.key_findings import all_findings
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.scaling import scaling_series
 from distbench.core.case import Case
-from distbench.metrics.base import Absent, Trial
+from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.telemetry import Telemetry
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
-from distbench.metrics.telemetry.gpu import Gpus
-from distbench.metrics.telemetry.host import Host, Others
-from distbench.metrics.telemetry.sampling import Row, Ticker
+from distbench.metrics.telemetry.gpu import GpuReader
+from distbench.metrics.telemetry.host import HostReader, OtherProcesses
+from distbench.metrics.telemetry.sampler import PeriodicSampler, Row
 from distbench.record import Record
 from distbench.report import page, terminal
 from distbench.report.run_export import run_json
-from distbench.report.view import views
-from distbench.suite.sections import check
+from distbench.report.view import all_views
+from distbench.suite.sections import check_section
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 CUDA = case("ddp", device="cuda")
@@ -52,8 +52,8 @@ def gpu(at: float, device: int = 0, **readings: Any) -> Row:
     return {"at": at, "device": device, **readings}
 
 
-def trial(*rows: Row, of: Case = DDP, window: tuple[float, float] = WINDOW, **samples: Any) -> Trial:
-    return Trial(
+def trial(*rows: Row, of: Case = DDP, window: tuple[float, float] = WINDOW, **samples: Any) -> TrialData:
+    return TrialData(
         case=of,
         tokens_per_sample=100,
         samples=samples,
@@ -90,7 +90,7 @@ def test_a_window_between_two_samples_is_covered_by_them() -> None:
     "rows", [[], [host(11.0)], [host(1.0), host(9.0)], [host(13.0), host(14.0)]], ids=len
 )
 def test_without_samples_around_the_window_nothing_is_guessed(rows: list[Row]) -> None:
-    assert isinstance(numbers(*rows)["host_foreign_cpu"], Absent)
+    assert isinstance(numbers(*rows)["host_foreign_cpu"], NotAvailable)
 
 
 def test_where_own_processes_can_not_be_told_only_the_part_of_others_is_absent() -> None:
@@ -124,16 +124,16 @@ def test_on_cpus_the_columns_of_gpus_are_absent_with_the_reason() -> None:
 )
 def test_a_disturbed_trial_says_by_what_and_how_much(foreign_s: float, steal_s: float, told: str) -> None:
     rows = [host(9.0), host(13.0, busy=2.0 + foreign_s, own=2.0, steal_s=steal_s)]
-    assert Telemetry().degraded(trial(*rows)) == told
+    assert Telemetry().degraded_reason(trial(*rows)) == told
 
 
 def test_limits_are_options() -> None:
     rows = [host(9.0), host(13.0, busy=0.8)]
-    assert "limit 3.0%" in Telemetry().degraded(trial(*rows))
-    assert Telemetry(max_foreign_cpu=0.2).degraded(trial(*rows)) == ""
-    assert Telemetry(effect=0.2).degraded(trial(*rows)) == ""
-    assert "limit 5.0%" in Telemetry(max_foreign_cpu=0.05).degraded(trial(*rows))
-    _, findings = check(Telemetry, {"interval_s": 0.01}, ())
+    assert "limit 3.0%" in Telemetry().degraded_reason(trial(*rows))
+    assert Telemetry(max_foreign_cpu=0.2).degraded_reason(trial(*rows)) == ""
+    assert Telemetry(effect=0.2).degraded_reason(trial(*rows)) == ""
+    assert "limit 5.0%" in Telemetry(max_foreign_cpu=0.05).degraded_reason(trial(*rows))
+    _, findings = check_section(Telemetry, {"interval_s": 0.01}, ())
     assert [finding.path for finding in findings] == [("interval_s",)]
 
 
@@ -144,7 +144,7 @@ def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_
     for wanted in rng.uniform(0, 1, 1000):
         taken = min(wanted, 0.5)
         rows = [host(9.0), host(13.0, busy=8.0, own=8.0 - 4 * taken)]
-        if not Telemetry(effect=effect).degraded(trial(*rows)):
+        if not Telemetry(effect=effect).degraded_reason(trial(*rows)):
             stayed.append(1 / (1 - taken) - 1)
     assert 30 < len(stayed) < 90, "ticks are not sure of less than half a percent of two CPUs"
     assert max(stayed) < effect * 1.3
@@ -159,8 +159,8 @@ def told_of_noise(
     records = [measured(of, 1000 * speed, round_=i) for of, every in speeds for i, speed in enumerate(every)]
     marked = [replace(record, degraded=degraded) for record in records]
     suite = {} if effect is None else {"metrics": [{"step_time": {}}, {"telemetry": {"effect": effect}}]}
-    run = AnalysedRun(replace(info(DDP, FSDP), suite=suite), marked)
-    return next((line for line in sentences(run) if "although they are not marked as noisy" in line), "")
+    run = RunAnalysis(replace(info(DDP, FSDP), suite=suite), marked)
+    return next((line for line in all_findings(run) if "although they are not marked as noisy" in line), "")
 
 
 APART, CLOSE = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
@@ -182,7 +182,7 @@ def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice() -> 
     assert told_of_noise(together, together) == ""
 
 
-def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> Trial:
+def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> TrialData:
     """A trial of a rank on each of two nodes."""
     return replace(trial(*rows, of=of, **samples), nodes={"near": [0], "far": [1]})
 
@@ -200,7 +200,7 @@ def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named() 
     found = Telemetry().summary(made)
     assert (found["host_foreign_cpu"], found["host_steal"]) == (0.5, 0.05)
     assert (found["host_load"], found["host_frequency"]) == (3.0, 2e9)
-    told = Telemetry().degraded(made).split("; ")
+    told = Telemetry().degraded_reason(made).split("; ")
     assert [each.partition(" took")[0] for each in told] == [
         "far: other processes",
         "far: the hypervisor",
@@ -211,7 +211,7 @@ def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_i
     rows = seen_on("near", host(9.0), host(13.0, busy=8.0))
     found = Telemetry().summary(nodes_of(*rows))
     assert str(found["host_steal"]) == "far: not in any sample"
-    assert Telemetry().degraded(nodes_of(*rows)).startswith("near: other processes took 100.0%")
+    assert Telemetry().degraded_reason(nodes_of(*rows)).startswith("near: other processes took 100.0%")
     assert str(Telemetry().summary(nodes_of())["host_steal"]) == "not in any sample"
 
 
@@ -228,8 +228,14 @@ def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0
     found = Telemetry().summary(nodes_of(*near, *far, of=CUDA))
     assert (found["gpu_power"], found["gpu_temperature"], found["gpu_sm_clock"]) == (800, 80, 9e8)
     assert (found["gpu_throttle"], found["gpu_utilisation"]) == (1, pytest.approx(0.75))
-    assert Telemetry().degraded(nodes_of(*near, *far, of=CUDA)).startswith("far: a GPU lowered its clocks")
-    blind = seen_on("far", *Ticker([Gpus(FakeNvml(init_error="Driver Not Loaded"), 1, {})], 1).stop())
+    assert (
+        Telemetry()
+        .degraded_reason(nodes_of(*near, *far, of=CUDA))
+        .startswith("far: a GPU lowered its clocks")
+    )
+    blind = seen_on(
+        "far", *PeriodicSampler([GpuReader(FakeNvml(init_error="Driver Not Loaded"), 1, {})], 1).stop()
+    )
     found = Telemetry().summary(nodes_of(*near, *blind, of=CUDA))
     assert str(found["gpu_power"]) == "far: NVML: Driver Not Loaded"
 
@@ -243,7 +249,7 @@ def test_energy_of_several_nodes_is_their_sum_over_all_tokens() -> None:
 
 
 def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:
-    assert Telemetry().degraded(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
+    assert Telemetry().degraded_reason(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
 
 
 def proc(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = None) -> Path:
@@ -262,15 +268,18 @@ def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
     fake = proc(
         tmp_path, {"cpu": "9 9 9 9 9 9 9 9", mine: "10 20 30 400 50 6 7 8", "cpu9999": "5 5 5 5 5 5 5 5"}
     )
-    (row,) = Host(fake).read()
+    (row,) = HostReader(fake).read()
     assert (row["busy_s"], row["steal_s"], row["total_s"]) == (0.73, 0.08, 5.31)
     assert row["load"] == 1.25
 
 
 def test_another_agent_of_the_run_on_the_host_is_no_stranger_and_may_end(tmp_path: Path) -> None:
     fake = proc(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
-    assert Host(fake, kin=[4242, 5555]).read()[0]["own_s"] == Host(fake).read()[0]["own_s"] + 5.0
-    others = Others(fake, kin=[4242])
+    assert (
+        HostReader(fake, siblings=[4242, 5555]).read()[0]["own_s"]
+        == HostReader(fake).read()[0]["own_s"] + 5.0
+    )
+    others = OtherProcesses(fake, siblings=[4242])
     others.read()
     proc(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
     assert others.close()[0]["others_busy"] == 1
@@ -280,31 +289,31 @@ def test_the_clock_is_the_mean_over_cpus_that_tell_one(tmp_path: Path) -> None:
     file = tmp_path / f"cpu{min(os.sched_getaffinity(0))}/cpufreq/scaling_cur_freq"
     file.parent.mkdir(parents=True)
     file.write_text("2400000\n")
-    (row,) = Host(cpus=tmp_path).read()
+    (row,) = HostReader(cpus=tmp_path).read()
     assert row["frequency_hz"] == 2.4e9
 
 
 def test_a_system_without_proc_has_no_host_and_says_so(tmp_path: Path) -> None:
-    rows = Ticker([Host(tmp_path)], 1).stop()
+    rows = PeriodicSampler([HostReader(tmp_path)], 1).stop()
     assert [row["absent"] for row in rows] == ["host"]
     assert "No such file" in str(numbers(*rows)["host_steal"])
 
 
 def test_cpu_time_of_a_child_is_own_while_it_lives_and_when_it_has_ended() -> None:
     burn = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
-    before = Host().read()[0]["own_s"]
+    before = HostReader().read()[0]["own_s"]
     child = subprocess.Popen(
         [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with child:
         child.stdout.readline()  # type: ignore[union-attr]
-        alive = Host().read()[0]["own_s"]
+        alive = HostReader().read()[0]["own_s"]
     assert alive - before > 0.3
-    assert Host().read()[0]["own_s"] - before > 0.3
+    assert HostReader().read()[0]["own_s"] - before > 0.3
 
 
 def test_busy_processes_of_others_are_counted_and_nothing_else_is_kept(tmp_path: Path) -> None:
-    others = Others(proc(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
+    others = OtherProcesses(proc(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
     others.read()
     proc(tmp_path, {}, {4242: "5000 5000", 4343: "0 0", 4444: "5000 0", os.getpid(): "9000 0"})
     (row,) = others.close()
@@ -333,7 +342,7 @@ def sampling() -> list[threading.Thread]:
 
 
 def test_the_thread_samples_at_both_ends_and_ends() -> None:
-    rows = Ticker([Host()], 1).stop()
+    rows = PeriodicSampler([HostReader()], 1).stop()
     assert len(rows) == 2
     assert rows[0]["at"] <= rows[1]["at"]
     assert not sampling()
@@ -341,7 +350,7 @@ def test_the_thread_samples_at_both_ends_and_ends() -> None:
 
 def test_a_driver_that_hangs_does_not_hold_up_the_run() -> None:
     stuck = Stuck()
-    rows = Ticker([Host(), stuck], 1, patience_s=0.2).stop()
+    rows = PeriodicSampler([HostReader(), stuck], 1, timeout_s=0.2).stop()
     assert "busy_s" in rows[0]
     stuck.go.set()
     for thread in sampling():
@@ -350,7 +359,7 @@ def test_a_driver_that_hangs_does_not_hold_up_the_run() -> None:
 
 def read(nvml: Any, world_size: int = 1, **environment: str) -> list[Row]:
     """Return rows of the GPUs at the begin and at the end of the window."""
-    gpus = Gpus(nvml, world_size, environment)
+    gpus = GpuReader(nvml, world_size, environment)
     return [{"at": moment, **row} for moment in WINDOW for row in gpus.read()]
 
 
@@ -403,13 +412,13 @@ def test_what_saves_the_gpu_is_told_apart_from_the_power_limit(
     rows = read(FakeNvml(FakeGpu(reasons=reasons), old_driver=old_driver))
     found = numbers(*rows, of=CUDA)
     assert (found["gpu_throttle"], found["gpu_power_cap"]) == (throttle, cap)
-    assert ("heat" in Telemetry().degraded(trial(*rows, of=CUDA))) is bool(throttle)
+    assert ("heat" in Telemetry().degraded_reason(trial(*rows, of=CUDA))) is bool(throttle)
 
 
 def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb() -> None:
     rows = read(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30, 1: 1 << 30})))
     assert numbers(*rows, of=CUDA)["gpu_memory_own"] == 5 << 30
-    assert "1 other processes computed" in Telemetry().degraded(trial(*rows, of=CUDA))
+    assert "1 other processes computed" in Telemetry().degraded_reason(trial(*rows, of=CUDA))
     rows = read(FakeNvml(FakeGpu(processes={1: 1 << 30})))
     assert "no process of this trial" in str(numbers(*rows, of=CUDA)["gpu_other_processes"])
 
@@ -439,7 +448,7 @@ def test_the_gpus_of_a_trial_are_those_that_cuda_numbers_first(visible: str, wat
 def test_where_nvml_and_cuda_may_mean_different_gpus_there_is_no_number(
     nvml: Any, world_size: int, environment: dict[str, str], told: str
 ) -> None:
-    rows = Ticker([Gpus(nvml, world_size, environment)], 1).stop()
+    rows = PeriodicSampler([GpuReader(nvml, world_size, environment)], 1).stop()
     assert told in str(numbers(*rows, of=CUDA)["gpu_power"])
 
 
@@ -457,7 +466,7 @@ class Exploding(FakeNvml):
 
 
 def test_a_driver_that_breaks_costs_the_columns_of_the_gpus_and_no_more() -> None:
-    rows = Ticker([Gpus(Exploding(FakeGpu()), 1, {}), Host()], 1).stop()
+    rows = PeriodicSampler([GpuReader(Exploding(FakeGpu()), 1, {}), HostReader()], 1).stop()
     assert "the driver went away" in str(numbers(*rows, of=CUDA)["gpu_power"])
     assert sum("busy_s" in row for row in rows) == 2
 
@@ -470,7 +479,7 @@ def test_the_fake_has_nothing_that_the_real_library_has_not() -> None:
 
 def test_nvml_is_shut_down_at_the_end() -> None:
     nvml = FakeNvml(FakeGpu())
-    Ticker([Gpus(nvml, 1, {})], 1).stop()
+    PeriodicSampler([GpuReader(nvml, 1, {})], 1).stop()
     assert nvml.opened == 0
 
 
@@ -479,49 +488,49 @@ def disturbed(record: Record) -> Record:
 
 
 def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
-    run = AnalysedRun(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
+    run = RunAnalysis(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
     (row,) = run.cases
-    assert (row.values["tokens_per_s"].value, row.values["tokens_per_s"].n) == (100, 1)
-    assert (row.trials, row.degraded_trials, row.degraded, row.relative) == (2, 1, "", 1.0)
-    assert row.detail is not None
-    assert row.detail.round == 1
-    assert "1 of 2 of ddp/ws2/mb4/fp32" in "\n".join(sentences(run))
+    assert (row.values["tokens_per_s"].value, row.values["tokens_per_s"].trial_count) == (100, 1)
+    assert (row.trials, row.degraded_trials, row.degraded, row.relative_throughput) == (2, 1, "", 1.0)
+    assert row.representative_trial is not None
+    assert row.representative_trial.round == 1
+    assert "1 of 2 of ddp/ws2/mb4/fp32" in "\n".join(all_findings(run))
 
 
 def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothing() -> None:
-    run = AnalysedRun(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
+    run = RunAnalysis(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
     ddp, fsdp = run.cases
     assert fsdp.values["tokens_per_s"].value == 900
-    assert (fsdp.relative, ddp.relative) == (None, 1.0)
-    assert "measured on a noisy machine" in fsdp.relative_absent
-    said = "\n".join(sentences(run))
+    assert (fsdp.relative_throughput, ddp.relative_throughput) == (None, 1.0)
+    assert "measured on a noisy machine" in fsdp.relative_absence
+    said = "\n".join(all_findings(run))
     assert "Fastest" not in said
     assert "Lowest memory" not in said
     assert "not compared: fsdp/ws2/mb4/fp32; the first: other processes took 66%" in said
 
 
 def test_a_disturbed_reference_is_none() -> None:
-    row = summarise(info(DDP, FSDP), [disturbed(measured(DDP)), measured(FSDP)])[1]
-    assert row.relative is None
-    assert "ddp at this world size was measured on a noisy machine" in row.relative_absent
+    row = summarize_cases(info(DDP, FSDP), [disturbed(measured(DDP)), measured(FSDP)])[1]
+    assert row.relative_throughput is None
+    assert "ddp at this world size was measured on a noisy machine" in row.relative_absence
 
 
 def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
     records = [measured(ONE, 100), disturbed(measured(DDP, 150))]
-    assert scaling(summarise(info(ONE, DDP), records)) == []
+    assert scaling_series(summarize_cases(info(ONE, DDP), records)) == []
 
 
 def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
-    run = AnalysedRun(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
-    (chart,) = views()["throughput"].charts(run)
+    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    (chart,) = all_views()["throughput"].charts(run)
     # and the ring around the one that is recommended
     assert [trace["name"] for trace in chart.figure["data"]] == ["ddp", "recommended"]
     assert "left out" in chart.caption
 
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
-    run = AnalysedRun(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
-    text = terminal.table(run)
+    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    text = terminal.overview_text(run)
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("ddp ", "fsdp "))] == [
         "measured",
         "measured*",
@@ -543,13 +552,13 @@ def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missin
         columns=columns,
         absent={"gpu_power": "no GPU was used"},
     )
-    table = views()["telemetry"].sheet(AnalysedRun(info(DDP), [record]))
+    table = all_views()["telemetry"].table(RunAnalysis(info(DDP), [record]))
     assert table.headings == ("case", "disturbed", "others' CPU")
     assert list(table.texts()) == [("ddp/ws2/mb4/fp32", "1 of 1", "66.0%")]
     assert table.records()[0]["host_foreign_cpu"] == 0.66
     assert table.to_json()["rows"][0]["absent"]["gpu_power"] == "no GPU was used"
     assert "No gpu_power: no GPU was used." in table.notes
-    assert views()["telemetry"].sheet(AnalysedRun(info(DDP), [measured(DDP)])).rows == ()
+    assert all_views()["telemetry"].table(RunAnalysis(info(DDP), [measured(DDP)])).rows == ()
 
 
 Run = Callable[..., Finished]
@@ -608,13 +617,13 @@ class Counting:
 
 def test_a_sample_asks_each_gpu_once_for_what_several_numbers_need() -> None:
     nvml = Counting(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
-    (row,) = Gpus(nvml, 1, {}).read()
+    (row,) = GpuReader(nvml, 1, {}).read()
     assert (row["own_memory_bytes"], row["others"], row["slowdown"]) == (5 << 30, 0, 0)
     assert nvml.calls["nvmlDeviceGetComputeRunningProcesses"] == 1
     assert nvml.calls["nvmlDeviceGetCurrentClocksEventReasons"] == 1
 
 
 def test_a_kernel_that_lists_no_children_hides_whose_memory_it_is_and_nothing_else(tmp_path: Path) -> None:
-    rows = Gpus(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})), 1, {}, proc=tmp_path).read()
+    rows = GpuReader(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})), 1, {}, proc=tmp_path).read()
     assert rows[0]["power_w"] == 650
     assert {row["absent"] for row in rows[1:]} == {"own_memory_bytes", "others"}

@@ -15,10 +15,10 @@ from conftest import Done, Finished
 from records import case, info, measured
 from theory import against_theory
 
-from distbench.adopt import adopt, formats_for
-from distbench.adopt.base import Measured
-from distbench.analysis.run import AnalysedRun
-from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.adopt import export_case, supported_formats
+from distbench.adopt.base import ExportedCase
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.fsdp import FullyShardedDataParallel
@@ -185,7 +185,10 @@ def of(strategy: str, world_size: int, **changed: object) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
     return case(
-        strategy, world_size, workload=Choice("transformer", options), **{"batch": Batch(B, B, 1), **changed}
+        strategy,
+        world_size,
+        workload=PluginChoice("transformer", options),
+        **{"batch": Batch(B, B, 1), **changed},
     )
 
 
@@ -216,14 +219,14 @@ def test_what_moves_is_megatrons_four_reductions_a_block_and_two(
     strategy: TensorParallel, recomputed: str, moved: dict[str, float]
 ) -> None:
     asked = of("tp", 2, activation_checkpointing=recomputed)
-    assert strategy.collectives(asked, 100_000) == moved
+    assert strategy.traffic_by_operation(asked, 100_000) == moved
 
 
 def test_on_a_mesh_both_dimensions_move_their_own() -> None:
     parameters, strategy = 100_000, FullyShardedDataParallel(mesh={"tp": 2})
     asked = of("fsdp", 4, batch=Batch(B, B // 2, 1))
     part = NORMS + (parameters - NORMS) // 2
-    assert strategy.collectives(asked, parameters) == {
+    assert strategy.traffic_by_operation(asked, parameters) == {
         "all_gather": 2 * part * 4 + LOGITS / 2,
         "reduce_scatter": part * 4,
         "all_reduce": (4 * L + 2) * ACTIVATION / 2,
@@ -233,42 +236,44 @@ def test_on_a_mesh_both_dimensions_move_their_own() -> None:
 
 def test_one_rank_alone_moves_nothing_and_keeps_all() -> None:
     asked = of("tp", 1)
-    assert TensorParallel().collectives(asked, 100_000) == {}
+    assert TensorParallel().traffic_by_operation(asked, 100_000) == {}
     assert TensorParallel().model_states(asked, 100_000)["parameters"] == 400_000
 
 
 @pytest.mark.parametrize("batch", [Batch(B, B, 1), Batch(B, B // 2, 2)])
 def test_ranks_that_share_rows_are_as_fast_relative_to_ddp_as_they_are(batch: Batch) -> None:
     ddp, cut = of("ddp", 2, batch=Batch(B, B // 2, 1)), of("tp", 2, batch=batch)
-    run = AnalysedRun(info(ddp, cut), [measured(ddp, 1000.0), measured(cut, 750.0)])
-    assert [row.relative for row in run.cases] == [1.0, 0.75]
+    run = RunAnalysis(info(ddp, cut), [measured(ddp, 1000.0), measured(cut, 750.0)])
+    assert [row.relative_throughput for row in run.cases] == [1.0, 0.75]
 
 
 def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
-    bf16 = Precision("bf16")
+    bf16 = PrecisionConfig("bf16")
     asked = of("fsdp", 4, device="cuda", precision=bf16, batch=Batch(B, B // 2, 1))
     options = {"mesh": {"tp": 2}, "sequence_parallel": True, "loss_parallel": True}
-    meshed = dataclasses.replace(asked, strategy=Choice("fsdp", options))
-    assert formats_for(Measured.of(meshed, {})) == ["torch", "torchtitan", "torchtitan-toml"]
-    (text,) = adopt("torchtitan-toml", meshed, {}).files.values()
+    meshed = dataclasses.replace(asked, strategy=PluginChoice("fsdp", options))
+    assert supported_formats(ExportedCase.of(meshed, {})) == ["torch", "torchtitan", "torchtitan-toml"]
+    (text,) = export_case("torchtitan-toml", meshed, {}).files.values()
     parallelism = tomllib.loads(text)["parallelism"]
     assert parallelism["tensor_parallel_degree"] == 2
     assert parallelism["data_parallel_shard_degree"] == 2
     assert parallelism["disable_loss_parallel"] is False
     with pytest.raises(UsageError, match="--as accelerate: only a plain torch script or torchtitan's"):
-        adopt("accelerate", meshed, {})
-    plain = dataclasses.replace(asked, strategy=Choice("tp"), batch=Batch(B, B, 1))
+        export_case("accelerate", meshed, {})
+    plain = dataclasses.replace(asked, strategy=PluginChoice("tp"), batch=Batch(B, B, 1))
     with pytest.raises(UsageError, match="tensor parallelism always uses sequence parallelism"):
-        adopt("torchtitan-toml", plain, {})
-    (newer,) = adopt("torchtitan", dataclasses.replace(plain, precision=bf16), {}).files.values()
+        export_case("torchtitan-toml", plain, {})
+    (newer,) = export_case("torchtitan", dataclasses.replace(plain, precision=bf16), {}).files.values()
     assert "enable_sequence_parallel=False" in newer
 
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> None:
     options = {"mesh": {"dp_replicate": 2, "tp": 2}, "sequence_parallel": sequence}
-    asked = dataclasses.replace(of("fsdp", 8, batch=Batch(B, B // 4, 1)), strategy=Choice("fsdp", options))
-    adopted = adopt("torch", asked, {})
+    asked = dataclasses.replace(
+        of("fsdp", 8, batch=Batch(B, B // 4, 1)), strategy=PluginChoice("fsdp", options)
+    )
+    adopted = export_case("torch", asked, {})
     text = adopted.files["adopted_torch.py"]
     ast.parse(text)
     assert (
@@ -279,10 +284,10 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
     assert ('"norm": SequenceParallel(),' in text) == sequence
     assert any("rank // 2 selects a rank's micro-batches" in note for note in adopted.notes)
     with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
-        adopt("torch", asked, {}, with_script=True)
-    foreign = dataclasses.replace(asked, workload=Choice("mine"))
+        export_case("torch", asked, {}, with_script=True)
+    foreign = dataclasses.replace(asked, workload=PluginChoice("mine"))
     with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
-        adopt("torch", foreign, {})
+        export_case("torch", foreign, {})
 
 
 CHECKED = f"""

@@ -17,13 +17,13 @@ from histories import stored
 from records import case, failed, measured
 
 from distbench.cli import main
-from distbench.cli.display import Live
+from distbench.cli.display import LiveProgress
 from distbench.core.errors import did_you_mean
-from distbench.gate.calibration import Calibrated
-from distbench.gate.view import calibration_sheet
-from distbench.record.progress import Event
-from distbench.tables.line_wrapping import folded
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.gate.calibration import CaseCalibration
+from distbench.gate.view import calibration_table
+from distbench.record.progress import ProgressEvent
+from distbench.tables.line_wrapping import wrap_text
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
@@ -145,9 +145,9 @@ def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
 
 
 def test_what_a_calibration_can_resolve_is_green_and_what_it_can_not_red() -> None:
-    quiet = Calibrated("ddp", {"tokens_per_s": 0.02}, 10, 0.1, 10, "2026-01-01")
+    quiet = CaseCalibration("ddp", {"tokens_per_s": 0.02}, 10, 0.1, 10, "2026-01-01")
     loud = replace(quiet, case="fsdp", deviations={"tokens_per_s": 0.4})
-    text = calibration_sheet([quiet, loud]).as_text(
+    text = calibration_table([quiet, loud]).to_text(
         120, lambda text, tone: f"<{tone}>{text}" if tone else text
     )
     # pairs for 3%, 5% and 10%: more than a gate makes are no good
@@ -176,19 +176,23 @@ def test_a_mistake_is_marked_on_a_terminal_alone(run: Path) -> None:
 
 def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
     def follow() -> None:
-        display = Live()
+        display = LiveProgress()
         with display.progress:
-            display.show(Event("item_started", "op cpu_adam", 0, 2))
+            display.show(ProgressEvent("item_started", "op cpu_adam", 0, 2))
             # otherwise once a second
             display.progress.refresh()
             for done in range(2):
-                display.show(Event("item_ended", "op cpu_adam", done, 2))
+                display.show(ProgressEvent("item_ended", "op cpu_adam", done, 2))
             assert display.progress.finished
-            display.show(Event("trial_started", "ddp round 1", 0, 2))
+            display.show(ProgressEvent("trial_started", "ddp round 1", 0, 2))
             assert not display.progress.finished, "the clock stands still"
-            display.show(Event("trial_started", "ddp round 1", 3, 18))
-            display.show(Event("trial_ended", "ddp round 1", status="measured", noise="others took 79%"))
-            display.show(Event("trial_ended", "fsdp round 1", status="crashed", reason="no", failed=True))
+            display.show(ProgressEvent("trial_started", "ddp round 1", 3, 18))
+            display.show(
+                ProgressEvent("trial_ended", "ddp round 1", status="measured", noise="others took 79%")
+            )
+            display.show(
+                ProgressEvent("trial_ended", "fsdp round 1", status="crashed", reason="no", failed=True)
+            )
 
     seen = Terminal().shows(follow)
     assert "0/2" in seen and "preparing: op cpu_adam" in seen
@@ -249,24 +253,24 @@ def table_of(text: str) -> list[str]:
     return [row for block in blocks[1:] for row in block.splitlines() if not block.rstrip().endswith(".")]
 
 
-def wide(*names: str) -> Sheet:
+def wide(*names: str) -> Table:
     numbers = tuple(Field(f"n{i}", f"number{i}") for i in range(12))
     identity = (
         Field("case_name", "case", type="varchar"),
         Field("strategy", "", type="varchar"),
         Field("kind", "kind", type="varchar"),
     )
-    cells = {f"n{i}": Cell(i, f"{i}.000") for i in range(12)}
+    cells = {f"n{i}": TableCell(i, f"{i}.000") for i in range(12)}
     rows = [
-        Row({"case_name": f"{name}/ws2/mb4", "strategy": name, "kind": kind, **cells})
+        TableRow({"case_name": f"{name}/ws2/mb4", "strategy": name, "kind": kind, **cells})
         for name in names
         for kind in ("a", "b")
     ]
-    return Sheet("", "", (*identity, *numbers), tuple(rows))
+    return Table("", "", (*identity, *numbers), tuple(rows))
 
 
 def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None:
-    lines = wide("ddp", "fsdp-grad-op+offload").text_rows(80)
+    lines = wide("ddp", "fsdp-grad-op+offload").to_text_lines(80)
     assert max(map(len, lines)) <= 80
     heads = [each.split() for each in lines if each.startswith("case")]
     assert [head[:2] for head in heads] == [["case", "kind"]] * len(heads)
@@ -278,15 +282,15 @@ def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None
 def test_rows_of_the_same_suffix_stand_together_under_one_heading() -> None:
     names = ["ddp/ws1/mb8", "ddp/ws2/mb4", "fsdp/ws1/mb8", "fsdp/ws2/mb4[a]"]
     rows = [
-        Row({"case_name": Cell(each.removesuffix("[a]"), each), "strategy": each.split("/")[0]})
+        TableRow({"case_name": TableCell(each.removesuffix("[a]"), each), "strategy": each.split("/")[0]})
         for each in names
     ]
-    lines = Sheet("", "", wide().fields[:2], tuple(rows)).text_rows(80)
+    lines = Table("", "", wide().fields[:2], tuple(rows)).to_text_lines(80)
     assert lines == ["case", "ws1/mb8", "ddp", "fsdp", "", "ws2/mb4", "ddp", "fsdp[a]"]
 
 
 def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() -> None:
-    lines = wide("ddp").text_rows(200)
+    lines = wide("ddp").to_text_lines(200)
     assert [each for each in lines if each.startswith("case")] == lines[:1]
     assert lines[2].startswith("ddp   a")
 
@@ -302,6 +306,6 @@ def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() ->
 )
 def test_a_command_and_a_path_are_never_broken(text: str, command: str) -> None:
     for width in range(40, 90):
-        lines = folded(f"{text}: {command} (now or later).", width, later="  ")
+        lines = wrap_text(f"{text}: {command} (now or later).", width, indent="  ")
         assert any(command in each for each in lines), lines
         assert " ".join(each.strip() for each in lines) == f"{text}: {command} (now or later)."

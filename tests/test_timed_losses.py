@@ -12,24 +12,30 @@ from conftest import Finished
 from evidence import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from records import case, failed, in_bf16, info, measured
 
-from distbench.analysis.job_results import ExpectedLosses, Verdict
-from distbench.analysis.key_findings import judged_bad, judgements
-from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN
-from distbench.analysis.missing_verdicts import unchecked
-from distbench.analysis.recommendation import answer
+from distbench.analysis.job_results import ReferenceLosses, Verdict
+from distbench.analysis.key_findings import bad_verdict_sentences, verdict_sentences
+from distbench.analysis.loss_deviation import (
+    CASES_DISAGREE,
+    DIFFERENT_TRAINING,
+    NOT_COMPARABLE,
+    NOT_COMPARED,
+    SAME_LOSSES,
+)
+from distbench.analysis.missing_verdicts import missing_verdict_sentences
+from distbench.analysis.recommendation import recommend
 from distbench.analysis.rounding_bounds import BETWEEN_STRATEGIES
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.timed_losses import timed_losses
-from distbench.core.case import Batch, Case, Choice, Precision
-from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, NO_DROPOUT
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.timed_losses import compare_timed_losses
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
+from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, NO_DROPOUT_KEY
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
-from distbench.report.terminal import table
+from distbench.report.terminal import overview_text
 
 FSDP, ZERO = case("fsdp"), case("zero")
 WARMUP, STEPS = 3, 10
 TRUTH = 5.5 * np.exp(-0.03 * np.arange(WARMUP + STEPS))
-BF16 = Precision(compute="bf16")
+BF16 = PrecisionConfig(compute="bf16")
 
 
 def rounded(seed: int, size: float = 1e-7, growth: float = 1.3) -> np.ndarray:
@@ -55,9 +61,9 @@ def timed(of: Case, losses: np.ndarray, round_: int = 0, **changes: Any) -> Reco
     )
 
 
-def run_of(*records: Record) -> AnalysedRun:
+def run_of(*records: Record) -> RunAnalysis:
     cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
-    return AnalysedRun(info(*cases.values()), records)
+    return RunAnalysis(info(*cases.values()), records)
 
 
 def judged(*records: Record) -> dict[str, Verdict]:
@@ -80,10 +86,10 @@ def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_fro
     )
     by_label = {row.case.label: row for row in run.cases}
     verdict = by_label["ddp"].verdicts["losses"]
-    assert (verdict.word, verdict.gravity, verdict.voids) == (DIFFERS, "bad", True)
+    assert (verdict.word, verdict.gravity, verdict.invalidates) == (DIFFERENT_TRAINING, "bad", True)
     assert f"from step {step} on" in verdict.sentence and "single/ws1" in verdict.sentence
-    assert by_label["fsdp"].verdicts["losses"].word == SAME
-    assert [line for line in judged_bad(run) if "ddp/ws2" in line and DIFFERS in line]
+    assert by_label["fsdp"].verdicts["losses"].word == SAME_LOSSES
+    assert [line for line in bad_verdict_sentences(run) if "ddp/ws2" in line and DIFFERENT_TRAINING in line]
     (barred,) = [one.barred for one in run.candidates if one.label == "ddp"]
     assert barred.startswith("losses: another training")
 
@@ -92,23 +98,23 @@ def test_one_trial_of_three_is_enough() -> None:
     sane = [timed(FSDP, rounded(i), i) for i in range(3)]
     racing = [timed(DDP, wrong_from(5, 0.01) if i == 1 else rounded(i + 5), i) for i in range(3)]
     found = judged(timed(SINGLE, rounded(1)), *sane, *racing)
-    assert found["fsdp"].word == SAME
+    assert found["fsdp"].word == SAME_LOSSES
     assert "another training in 1 of 3 trials: from step 5 on" in found["ddp"].sentence
 
 
 @pytest.mark.parametrize(
     ("precision", "size", "growth"),
     [
-        (Precision(), 2e-7, 1.2),
-        (Precision(), 5e-8, 1.6),
+        (PrecisionConfig(), 2e-7, 1.2),
+        (PrecisionConfig(), 5e-8, 1.6),
         (BF16, 1e-4, 1.2),
-        (Precision(reduce="bf16"), 1e-4, 1.2),
-        (Precision(compute="fp16", loss_scale=1024.0), 1e-4, 1.1),
-        (Precision("fp64", "fp64", "fp64", "fp64"), 1e-15, 1.5),
+        (PrecisionConfig(reduce="bf16"), 1e-4, 1.2),
+        (PrecisionConfig(compute="fp16", loss_scale=1024.0), 1e-4, 1.1),
+        (PrecisionConfig("fp64", "fp64", "fp64", "fp64"), 1e-15, 1.5),
     ],
 )
 def test_what_rounding_does_is_not_called_another_training(
-    precision: Precision, size: float, growth: float
+    precision: PrecisionConfig, size: float, growth: float
 ) -> None:
     cases = [
         case(label, 1 if label == "single" else 2, precision=precision) for label in ("single", "ddp", "fsdp")
@@ -118,50 +124,50 @@ def test_what_rounding_does_is_not_called_another_training(
             timed(each, rounded(100 * seed + i, size, growth), i)
             for i, each in enumerate([*cases, *cases[1:]])
         ]
-        assert set(words(*records).values()) == {SAME}
-        assert set(words(*records[1:]).values()) == {SAME}, "without single, by each other"
+        assert set(words(*records).values()) == {SAME_LOSSES}
+        assert set(words(*records[1:]).values()) == {SAME_LOSSES}, "without single, by each other"
 
 
 def test_a_loss_that_the_model_gives_in_16_bits_is_rounded_beside_what_training_does() -> None:
     """Up to 0.9 of what training may do, then rounded to bf16, whose numbers are 0.4 to 0.8 % apart."""
     cases = [case(label, n, precision=BF16) for label, n in (("single", 1), ("ddp", 2), ("fsdp", 2))]
-    parted = 1 + 0.9 * BETWEEN_STRATEGIES.at("bf16", np.arange(len(TRUTH)))
+    parted = 1 + 0.9 * BETWEEN_STRATEGIES.limits("bf16", np.arange(len(TRUTH)))
     curves = [in_bf16(curve) for curve in (TRUTH, TRUTH * parted, TRUTH * parted**4)]
     found = {
         dtype: words(
-            *(timed(*each, environment={LOSS_DTYPE: dtype}) for each in zip(cases, curves, strict=True))
+            *(timed(*each, environment={LOSS_DTYPE_KEY: dtype}) for each in zip(cases, curves, strict=True))
         )
         for dtype in ("bf16", "fp32")
     }
-    assert found["bf16"] == {"single": SAME, "ddp": SAME, "fsdp": DIFFERS}
-    assert found["fp32"] == {"single": SAME, "ddp": DIFFERS, "fsdp": DIFFERS}
+    assert found["bf16"] == {"single": SAME_LOSSES, "ddp": SAME_LOSSES, "fsdp": DIFFERENT_TRAINING}
+    assert found["fp32"] == {"single": SAME_LOSSES, "ddp": DIFFERENT_TRAINING, "fsdp": DIFFERENT_TRAINING}
 
 
 def test_without_a_single_process_the_odd_one_out_is_named() -> None:
     found = judged(timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01)), timed(ZERO, rounded(3)))
     assert {label: verdict.word for label, verdict in found.items()} == {
-        "ddp": SAME,
-        "fsdp": DIFFERS,
-        "zero": SAME,
+        "ddp": SAME_LOSSES,
+        "fsdp": DIFFERENT_TRAINING,
+        "zero": SAME_LOSSES,
     }
     assert "most of the 3 cases of the same work" in found["fsdp"].sentence
 
 
 def test_they_are_told_without_naming_a_view_that_is_not_there() -> None:
-    lines = table(run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
+    lines = overview_text(run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
     assert "  same losses: 2 of 2 cases" in lines[lines.index("Losses") + 1]
 
 
 def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right() -> None:
     records = [timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01))]
-    assert words(*records) == {"ddp": DISAGREE, "fsdp": DISAGREE}
+    assert words(*records) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
     assert all(one.barred for one in run_of(*records).candidates)
-    assert answer(run_of(*records)).headline.startswith("No recommendation")
+    assert recommend(run_of(*records)).headline.startswith("No recommendation")
 
 
 def test_trials_of_one_case_that_disagree_with_each_other_are_told() -> None:
     racing = [timed(DDP, wrong_from(4, 0.01) if i == 2 else rounded(i), i) for i in range(3)]
-    assert words(*racing) == {"ddp": DISAGREE}
+    assert words(*racing) == {"ddp": CASES_DISAGREE}
     assert words(*racing[:2]) == {}, "agreeing with oneself is no evidence"
 
 
@@ -173,15 +179,15 @@ def test_cases_of_other_work_are_not_held_against_each_other() -> None:
 def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_of_all() -> None:
     apart = [timed(of, wrong_from(0, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
     found = judged(timed(SINGLE, rounded(1)), *apart)
-    assert {found[label].word for label in ("ddp", "fsdp")} == {UNKNOWN}
+    assert {found[label].word for label in ("ddp", "fsdp")} == {NOT_COMPARED}
     assert "--check tells" in found["ddp"].sentence
     later = [timed(of, wrong_from(4, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
-    assert judged(timed(SINGLE, rounded(1)), *later)["ddp"].word == DIFFERS, (
+    assert judged(timed(SINGLE, rounded(1)), *later)["ddp"].word == DIFFERENT_TRAINING, (
         "no way to divide a batch begins late"
     )
     four = dataclasses.replace(case("ddp", 4), label="on-four", batch=Batch(8, 2, 1))
     alone = words(timed(DDP, rounded(1)), timed(four, wrong_from(0, 0.02)))
-    assert alone == {"ddp": UNKNOWN, "on-four": UNKNOWN}
+    assert alone == {"ddp": NOT_COMPARED, "on-four": NOT_COMPARED}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +203,7 @@ def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_
 def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_means(
     options: dict[str, Any], micro: int, told: bool
 ) -> None:
-    workload = Choice("user", {"model": "mine:Model", **options})
+    workload = PluginChoice("user", {"model": "mine:Model", **options})
     of = [
         dataclasses.replace(each, workload=workload, batch=Batch(8, size, 8 // size // each.world_size))
         for each, size in ((SINGLE, 2), (DDP, 2), (FSDP, micro))
@@ -213,23 +219,23 @@ def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_me
 
 
 def test_where_parts_matter_other_divisions_are_no_evidence() -> None:
-    declared = Choice("user", {"model": "m:M", "batch_norm": "per_rank"})
+    declared = PluginChoice("user", {"model": "m:M", "batch_norm": "per_rank"})
     one, two = (dataclasses.replace(each, workload=declared) for each in (SINGLE, DDP))
     whole = dataclasses.replace(one, batch=Batch(8, 8, 1))
     halves = dataclasses.replace(two, batch=Batch(8, 4, 1))
     found = words(timed(whole, rounded(1)), timed(halves, wrong_from(0, 0.02)))
-    assert found == {"single": SAME}, "nothing else divides the batch as ddp does"
+    assert found == {"single": SAME_LOSSES}, "nothing else divides the batch as ddp does"
     other = dataclasses.replace(halves, label="other", name="other/ws2")
-    wrong = dataclasses.replace(other, strategy=Choice("fsdp"))
-    assert DISAGREE in words(timed(halves, rounded(1)), timed(wrong, wrong_from(0, 0.02))).values()
+    wrong = dataclasses.replace(other, strategy=PluginChoice("fsdp"))
+    assert CASES_DISAGREE in words(timed(halves, rounded(1)), timed(wrong, wrong_from(0, 0.02))).values()
 
 
 def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
     drawing = [
-        timed(of, wrong_from(0, i / 10), environment={DRAWS: True}) for i, of in enumerate([SINGLE, DDP])
+        timed(of, wrong_from(0, i / 10), environment={DRAWS_KEY: True}) for i, of in enumerate([SINGLE, DDP])
     ]
     assert words(*drawing) == {"single": NOT_COMPARABLE, "ddp": NOT_COMPARABLE}
-    (line,) = judgements(run_of(*drawing), "losses")
+    (line,) = verdict_sentences(run_of(*drawing), "losses")
     assert line.startswith("not comparable: the model draws random numbers") and line.endswith(
         ": 2 of 2 cases"
     )
@@ -237,16 +243,19 @@ def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
 
 def test_timed_losses_with_dropout_are_not_held_against_a_check_without() -> None:
     bare = [
-        dataclasses.replace(each, environment={NO_DROPOUT: "drop"}) for each in (reference(), trained(none))
+        dataclasses.replace(each, environment={NO_DROPOUT_KEY: "drop"})
+        for each in (reference(), trained(none))
     ]
-    drawing = timed(DDP, wrong_from(0, 0.1), environment={DRAWS: True})
+    drawing = timed(DDP, wrong_from(0, 0.1), environment={DRAWS_KEY: True})
     assert words(*bare, drawing) == {"ddp": NOT_COMPARABLE}
 
 
 def test_random_numbers_that_only_a_strategy_draws_excuse_nothing() -> None:
-    drawing = timed(DDP, wrong_from(4, 0.01), environment={DRAWS: True})
-    assert words(timed(SINGLE, rounded(1)), drawing)["ddp"] == DIFFERS
-    assert words(reference(), trained(rounding), drawing)["ddp"] == DIFFERS, "a check refuses what draws"
+    drawing = timed(DDP, wrong_from(4, 0.01), environment={DRAWS_KEY: True})
+    assert words(timed(SINGLE, rounded(1)), drawing)["ddp"] == DIFFERENT_TRAINING
+    assert words(reference(), trained(rounding), drawing)["ddp"] == DIFFERENT_TRAINING, (
+        "a check refuses what draws"
+    )
 
 
 def checked(losses: np.ndarray) -> list[Record]:
@@ -257,22 +266,22 @@ def checked(losses: np.ndarray) -> list[Record]:
 def test_where_a_check_trained_a_reference_that_is_what_counts() -> None:
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
     (same,) = judged(*checked(truth)).values()
-    assert same.word == SAME and "the check's single/ws1" in same.sentence
+    assert same.word == SAME_LOSSES and "the check's single/ws1" in same.sentence
     wrong = truth.copy()
     wrong[4] *= 1 + 1e-4
     (found,) = judged(*checked(wrong)).values()
-    assert found.word == DIFFERS and "from step 4 on" in found.sentence
+    assert found.word == DIFFERENT_TRAINING and "from step 4 on" in found.sentence
     # the reference trained five steps; beyond them there is nobody else
     wrong = truth.copy()
     wrong[5:] *= 2
-    assert judged(*checked(wrong))["ddp"].word == SAME
+    assert judged(*checked(wrong))["ddp"].word == SAME_LOSSES
 
 
 def test_beyond_the_steps_of_the_check_the_other_cases_count() -> None:
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
     wrong = truth * (1 + 0.05 * (np.arange(len(truth)) > 6))
     records = [reference(), trained(rounding), timed(DDP, wrong), timed(FSDP, truth), timed(ZERO, truth)]
-    assert words(*records) == {"ddp": DIFFERS, "fsdp": SAME, "zero": SAME}
+    assert words(*records) == {"ddp": DIFFERENT_TRAINING, "fsdp": SAME_LOSSES, "zero": SAME_LOSSES}
 
 
 def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_forbids_nothing() -> None:
@@ -283,16 +292,16 @@ def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_
 
     records = [reference(**{"perturbed 3": broken}), trained(rounding)]
     steps = np.arange(len(truth))
-    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 2)))) == {"ddp": SAME}
-    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 1)))) == {"ddp": DIFFERS}
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 2)))) == {"ddp": SAME_LOSSES}
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 1)))) == {"ddp": DIFFERENT_TRAINING}
 
 
 def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
     trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
-    nowhere = ExpectedLosses("a reference", np.full(len(TRUTH), np.nan))
-    alone = timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
+    nowhere = ReferenceLosses("a reference", np.full(len(TRUTH), np.nan))
+    alone = compare_timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
     assert alone.sentence().startswith("not compared: no step has a known loss both here and in a reference")
-    assert timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME, "by each other"
+    assert compare_timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME_LOSSES, "by each other"
 
 
 def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
@@ -300,10 +309,10 @@ def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
         dataclasses.replace(timed(of, rounded(seed)), samples={}) for seed, of in enumerate((SINGLE, DDP))
     ]
     found = judged(*records)["ddp"]
-    assert (found.word, found.gravity) == (UNKNOWN, "unknown")
+    assert (found.word, found.gravity) == (NOT_COMPARED, "unknown")
     assert "the losses of the timed steps were not kept" in found.sentence
     wrong = dataclasses.replace(timed(FSDP, wrong_from(1, 0.01)), samples={})
-    assert words(*records, wrong)["fsdp"] == DIFFERS
+    assert words(*records, wrong)["fsdp"] == DIFFERENT_TRAINING
 
 
 def not_checked(*cases: Case) -> list[Record]:
@@ -323,12 +332,12 @@ def not_checked(*cases: Case) -> list[Record]:
 def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
     silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
     assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
-    (said,) = unchecked(silent)
+    (said,) = missing_verdict_sentences(silent)
     assert "none of 2 cases could be judged: not checked: no dropout, please" in said
     partly = run_of(
         timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
     )
-    assert unchecked(partly) == []
+    assert missing_verdict_sentences(partly) == []
 
 
 def test_no_recommendation_names_the_reason_of_most() -> None:
@@ -336,7 +345,7 @@ def test_no_recommendation_names_the_reason_of_most() -> None:
     crashed = [failed(case(label), "rank 1: the same end") for label in ("apart", "along")]
     # each differs by numbers of its own
     others = [timed(case(label), wrong_from(4, 0.01 * (i + 1))) for i, label in enumerate(labels)]
-    headline = answer(run_of(*others, *crashed)).headline
+    headline = recommend(run_of(*others, *crashed)).headline
     assert "4 of 6 cases: losses; the first: losses: " in headline
 
 
@@ -369,8 +378,8 @@ def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
     planted = f"{{unwatched: {{mistake: [none, {', '.join(mistakes)}]}}}}"
     finished = run_suite(f"{SMALL}precision: {precision}\nstrategies: [single, ddp, {planted}]\n")
     found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
-    honest = dict.fromkeys(("single", "ddp", "unwatched-none"), SAME)
-    assert found == {**honest, **{f"unwatched-{mistake}": DIFFERS for mistake in mistakes}}
+    honest = dict.fromkeys(("single", "ddp", "unwatched-none"), SAME_LOSSES)
+    assert found == {**honest, **{f"unwatched-{mistake}": DIFFERENT_TRAINING for mistake in mistakes}}
     assert finished.code == 1
     number = len(mistakes)
     assert f"another training in {number} of {number + 3} cases" in finished.errors
@@ -389,8 +398,8 @@ def test_beside_a_check_that_heals_what_it_looks_at_the_timed_losses_are_held_ag
         rows, "ok"
     )
     assert {label: each["losses"]["word"] for label, each in rows.items()} == {
-        "ddp": SAME,
-        "unwatched-race": DIFFERS,
+        "ddp": SAME_LOSSES,
+        "unwatched-race": DIFFERENT_TRAINING,
     }
     assert "the check's reference/single/ws1" in rows["unwatched-race"]["losses"]["sentence"]
     assert finished.code == 1

@@ -11,23 +11,29 @@ from records import case, info, measured
 from test_trace import cpu_step
 from traces import Events
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_timeline import rank_steps
-from distbench.metrics.profile.one_step import MOST_INTERVALS, Collective, Told, choose, rows
-from distbench.metrics.profile.trace import read
+from distbench.metrics.profile.step_timeline import (
+    MAX_INTERVALS,
+    CollectiveInterval,
+    ProfiledStepTimes,
+    select_step,
+    timeline_rows,
+)
+from distbench.metrics.profile.trace import read_trace
 from distbench.record import Record
-from distbench.report.timeline_chart import MOST_PIECES, Lanes, figure
+from distbench.report.timeline_chart import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
 
 MS = 1e-3
 DDP = case("ddp")
 
 
-def kept(events: Events, *collectives: Collective, late: float = 0.0) -> list[dict[str, Any]]:
+def kept(events: Events, *collectives: CollectiveInterval, late: float = 0.0) -> list[dict[str, Any]]:
     """Return the rows of the only step of *events*, as rank 0 leaves them in a record."""
-    trace = read(events.found)
+    trace = read_trace(events.found)
     (step,) = trace.marks["step"]
-    return [{"rank": 0, **row} for row in rows(trace, step, collectives, 0, late)]
+    return [{"rank": 0, **row} for row in timeline_rows(trace, step, collectives, 0, late)]
 
 
 def record(*rows: dict[str, Any]) -> Record:
@@ -38,7 +44,7 @@ def in_ms(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["name"], *(round(row[key] / MS, 3) for key in ("begin_s", "end_s", "busy_s"))
 
 
-ALL_REDUCE = Collective("all_reduce", "0,1", (45 * MS, 85 * MS), (45 * MS, 55 * MS))
+ALL_REDUCE = CollectiveInterval("all_reduce", "0,1", (45 * MS, 85 * MS), (45 * MS, 55 * MS))
 
 
 def test_a_step_is_kept_by_part_and_by_collective_from_the_begin_of_the_first_rank() -> None:
@@ -86,35 +92,35 @@ def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
     for i in range(400):
         events.op("aten::mm", 2.5 * i, 2.5 * i + 1.2)
     whole, *pieces = kept(events)
-    assert len(pieces) <= MOST_INTERVALS
+    assert len(pieces) <= MAX_INTERVALS
     assert sum(row["busy_s"] for row in pieces) == pytest.approx(whole["busy_s"]) == pytest.approx(0.48)
     assert whole["bridged_s"] >= 1.3 * MS, "and the record says which gaps it no longer shows"
 
 
-def told(*seconds: float, work: float = 1.0, began: int = 0) -> Told:
-    return Told([*seconds], [work] * len(seconds), [began] * len(seconds))
+def told(*seconds: float, work: float = 1.0, began: int = 0) -> ProfiledStepTimes:
+    return ProfiledStepTimes([*seconds], [work] * len(seconds), [began] * len(seconds))
 
 
 def test_the_step_is_the_median_one_of_the_slowest_rank_and_ranks_are_placed_on_their_nodes_clock() -> None:
-    choice = choose([told(1, 9, 3), told(2, 1, 4, began=5_000_000), told(1, 1, 1, began=7)], [0, 0, 1])
+    choice = select_step([told(1, 9, 3), told(2, 1, 4, began=5_000_000), told(1, 1, 1, began=7)], [0, 0, 1])
     assert choice is not None
     # slowest: 2, 9, 4; another node's clock says nothing here
-    assert (choice.step, choice.late) == (2, {0: 0.0, 1: 5 * MS, 2: 0.0})
-    assert choose([told(), told(1)], [0, 0]) is None
+    assert (choice.step, choice.offsets) == (2, {0: 0.0, 1: 5 * MS, 2: 0.0})
+    assert select_step([told(), told(1)], [0, 0]) is None
 
 
 def test_of_many_ranks_the_first_the_last_the_busiest_and_the_idlest_are_kept() -> None:
     ranks = [told(1, work=1 + rank / 100) for rank in range(64)]
     ranks[20], ranks[40] = told(1, work=0.2), told(1, work=9)
-    choice = choose(ranks, [0] * 64)
+    choice = select_step(ranks, [0] * 64)
     assert choice is not None
-    assert [*choice.late] == [0, 20, 40, 63]
+    assert [*choice.offsets] == [0, 20, 40, 63]
 
 
 def test_a_reader_finds_what_is_idle_and_what_stands_beside_it() -> None:
     (step,) = rank_steps(record(*kept(cpu_step(), ALL_REDUCE)))
     assert step.idle == pytest.approx(9 * MS)
-    assert [(round(gap.seconds / MS), gap.after, gap.before) for gap in step.gaps()][:2] == [
+    assert [(round(gap.seconds / MS), gap.previous, gap.following) for gap in step.idle_gaps()][:2] == [
         (4, "optimizer", ""),
         (2, "forward", "backward"),
     ]
@@ -125,12 +131,12 @@ def test_a_coarser_step_has_fewer_pieces_and_the_same_sums() -> None:
     for begin in range(100):
         events.op("aten::mm", begin, begin + 0.4)
     (step,) = rank_steps(record(*kept(events)))
-    coarse = step.coarser(10)
-    assert len(coarse.pieces) <= 10 < len(step.pieces)
+    coarse = step.merged_to(10)
+    assert len(coarse.activities) <= 10 < len(step.activities)
     for name in ("forward", "backward"):
-        sums = [sum(piece.busy for piece in each.of("compute", name)) for each in (step, coarse)]
+        sums = [sum(piece.busy for piece in each.activities_of("compute", name)) for each in (step, coarse)]
         assert sums == pytest.approx([20 * MS] * 2, rel=1e-4)
-    assert len(step.coarser(1).pieces) == 2, "one for each part"
+    assert len(step.merged_to(1).activities) == 2, "one for each part"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_coarser_step_has_fewer_pieces_and_the_same_sums() -> None:
 def test_a_row_that_no_step_has_is_left_out(change: dict[str, Any]) -> None:
     whole, first, *rest = kept(cpu_step())
     (step,) = rank_steps(record(whole, {**first, **change}, *rest))
-    assert [piece.name for piece in step.pieces] == [row["name"] for row in rest]
+    assert [piece.name for piece in step.activities] == [row["name"] for row in rest]
 
 
 def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
@@ -156,9 +162,11 @@ def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
         begin = 1.5 * i + 0.015 * i**2
         events.op("aten::mm", begin, begin + 1)
     (step,) = rank_steps(record(*kept(events)))
-    cases = [Lanes(str(i), f"case {i}", [replace(step, rank=rank) for rank in range(4)]) for i in range(40)]
-    made = figure(cases, [3, 7])
-    assert 1_000 < sum(len(trace["x"]) for trace in made["data"]) <= MOST_PIECES
+    cases = [
+        TimelineCase(str(i), f"case {i}", [replace(step, rank=rank) for rank in range(4)]) for i in range(40)
+    ]
+    made = timeline_figure(cases, [3, 7])
+    assert 1_000 < sum(len(trace["x"]) for trace in made["data"]) <= MAX_ACTIVITIES
     assert made["layout"]["pair"]["chosen"] == [3, 7]
     assert made["layout"]["pair"]["cases"][0]["axis"]["ticktext"] == [
         f"rank {rank} compute" for rank in range(4)
@@ -167,11 +175,11 @@ def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
 
 def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
     groups = [
-        Collective("all_gather", "0,1", (0, 9 * MS)),
-        Collective("all_reduce", "0,2", (5 * MS, 20 * MS)),
+        CollectiveInterval("all_gather", "0,1", (0, 9 * MS)),
+        CollectiveInterval("all_reduce", "0,2", (5 * MS, 20 * MS)),
     ]
     (step,) = rank_steps(record(*kept(Events().mark("step", 0, 30), *groups)))
-    made = figure([Lanes("a", "hybrid", [step])], [0])
+    made = timeline_figure([TimelineCase("a", "hybrid", [step])], [0])
     assert made["layout"]["pair"]["cases"][0]["axis"]["ticktext"] == ["rank 0 comm 0,1", "rank 0 comm 0,2"]
     assert [(trace["name"], trace["y"]) for trace in made["data"]] == [
         ("all_gather", [0]),
@@ -181,17 +189,20 @@ def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
 
 def test_of_messages_at_once_the_view_counts_the_time_once() -> None:
     """A message lasts until somebody waits for it: two of 20 ms are 25 ms of a step."""
-    messages = (Collective("send", "0,1", (0, 20 * MS)), Collective("recv", "0,1", (5 * MS, 25 * MS)))
+    messages = (
+        CollectiveInterval("send", "0,1", (0, 20 * MS)),
+        CollectiveInterval("recv", "0,1", (5 * MS, 25 * MS)),
+    )
     rows = kept(Events().mark("step", 0, 30), *messages)
     told = replace(record(*rows), samples={"comm_s": [[25 * MS]], "comm_exposed_s": [[25 * MS]]})
-    (row,) = TimelineView().sheet(AnalysedRun(info(DDP), [told])).rows
+    (row,) = TimelineView().table(RunAnalysis(info(DDP), [told])).rows
     assert [round(row.value(name) / MS) for name in ("communication_s", "exposed_s")] == [25, 25]
 
 
 def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is() -> None:
     whole, *pieces = kept(cpu_step(), ALL_REDUCE)
-    run = AnalysedRun(info(DDP), [record({**whole, "trace": "rank0.trace.json.gz"}, *pieces)])
-    sheet = TimelineView().sheet(run)
+    run = RunAnalysis(info(DDP), [record({**whole, "trace": "rank0.trace.json.gz"}, *pieces)])
+    sheet = TimelineView().table(run)
     (row,) = json.loads(json.dumps(sheet.to_json()))["rows"]
     found = {
         key: round(row[f"{key}_s"] / MS, 1) for key in ("step", "forward", "communication", "wait", "idle")
@@ -201,4 +212,4 @@ def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is
     gap, traces = sheet.notes
     assert gap == "ddp, rank 0: idle for 4 ms from 96 ms on, between optimizer and its end."
     assert f"trials/ddp-ws2-mb4-fp32-{DDP.id}/0/rank0.trace.json.gz" in traces
-    assert "No record keeps" in TimelineView().sheet(AnalysedRun(info(DDP), [measured(DDP)])).notes[0]
+    assert "No record keeps" in TimelineView().table(RunAnalysis(info(DDP), [measured(DDP)])).notes[0]

@@ -11,7 +11,7 @@ import pytest
 from elsewhere import torchtitan
 from test_adopt import ALL
 
-from distbench.adopt import Measured, adopt, formats_for
+from distbench.adopt import ExportedCase, export_case, supported_formats
 from distbench.core.case import Case
 
 READ = """
@@ -40,10 +40,10 @@ def read(python: Path, folder: Path, arguments: list[list[str]]) -> list[dict[st
 
 def written(format_: str, folder: Path) -> dict[str, Case]:
     """Cases that *format_* can say, by the folder that each is in."""
-    cases = {name: one for name, one in ALL.items() if format_ in formats_for(Measured.of(one, {}))}
+    cases = {name: one for name, one in ALL.items() if format_ in supported_formats(ExportedCase.of(one, {}))}
     for name, one in cases.items():
         (folder / _module(name)).mkdir()
-        for file, text in adopt(format_, one, {}).files.items():
+        for file, text in export_case(format_, one, {}).files.items():
             (folder / _module(name) / file).write_text(text)
     assert len(cases) > 10
     return {_module(name): one for name, one in cases.items()}

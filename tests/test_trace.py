@@ -13,14 +13,19 @@ from hypothesis import strategies as st
 from records import case
 from traces import Events
 
-from distbench.metrics.base import Absent, Session, Trial
+from distbench.metrics.base import NotAvailable, PassContext, TrialData
 from distbench.metrics.communication import Communication
-from distbench.metrics.communication.traffic import Call, Counted, bus_factor, wire_factor
+from distbench.metrics.communication.traffic import (
+    CollectiveCall,
+    CountedCollectives,
+    bus_factor,
+    wire_factor,
+)
 from distbench.metrics.profile import Profile
-from distbench.metrics.profile.breakdown import PARTS, match, parts
+from distbench.metrics.profile.breakdown import STEP_PART_DOCS, match_collectives, step_parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
-from distbench.metrics.profile.nodes import Transfer, busbw, of_nodes
-from distbench.metrics.profile.trace import read, within
+from distbench.metrics.profile.nodes import Transfer, busbw, link_values
+from distbench.metrics.profile.trace import read_trace, starting_in
 from distbench.metrics.steptime import drift
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
@@ -63,10 +68,10 @@ def cpu_step() -> Events:
 
 
 def parts_of(events: Events) -> dict[str, float]:
-    trace = read(events.found)
+    trace = read_trace(events.found)
     (step,) = trace.marks["step"]
-    comm = union(each.interval for each in trace.ranges)
-    return {name: round(seconds / MS, 3) for name, seconds in parts(trace, step, comm).items()}
+    comm = union(each.interval for each in trace.backend_events)
+    return {name: round(seconds / MS, 3) for name, seconds in step_parts(trace, step, comm).items()}
 
 
 def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> None:
@@ -122,7 +127,7 @@ def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads() 
     for thread in threads:
         events.op("c10d::allreduce_", 20 + thread, 25 + thread, thread=thread)
     events.op("c10d::allreduce_", 50, 51, thread=1)
-    issued = [(event.thread, event.name) for event in read(events.found).issues]
+    issued = [(event.thread, event.name) for event in read_trace(events.found).host_calls]
     assert issued == [
         *((thread, "_c10d_functional::all_reduce") for thread in threads),
         (1, "c10d::allreduce_"),
@@ -156,18 +161,20 @@ def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces: list[tuple[int, 
             events.op("aten::mm", min(begin, end), max(begin, end), thread=ord(kind))
     found = parts_of(events)
     assert sum(found.values()) == pytest.approx(100, abs=0.01)
-    assert set(found) == set(PARTS)
+    assert set(found) == set(STEP_PART_DOCS)
     assert min(found.values()) >= -0.001
 
 
-def call(op: str, elements: int, group: str = "0,1") -> Call:
-    return Call(op, group, 2, "float32", 4 * elements, elements)
+def call(op: str, elements: int, group: str = "0,1") -> CollectiveCall:
+    return CollectiveCall(op, group, 2, "float32", 4 * elements, elements)
 
 
-def matched(events: Events, calls: list[Call]) -> list[tuple[str, float]] | None:
-    trace = read(events.mark("step", 0, 1000).found)
+def matched(events: Events, calls: list[CollectiveCall]) -> list[tuple[str, float]] | None:
+    trace = read_trace(events.mark("step", 0, 1000).found)
     step = trace.marks["step"][0]
-    found = match(calls, within(trace.issues, step), within(trace.ranges, step))
+    found = match_collectives(
+        calls, starting_in(trace.host_calls, step), starting_in(trace.backend_events, step)
+    )
     return None if found is None else [(each.event.name, round(each.event.begin / MS)) for each in found]
 
 
@@ -186,7 +193,9 @@ def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
 
 
 @pytest.mark.parametrize("calls", [[], [call("all_reduce", 10)] * 2, [call("broadcast", 10)]])
-def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(calls: list[Call]) -> None:
+def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(
+    calls: list[CollectiveCall],
+) -> None:
     events = Events().op("c10d::allreduce_", 1, 2).gloo("all_reduce", 2, 9, 10)
     assert matched(events, calls) is None
 
@@ -194,24 +203,24 @@ def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(c
 def test_the_kernel_that_attention_ran_is_told_and_not_those_that_it_might_have() -> None:
     events = Events().op("aten::scaled_dot_product_attention", 1, 9)
     events.op("aten::_scaled_dot_product_attention_math", 2, 8).op("aten::mm", 3, 4)
-    assert read(events.found).attention == {"math"}
+    assert read_trace(events.found).attention == {"math"}
 
 
 def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
     events = Events().op("c10d::allreduce_", 1, 2).op("c10d::_allgather_base_", 3, 4)
     events.kernel("ncclDevKernel_AllGather_RING_LL", 3, 9, 12, stream=20)
-    alone = Call("all_reduce", "0", 1, "float32", 4, 1)
+    alone = CollectiveCall("all_reduce", "0", 1, "float32", 4, 1)
     assert matched(events, [alone, call("all_gather", 8)]) == [("all_gather", 9)]
 
 
-def session(*, devices: int = 1, device: str = "cuda") -> Session:
+def session(*, devices: int = 1, device: str = "cuda") -> PassContext:
     """That of the only process of a trial on that many devices."""
     import torch
 
     rest: dict[str, Any] = dict.fromkeys(("workload", "strategy", "engine", "folder"))
     of = case("ddp", devices, device=device)
     kind = torch.device(device)
-    return Session(case=of, device=kind, rank=0, world_size=1, nodes=[0], pass_="profile", **rest)
+    return PassContext(case=of, device=kind, rank=0, world_size=1, nodes=[0], pass_name="profile", **rest)
 
 
 def two_steps() -> Events:
@@ -223,9 +232,9 @@ def two_steps() -> Events:
 def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> None:
     from distbench.metrics.profile import timeline
 
-    found = timeline.of(session(), None, two_steps().found)
+    found = timeline.analyse_profile(session(), None, two_steps().found)
     assert found.values["profile_step_s"] == [pytest.approx(0.030)]
-    on_cpu = timeline.of(session(device="cpu"), None, two_steps().found)
+    on_cpu = timeline.analyse_profile(session(device="cpu"), None, two_steps().found)
     assert on_cpu.values["profile_step_s"] == [pytest.approx(0.100), pytest.approx(0.030)]
 
 
@@ -233,9 +242,9 @@ def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> No
 def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu() -> None:
     from distbench.metrics.profile import timeline
 
-    found = timeline.of(session(), None, cpu_step().found)
-    assert "CUPTI" in found.unseen
-    assert found.rows == found.one_step == found.flags == []
+    found = timeline.analyse_profile(session(), None, cpu_step().found)
+    assert "CUPTI" in found.unavailable_reason
+    assert found.collective_rows == found.timeline_rows == found.flags == []
 
 
 @pytest.mark.train
@@ -243,17 +252,17 @@ def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing() -> 
     from distbench.metrics.profile import timeline
 
     both = session(devices=2)
-    assert "2 devices" in timeline.of(both, None, two_steps().found).unseen
-    with pytest.raises(Absent, match="2 devices"):
+    assert "2 devices" in timeline.analyse_profile(both, None, two_steps().found).unavailable_reason
+    with pytest.raises(NotAvailable, match="2 devices"):
         Communication().values(both, None)
 
 
 def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
     samples: dict[str, Any] = {"step_s": [[3.0]], "unsynced_step_s": [[1.0]]}
-    found = Profile().summary(Trial(case("ddp"), 16, samples, {}))
+    found = Profile().summary(TrialData(case("ddp"), 16, samples, {}))
     assert found["comm_exposed_by_difference_s"] == 2.0
-    assert isinstance(found["profile_slowdown"], Absent)
-    assert isinstance(found["imbalance"], Absent)
+    assert isinstance(found["profile_slowdown"], NotAvailable)
+    assert isinstance(found["imbalance"], NotAvailable)
 
 
 @dataclass(frozen=True)
@@ -262,23 +271,23 @@ class Placed:
 
     nodes: list[int]
     device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
-    drives: int = 1
+    devices_per_rank: int = 1
     rank: int = 0
     world_size: int = 1
-    earlier: dict[str, list[float]] = field(default_factory=dict)
+    earlier_step_times: dict[str, list[float]] = field(default_factory=dict)
     effective: dict[str, Any] = field(default_factory=dict)
 
 
 def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
     """Numbers of a step in which all-reduces of 1 MB over that many nodes ran, from and to these ms."""
     step = [
-        Transfer(Call("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), ran, ran)
+        Transfer(CollectiveCall("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), ran, ran)
         for spanned, begin, end in transfers
         if (ran := (begin * MS, end * MS))
     ]
-    found = of_nodes(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
+    found = link_values(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
     return {
-        name.removeprefix("comm_"): str(value) if isinstance(value, Absent) else value[0]
+        name.removeprefix("comm_"): str(value) if isinstance(value, NotAvailable) else value[0]
         for name, value in found.items()
     }
 
@@ -311,12 +320,12 @@ def test_where_nothing_can_move_there_is_no_number_but_a_reason(
     assert {found[f"{where}_{what}"] for what in ("s", "exposed_s", "busbw")} == {reason}
 
 
-def values_of(events: Events, calls: list[Call]) -> dict[str, Any]:
+def values_of(events: Events, calls: list[CollectiveCall]) -> dict[str, Any]:
     """Values of the profiled steps of a rank on a node of its own, which made *calls* in each."""
     from distbench.metrics.profile import timeline
 
     session: Any = Placed([0, 1])
-    return dict(timeline.of(session, Counted([calls], []), events.found).values)
+    return dict(timeline.analyse_profile(session, CountedCollectives([calls], []), events.found).values)
 
 
 @pytest.mark.train
@@ -328,13 +337,13 @@ def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_s
     calls = []
     for number, (asked, begin, end, _) in enumerate(sorted(each for each in collectives if each[1] < 100)):
         events.op("c10d::allreduce_", asked, asked).gloo("all_reduce", begin, end, elements=number + 1)
-        calls.append(Call("all_reduce", "0,1", 2, "float32", 4 * (number + 1), number + 1, nodes=2))
+        calls.append(CollectiveCall("all_reduce", "0,1", 2, "float32", 4 * (number + 1), number + 1, nodes=2))
     for begin, _, _, end in collectives:
         events.op("aten::mm", begin, end)
     values = values_of(events, calls)
     (whole,), (comm,) = values["profile_step_s"], values["comm_s"]
     assert whole == pytest.approx(100 * MS) and comm <= whole
-    if values["comm_transfer_s"] == [None] or isinstance(values["comm_transfer_s"], Absent):
+    if values["comm_transfer_s"] == [None] or isinstance(values["comm_transfer_s"], NotAvailable):
         # which collective ran when is not always known
         return
     (exposed,), (between,) = values["comm_exposed_s"], values["comm_between_s"]
@@ -348,7 +357,9 @@ def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_s
 def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_step() -> None:
     events = Events().mark("step", 0, 100).op("c10d::allreduce_", 90, 91)
     events.gloo("all_reduce", 95, 105, elements=250_000)
-    values = values_of(events, [Call("all_reduce", "0,1", 2, "float32", 1_000_000, 250_000, nodes=2)])
+    values = values_of(
+        events, [CollectiveCall("all_reduce", "0,1", 2, "float32", 1_000_000, 250_000, nodes=2)]
+    )
     # the clock of these events has steps of 0.256 us
     of_step = [pytest.approx(5 * MS, abs=1e-6)]
     assert values["comm_s"] == values["comm_between_s"] == values["comm_between_exposed_s"] == of_step
@@ -356,7 +367,7 @@ def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_st
 
 
 def test_a_norm_says_nothing_of_bandwidth() -> None:
-    flag = Transfer(Call("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS), (0, MS))
+    flag = Transfer(CollectiveCall("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS), (0, MS))
     assert busbw([flag], "between") is None
     assert busbw([flag, replace(flag, call=replace(flag.call, bytes=10**6))], "between") == 1e6 / MS
 
@@ -372,13 +383,13 @@ def test_factors_are_those_of_nccl_tests() -> None:
 
 def test_a_series_that_settles_is_told_from_one_that_does_not() -> None:
     falling = [2.0, 1.8, 1.7, 1.5, 1.4, 1.2, 1.1, 1.0]
-    assert drift.falling(falling) < 0.001
-    assert drift.change(falling) == pytest.approx(-0.7, abs=0.1)
+    assert drift.falling_p_value(falling) < 0.001
+    assert drift.relative_change(falling) == pytest.approx(-0.7, abs=0.1)
     for settled in ([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0], falling[::-1], [1.0] * 8):
-        assert drift.falling(settled) > 0.1
+        assert drift.falling_p_value(settled) > 0.1
 
 
 @given(st.permutations(range(9)))
 def test_the_trend_of_a_series_and_of_its_reverse_can_not_both_fall(series: list[int]) -> None:
     values = [1.0 + each for each in series]
-    assert max(drift.falling(values), drift.falling(values[::-1])) > 0.45
+    assert max(drift.falling_p_value(values), drift.falling_p_value(values[::-1])) > 0.45

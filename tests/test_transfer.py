@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from distbench.ipc.file_transfer import Arrivals, TransferError, digest, pieces
+from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
 
 
 def sent(file: Path, name: str) -> list[dict[str, Any]]:
     """What a wire delivers of *file*."""
-    return [{**message, **({"data": data} if data else {})} for message, data in pieces(file, name)]
+    return [{**message, **({"data": data} if data else {})} for message, data in file_chunks(file, name)]
 
 
 @pytest.fixture
@@ -30,44 +30,44 @@ def there(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_there_when_it_is_whole(file: Path, there: Path) -> None:
-    arrivals, messages = Arrivals(there), sent(file, "trials/0/rank1.json")
+    arrivals, messages = FileReceiver(there), sent(file, "trials/0/rank1.json")
     assert len(messages) > 2
     for message in messages[:-1]:
-        arrivals.take(message)
+        arrivals.receive(message)
     place = there / "trials/0/rank1.json"
     assert not place.exists()
-    arrivals.take(messages[-1])
+    arrivals.receive(messages[-1])
     assert place.read_bytes() == file.read_bytes()
-    assert digest(place) == digest(file)
+    assert cached_sha256(place) == cached_sha256(file)
 
 
 def test_an_empty_file_comes_too(tmp_path: Path, there: Path) -> None:
     (tmp_path / "empty").touch()
     for message in sent(tmp_path / "empty", "empty"):
-        Arrivals(there).take(message)
+        FileReceiver(there).receive(message)
     assert (there / "empty").read_bytes() == b""
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_file_that_is_not_what_was_sent_is_not_put_in_place(file: Path, there: Path, lost: int) -> None:
-    arrivals, messages = Arrivals(there), sent(file, "rank1.json")
+    arrivals, messages = FileReceiver(there), sent(file, "rank1.json")
     del messages[lost]
     with pytest.raises(TransferError, match=r"rank1\.json came with another SHA-256 digest"):
         for message in messages:
-            arrivals.take(message)
+            arrivals.receive(message)
     assert list(there.iterdir()) == []
 
 
 def test_a_file_that_was_given_up_is_sent_again(file: Path, there: Path) -> None:
-    arrivals, messages = Arrivals(there), sent(file, "rank1.log")
+    arrivals, messages = FileReceiver(there), sent(file, "rank1.log")
     for message in [*messages[:2], *messages]:
-        arrivals.take(message)
+        arrivals.receive(message)
     assert (there / "rank1.log").read_bytes() == file.read_bytes()
 
 
 def test_nothing_is_left_of_what_never_came_whole(file: Path, there: Path) -> None:
-    arrivals = Arrivals(there)
-    arrivals.take(sent(file, "rank1.log")[0])
+    arrivals = FileReceiver(there)
+    arrivals.receive(sent(file, "rank1.log")[0])
     arrivals.close()
     assert list(there.iterdir()) == []
 
@@ -75,5 +75,5 @@ def test_nothing_is_left_of_what_never_came_whole(file: Path, there: Path) -> No
 @pytest.mark.parametrize("name", ["/etc/passwd", "../suite.yaml", "trials/../../x", ""])
 def test_a_file_comes_into_the_folder_only(file: Path, there: Path, name: str) -> None:
     with pytest.raises(TransferError, match="names no file in the folder"):
-        Arrivals(there).take(sent(file, name)[0])
+        FileReceiver(there).receive(sent(file, name)[0])
     assert list(there.iterdir()) == []

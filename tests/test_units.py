@@ -11,14 +11,14 @@ from hypothesis import strategies as drawn
 
 from distbench.core.errors import did_you_mean
 from distbench.core.units import (
-    bits_text,
-    bytes_text,
-    count_text,
-    duration_text,
-    number_text,
-    percent_text,
-    ratio_texts,
-    value_text,
+    format_bitrate,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    format_ratio_interval,
+    format_value,
 )
 
 
@@ -27,7 +27,7 @@ from distbench.core.units import (
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (50 * 2**20, "50.0 MiB"), (141 * 2**30, "141 GiB")],
 )
 def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) -> None:
-    assert bytes_text(value) == text
+    assert format_bytes(value) == text
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) ->
     [(0.0123, "12.3 ms"), (4.25, "4.25 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")],
 )
 def test_durations_are_said_as_people_say_them(value: float, text: str) -> None:
-    assert duration_text(value) == text
+    assert format_duration(value) == text
 
 
 def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing() -> None:
-    assert [number_text(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
+    assert [format_number(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing(
 def test_a_number_with_an_interval_has_two_digits_of_half_its_width(
     value: float, half: float, text: str
 ) -> None:
-    assert number_text(value, half) == text
+    assert format_number(value, half) == text
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_a_number_with_an_interval_has_two_digits_of_half_its_width(
 def test_a_ratio_has_the_digits_that_its_interval_allows_and_no_end_that_rounds_to_1(
     ratio: tuple[float, float, float], texts: tuple[str, str, str]
 ) -> None:
-    assert ratio_texts(*ratio) == texts
+    assert format_ratio_interval(*ratio) == texts
 
 
 @pytest.mark.parametrize(
     ("fraction", "text"), [(0.004, "0.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (0.33, "33%")]
 )
 def test_a_small_percentage_has_a_digit_more(fraction: float, text: str) -> None:
-    assert percent_text(fraction) == text
+    assert format_percent(fraction) == text
 
 
 def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero() -> None:
-    assert value_text(None, "B") == "–"
+    assert format_value(None, "B") == "–"
 
 
 def test_a_near_name_is_proposed_and_all_are_listed() -> None:
@@ -102,7 +102,7 @@ def test_a_near_name_is_proposed_and_all_are_listed() -> None:
 @example(1023.999 * 2**30)
 @example(99.96 * 2**20)
 def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percent(value: float) -> None:
-    number, unit = bytes_text(value).split()
+    number, unit = format_bytes(value).split()
     assert re.fullmatch(r"\d{1,4}|\d{2}\.\d|\d\.\d\d", number)
     assert float(number) < 1024
     power = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)
@@ -117,7 +117,7 @@ def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percen
 @example(3599.6)
 @example(3659.0)
 def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(seconds: float) -> None:
-    text = duration_text(seconds)
+    text = format_duration(seconds)
     assert "e+" not in text and not text.startswith(("1000 ms", "60 s", "60 min"))
     units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
     told = math.fsum(float(number) * units[unit] for number, unit in re.findall(r"([\d.e-]+) (\w+)", text))
@@ -130,9 +130,9 @@ def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(sec
     ("bits", "text"), [(198e6, "198 Mbit/s"), (999.6e6, "1 Gbit/s"), (999.4e6, "999 Mbit/s")]
 )
 def test_the_speed_of_a_link_is_in_no_unit_too_small(bits: float, text: str) -> None:
-    assert bits_text(bits) == text
+    assert format_bitrate(bits) == text
 
 
 def test_plurals_are_those_of_english() -> None:
-    assert [count_text(n, "other process") for n in (1, 2)] == ["1 other process", "2 other processes"]
-    assert [count_text(n, "device") for n in (0, 1, 1200)] == ["0 devices", "1 device", "1,200 devices"]
+    assert [format_count(n, "other process") for n in (1, 2)] == ["1 other process", "2 other processes"]
+    assert [format_count(n, "device") for n in (0, 1, 1200)] == ["0 devices", "1 device", "1,200 devices"]

@@ -9,8 +9,8 @@ import pytest
 from conftest import Finished
 from records import case
 
-from distbench.adopt import adopt
-from distbench.core.case import Choice
+from distbench.adopt import export_case
+from distbench.core.case import PluginChoice
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
@@ -47,10 +47,10 @@ def test_static_graph_leaves_nothing_to_find() -> None:
 def test_every_format_asks_for_it_or_says_that_it_can_not(format_: str, told: str) -> None:
     device = "cuda" if format_.startswith("torchtitan") else "cpu"
     of = dataclasses.replace(
-        case("ddp"), device=device, strategy=Choice("ddp", {"find_unused_parameters": True})
+        case("ddp"), device=device, strategy=PluginChoice("ddp", {"find_unused_parameters": True})
     )
-    written = adopt(format_, of, {})
-    assert told in " ".join([*written.files.values(), *written.differs])
+    written = export_case(format_, of, {})
+    assert told in " ".join([*written.files.values(), *written.differences])
 
 
 @pytest.mark.train

@@ -13,13 +13,13 @@ import pytest
 from conftest import MODELS, QUICK, Finished, call, call_outside
 from records import case, failed, job_of, measured
 
-from distbench.core.case import Batch, Case, Choice, Precision
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.plan import PlannedTrial
-from distbench.record import NOT_LAUNCHED, Record, Status
+from distbench.record import NOT_LAUNCHED_TEXT, Record, Status
 from distbench.record.run_folder import Run
 from distbench.run.user_errors import UserErrors
 
-BF16 = Precision(compute="bf16")
+BF16 = PrecisionConfig(compute="bf16")
 ERROR = "RuntimeError at mine.py:7: no view"
 
 
@@ -52,7 +52,7 @@ TRIED = [
     ("bf16: single and ddp cast alike", [raised(replace(SINGLE, precision=BF16)),
      raised(of("ddp", precision=BF16))], of("fsdp", precision=BF16)),
     ("another precision", [raised(SINGLE)], of("fsdp", precision=BF16)),
-    ("another model", [raised(SINGLE)], of("ddp", workload=Choice("mlp"))),
+    ("another model", [raised(SINGLE)], of("ddp", workload=PluginChoice("mlp"))),
     ("compiled", [raised(SINGLE)], of("ddp", compile="default")),
     ("a later step", [raised(SINGLE, step="warmup 1")], of("fsdp")),
     ("one was measured", [raised(SINGLE), measured(of("zero"))], of("fsdp")),
@@ -65,15 +65,17 @@ TRIED = [
 def test_a_trial_that_can_only_repeat_the_error_is_not_launched(
     why: str, records: list[Record], next_case: Case
 ) -> None:
-    reason = decided(records).why_not(PlannedTrial(next_case))
-    assert reason.startswith(f"{NOT_LAUNCHED}: RuntimeError at mine.py:7 ended {records[0].case.name}"), why
+    reason = decided(records).skip_reason(PlannedTrial(next_case))
+    assert reason.startswith(
+        f"{NOT_LAUNCHED_TEXT}: RuntimeError at mine.py:7 ended {records[0].case.name}"
+    ), why
     # its check trains it as well
-    assert decided(records).why_not(PlannedTrial(next_case, job=job_of("check", role="case"))) == reason
+    assert decided(records).skip_reason(PlannedTrial(next_case, job=job_of("check", role="case"))) == reason
 
 
 @pytest.mark.parametrize(("why", "records", "next_case"), TRIED)
 def test_a_trial_that_may_go_otherwise_is_launched(why: str, records: list[Record], next_case: Case) -> None:
-    assert decided(records).why_not(PlannedTrial(next_case)) == "", why
+    assert decided(records).skip_reason(PlannedTrial(next_case)) == "", why
 
 
 def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
@@ -81,14 +83,14 @@ def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
     in_check = replace(raised(SINGLE, step="check 0"), job=check)
     by_ddp = replace(raised(of("ddp"), step="check 0"), job=check)
     both = decided([in_check, by_ddp])
-    assert both.why_not(PlannedTrial(of("fsdp"), job=check)).startswith(NOT_LAUNCHED)
-    assert both.why_not(PlannedTrial(of("fsdp"))) == ""
+    assert both.skip_reason(PlannedTrial(of("fsdp"), job=check)).startswith(NOT_LAUNCHED_TEXT)
+    assert both.skip_reason(PlannedTrial(of("fsdp"))) == ""
 
 
 def decided(records: list[Record]) -> UserErrors:
     errors = UserErrors()
     for record in records:
-        errors.remember(record)
+        errors.add(record)
     return errors
 
 
@@ -135,8 +137,8 @@ def test_the_line_is_the_innermost_of_the_users_own_files(
         with pytest.raises(Exception) as caught:
             getattr(module, make)()()
         wanted = f"own/{line}" if form == "package" and line else line
-        assert user_line(caught.value, Choice("user", {"model": f"{name}:{make}"})) == wanted
-        assert user_line(caught.value, Choice("transformer")) == "", "the model is distbench's"
+        assert user_line(caught.value, PluginChoice("user", {"model": f"{name}:{make}"})) == wanted
+        assert user_line(caught.value, PluginChoice("transformer")) == "", "the model is distbench's"
     finally:
         for loaded in (name, name.partition(".")[0]):
             importlib.sys.modules.pop(loaded, None)  # type: ignore[attr-defined]
@@ -147,11 +149,11 @@ def test_a_file_that_is_no_python_has_its_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SyntaxError) as caught:
         importlib.import_module("unfinished")
-    choice = Choice("user", {"model": "unfinished:build"})
+    choice = PluginChoice("user", {"model": "unfinished:build"})
     assert user_code()(caught.value, choice) == "unfinished.py:3"
 
 
-def user_code() -> Callable[[BaseException, Choice], str]:
+def user_code() -> Callable[[BaseException, PluginChoice], str]:
     from distbench.worker.user_code import user_line
 
     return user_line

@@ -14,8 +14,8 @@ from conftest import MODELS, Finished, call_outside
 from theory import against_theory
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.workloads.user import User
+from distbench.core.case import PluginChoice
+from distbench.workloads.user import UserModel
 
 pytestmark = pytest.mark.train
 
@@ -104,8 +104,8 @@ def models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(MODELS), prepend=os.pathsep)
 
 
-def made(model: str = "Decoder", **plans: Any) -> User:
-    one: User = registry.make("workloads", Choice(*workload(model, **plans).popitem()))
+def made(model: str = "Decoder", **plans: Any) -> UserModel:
+    one: UserModel = registry.create_plugin("workloads", PluginChoice(*workload(model, **plans).popitem()))
     return one
 
 
@@ -128,9 +128,9 @@ def without(plan: dict[str, Any], name: str) -> dict[str, Any]:
     ],
 )
 def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str, str], why: str) -> None:
-    splits = made(tp_plan=plan).splits()
+    splits = made(tp_plan=plan).tensor_splits()
     assert splits is not None
-    assert splits.never == why
+    assert splits.unsupported_reason == why
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,27 @@ def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str,
 def test_a_module_of_which_no_stages_can_be_made_is_refused(
     model: str, plan: dict[str, Any], why: str
 ) -> None:
-    stages = made(model, pp_plan=plan).stages()
+    stages = made(model, pp_plan=plan).pipeline_stages()
     assert stages is not None
-    assert stages.never == why
+    assert stages.unsupported_reason == why
 
 
 def test_numbers_of_plans_are_those_of_the_module() -> None:
-    splits, stages = made().splits(), made().stages()
+    splits, stages = made().tensor_splits(), made().pipeline_stages()
     assert splits is not None
     assert stages is not None
-    assert (splits.regions, splits.layers, splits.width, splits.classes) == (6, 3, 32, 256)
+    assert (splits.regions, splits.layers, splits.hidden_size, splits.vocab_size) == (6, 3, 32, 256)
     assert "the size of blocks.*.attention.q = 32" in (splits.problem(3) or "")
-    assert "may make positions and masks" in splits.sequence
+    assert "may make positions and masks" in splits.sequence_parallel_problem
     every = sum(parameter.numel() for parameter in made().module().parameters())
-    assert stages.before + sum(stages.layers) + stages.after - stages.tied_parameters == every
-    assert (stages.between, stages.tied) == ((32, 32), {"head.weight": "tokens.weight"})
+    assert (
+        stages.embedding_parameters
+        + sum(stages.layer_parameters)
+        + stages.head_parameters
+        - stages.tied_parameters
+        == every
+    )
+    assert (stages.activation_shape, stages.tied_names) == ((32, 32), {"head.weight": "tokens.weight"})
 
 
 def test_stages_one_after_the_other_are_the_module() -> None:
@@ -186,7 +192,7 @@ def test_stages_one_after_the_other_are_the_module() -> None:
     ids = torch.arange(64).reshape(2, 32)
     expected, passed, seen = module(ids), ids, set()
     for layers in (range(1), range(1, 2), range(2, 3)):
-        stage = one.stage(module, layers)
+        stage = one.build_stage(module, layers)
         assert type(stage) is type(module)
         assert len(one.layers(stage)) == 1
         passed = stage(passed)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from records import case
 
-from distbench.core.case import Precision
-from distbench.metrics.base import Absent, Trial
-from distbench.metrics.utilisation import Utilisation, published
+from distbench.core.case import PrecisionConfig
+from distbench.metrics.base import NotAvailable, TrialData
+from distbench.metrics.utilisation import Utilisation, published_peak
 from distbench.workloads.transformer import Transformer
 
 
@@ -24,7 +24,7 @@ def summary(
     samples: dict[str, list[list[float | None]]] = {"step_s": [[2.0, 4.0], [1.0, 5.0]]}
     if peak is not None:
         samples["peak_flops"] = [[peak], [peak]]
-    trial = Trial(
+    trial = TrialData(
         case=case("ddp", 2, **changes),
         tokens_per_sample=16,
         flops_per_sample=flops,
@@ -70,13 +70,13 @@ def test_only_blocks_are_computed_again_and_not_the_head() -> None:
 
 def test_without_a_known_peak_there_is_no_mfu_but_a_reason() -> None:
     found = summary(peak=None)
-    assert isinstance(found["mfu"], Absent)
-    assert isinstance(found["hfu"], Absent)
+    assert isinstance(found["mfu"], NotAvailable)
+    assert isinstance(found["hfu"], NotAvailable)
     assert found["model_flops_per_s_per_device"] > 0
 
 
 def test_where_flops_are_unknown_there_is_nothing_but_the_reason() -> None:
-    with pytest.raises(Absent, match="because"):
+    with pytest.raises(NotAvailable, match="because"):
         summary(flops=None, absent={"flops_per_sample": "because"})
 
 
@@ -91,15 +91,15 @@ def test_where_flops_are_unknown_there_is_nothing_but_the_reason() -> None:
     ],
 )
 def test_an_unknown_gpu_and_a_slice_of_a_known_one_have_no_peak(gpu: str) -> None:
-    assert published(gpu) is None
+    assert published_peak(gpu) is None
 
 
 def test_the_peak_is_that_of_the_precision_in_use() -> None:
-    peak = published("NVIDIA H200")
+    peak = published_peak("NVIDIA H200")
     assert peak is not None
-    assert peak.of(Precision(compute="bf16").compute, tf32=True) == 989.5e12
-    assert peak.of("fp32", tf32=True) == 494.7e12
-    assert peak.of("fp32", tf32=False) == 67e12
+    assert peak.for_dtype(PrecisionConfig(compute="bf16").compute, tf32=True) == 989.5e12
+    assert peak.for_dtype("fp32", tf32=True) == 494.7e12
+    assert peak.for_dtype("fp32", tf32=False) == 67e12
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_the_peak_is_that_of_the_precision_in_use() -> None:
 def test_a_dtype_that_its_source_has_no_peak_for_has_none(
     gpu: str, compute: str, flops: float | None
 ) -> None:
-    peak = published(gpu)
+    peak = published_peak(gpu)
     assert peak and peak.source
-    assert peak.of(compute, tf32=True) == flops, "TF32 changes neither fp64 nor what knows no TF32"
+    assert peak.for_dtype(compute, tf32=True) == flops, "TF32 changes neither fp64 nor what knows no TF32"
 
 
 @pytest.fixture
@@ -160,6 +160,6 @@ def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch: pytest.Monke
 def test_a_matmul_on_a_cpu_has_a_rate() -> None:
     import torch
 
-    from distbench.metrics.utilisation.matmul import best_rate
+    from distbench.metrics.utilisation.matmul import best_matmul_rate
 
-    assert best_rate(64, "fp32", torch.device("cpu")) > 0
+    assert best_matmul_rate(64, "fp32", torch.device("cpu")) > 0

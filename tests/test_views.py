@@ -13,11 +13,11 @@ import pytest
 from conftest import call
 from records import case, info, measured
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.record.run_folder import Run
-from distbench.report.view import chapters, views
-from distbench.tables.table import Cell, Field, Row, Sheet
-from distbench.tables.text_table import Line, table
+from distbench.report.view import all_views, chapters
+from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.text_table import TextRow, layout_lines
 
 FROZEN = Path(__file__).parent / "frozen" / "run"
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
@@ -31,13 +31,13 @@ FIELDS = (
 )
 
 
-def sheet(*rows: Row) -> Sheet:
-    return Sheet("Title", "Caption.", FIELDS, rows, ("A note.",))
+def sheet(*rows: TableRow) -> Table:
+    return Table("Title", "Caption.", FIELDS, rows, ("A note.",))
 
 
 def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> None:
     names = ["fsdp-grad-op+offload+" + end + "/ws1/mb16" for end in ("a" * 20, "b" * 20)]
-    shown = sheet(*(Row({"case_name": name, "seconds": 1.0}, "group") for name in names)).as_text(80)
+    shown = sheet(*(TableRow({"case_name": name, "seconds": 1.0}, "group") for name in names)).to_text(80)
     lines = shown.splitlines()
     assert list(dict.fromkeys(line for line in lines if line in names)) == names
     assert max(map(len, lines)) <= 80
@@ -46,8 +46,10 @@ def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> No
 
 def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absent() -> None:
     made = sheet(
-        Row({"case_name": Cell("ddp/ws2", "ddp[a]"), "case_id": "x", "seconds": 0.0123456, "good": True}),
-        Row({"case_name": "fsdp", "seconds": Cell(None, reason="no clock"), "good": float("inf")}),
+        TableRow(
+            {"case_name": TableCell("ddp/ws2", "ddp[a]"), "case_id": "x", "seconds": 0.0123456, "good": True}
+        ),
+        TableRow({"case_name": "fsdp", "seconds": TableCell(None, reason="no clock"), "good": float("inf")}),
     )
     assert list(made.texts()) == [("ddp[a]", "12.3 ms", "yes"), ("fsdp", "–", "inf")]
     assert made.records() == [
@@ -61,20 +63,20 @@ def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absen
         "s",
         "lower",
     )
-    header, first, second = csv.reader(io.StringIO(made.as_csv()))
+    header, first, second = csv.reader(io.StringIO(made.to_csv()))
     assert header == ["case_name", "case_id", "seconds", "good"]
     assert first == ["ddp/ws2", "x", "0.0123456", "true"]
     assert second == ["fsdp", "", "", ""]
-    assert made.as_markdown().splitlines()[2] == "| ddp&#91;a&#93; | 12.3 ms | yes |"
+    assert made.to_markdown().splitlines()[2] == "| ddp&#91;a&#93; | 12.3 ms | yes |"
 
 
 def test_a_sentence_in_place_of_numbers_is_folded_once() -> None:
-    lines = sheet(Row({"case_name": "ddp"}, instead="crashed: " + "word " * 200)).text_rows(80)
+    lines = sheet(TableRow({"case_name": "ddp"}, sentence="crashed: " + "word " * 200)).to_text_lines(80)
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("view", views())
+@pytest.mark.parametrize("view", all_views())
 def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -> None:
     done = {form: call("show", str(FROZEN), "--view", view, *form.split()) for form in FORMS}
     assert [each.returncode for each in done.values()] == [0] * 4, done
@@ -94,7 +96,7 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -
     assert caption
 
 
-@pytest.mark.parametrize("view", sorted(set(views()) - NOT_ASKED - {"scaling", "cost"}))
+@pytest.mark.parametrize("view", sorted(set(all_views()) - NOT_ASKED - {"scaling", "cost"}))
 def test_every_view_of_the_sample_has_rows(view: str) -> None:
     done = call("show", str(SAMPLE), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
@@ -136,7 +138,7 @@ def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
     done = call("show", str(SAMPLE), "--view", "memry")
     assert done.returncode == 2
     assert "--view = 'memry'" in done.stderr
-    assert all(name in done.stderr for name in views())
+    assert all(name in done.stderr for name in all_views())
 
 
 def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_describe_it() -> None:
@@ -152,21 +154,22 @@ def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_de
 PLUGIN = """
 from typing import ClassVar
 
-from distbench.tables.table import Field, Row
-from distbench.report.view import CASE, View, case_cells
+from distbench.tables.table import Field, TableRow
+from distbench.report.view import CASE_FIELDS, View, case_cells
 
 
 class Losses(View):
     "Final loss of each case."
 
     title: ClassVar[str] = "Final losses"
-    fields: ClassVar[tuple[Field, ...]] = (*CASE, Field("final_loss", "loss", "Final loss.", "", "lower"))
+    fields: ClassVar[tuple[Field, ...]] = (*CASE_FIELDS, Field("final_loss", "loss", "Final loss.", "",
+    "lower"))
 
-    def sheet(self, run):
+    def table(self, run):
         cases = [row for row in run.cases if "final_loss" in row.values]
-        return self.made(
-            [Row({**case_cells(row.case), "final_loss": row.values["final_loss"].value}) for row in cases]
-        )
+        return self.make_table(
+            [TableRow({**case_cells(row.case), "final_loss": row.values["final_loss"].value}) for row in
+        cases] )
 """
 
 
@@ -181,14 +184,14 @@ def test_a_file_in_a_plug_in_folder_is_a_word_a_chapter_and_a_table(
     sql = "select case_name, final_loss from view_losses"
     asked = json.loads(call("query", sql, str(FROZEN), "--json").stdout)
     assert asked == [{key: row[key] for key in ("case_name", "final_loss")} for row in rows]
-    run = AnalysedRun.read(Run(FROZEN))
+    run = RunAnalysis.read(Run(FROZEN))
     assert chapters(run)[-1].title == "Final losses"
 
 
 def test_a_table_is_aligned_by_what_characters_take_in_a_terminal() -> None:
     names = ["ddp", "模型/ws2", "mode\u0301le"]
-    rows = [Line([name, f"{10**i}"], ["", ""]) for i, name in enumerate(names)]
-    lines = table(["case", "tokens/s"], rows, [True, False], 80, lambda text, tone: text)
+    rows = [TextRow([name, f"{10**i}"], ["", ""]) for i, name in enumerate(names)]
+    lines = layout_lines(["case", "tokens/s"], rows, [True, False], 80, lambda text, tone: text)
     # a wide character takes two cells, a combining one none
     cells = [
         sum(0 if combining(each) else 1 + (east_asian_width(each) in "WF") for each in line) for line in lines

@@ -16,7 +16,7 @@ from chores import codes, launch_of, sleepers, soon
 from conftest import MODELS, QUICK
 from drills import Drill
 
-from distbench.launchers.base import Handle, Launch, LaunchError, Place, Site
+from distbench.launchers.base import LaunchError, LaunchSession, LaunchSpec, PythonTarget, RunningLaunch
 from distbench.launchers.local import Local
 from distbench.record.run_folder import new_run_id
 from distbench.system.machine import RUN_ID_VARIABLE
@@ -29,9 +29,9 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run_id = folder, new_run_id()
-        self.site: Site = Local().open(self.run_id)
+        self.site: LaunchSession = Local().open_session(self.run_id)
 
-    def launch(self, command: str, **options: object) -> Handle:
+    def launch(self, command: str, **options: object) -> RunningLaunch:
         return self.site.launch(launch_of(self.folder, command, **options))
 
     def parent(self) -> psutil.Process:
@@ -60,7 +60,9 @@ def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Groun
     drill.noticed(time.monotonic() - began)
 
 
-def loses_its_parent(ground: Ground, handle: Handle, number: signal.Signals, told: str, drill: Drill) -> None:
+def loses_its_parent(
+    ground: Ground, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
+) -> None:
     """Send *number* to the warm parent in a trial, which is *told* so; the next trial has another."""
     ground.parent().send_signal(number)
     began = time.monotonic()
@@ -128,9 +130,9 @@ def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None
 COMMAND = """
 import sys
 from pathlib import Path
-from distbench.launchers.base import Launch
+from distbench.launchers.base import LaunchSpec
 from distbench.launchers.local import Local
-handle = Local().open(sys.argv[1]).launch(Launch("prepare", Path(sys.argv[2]), processes=1))
+handle = Local().open_session(sys.argv[1]).launch(LaunchSpec("prepare", Path(sys.argv[2]), processes=1))
 while not (exits := handle.wait(1)):
     pass
 handle.stop()
@@ -138,9 +140,9 @@ sys.exit(exits[0].code)
 """
 
 
-def command_line(launch: Launch) -> subprocess.Popen[bytes]:
+def command_line(launch: LaunchSpec) -> subprocess.Popen[bytes]:
     """A process that has *launch* made, and ends as it does."""
-    line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.file)]
+    line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.instructions)]
     return subprocess.Popen(line)
 
 
@@ -220,7 +222,10 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
 
     with pytest.raises(LaunchError):
         ground.launch(
-            "true", imports=(slow.stem,), place=Place(environment={"PYTHONPATH": path}), given_up=given_up
+            "true",
+            imports=(slow.stem,),
+            target=PythonTarget(environment={"PYTHONPATH": path}),
+            is_cancelled=given_up,
         )
     drill.noticed(time.monotonic() - asked[3])
     assert not done.exists()
@@ -254,8 +259,8 @@ def test_where_an_import_has_called_cuda_unseen_ranks_import_for_themselves(
 ) -> None:
     (tmp_path / "calls_cuda.py").write_text(SPOILT.format(has_devices=has_devices))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    place = Place(environment={"PYTHONPATH": path})
-    assert codes(ground.launch("true", imports=("calls_cuda",), place=place)) == [0]
+    place = PythonTarget(environment={"PYTHONPATH": path})
+    assert codes(ground.launch("true", imports=("calls_cuda",), target=place)) == [0]
     # a CUDA build of torch on a machine without devices has nothing to lose
     assert ("calls_cuda" in ground.parent().cmdline()) is not has_devices
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.workloads.base import Workload
 
 pytestmark = pytest.mark.train
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.train
 LLAMA = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
 CHOICES = {
-    "tied": Choice("transformer", {"dim": 36, "heads": 6, "kv_heads": 2, "depth": 2, "ffn_dim": 47}),
-    "untied": Choice("transformer", {"dim": 32, "depth": 1, "tied": False}),
-    "mlp": Choice("mlp", {"hidden": 16}),
-    "llama": Choice("huggingface", {"model_type": "llama", "config": LLAMA}),
-    "gpt2": Choice("huggingface", {"model_type": "gpt2", "config": GPT2}),
+    "tied": PluginChoice("transformer", {"dim": 36, "heads": 6, "kv_heads": 2, "depth": 2, "ffn_dim": 47}),
+    "untied": PluginChoice("transformer", {"dim": 32, "depth": 1, "tied": False}),
+    "mlp": PluginChoice("mlp", {"hidden": 16}),
+    "llama": PluginChoice("huggingface", {"model_type": "llama", "config": LLAMA}),
+    "gpt2": PluginChoice("huggingface", {"model_type": "gpt2", "config": GPT2}),
 }
 OWN = """
 import torch
@@ -70,7 +70,7 @@ class Twice(torch.nn.Module):
 
 
 def workload(name: str) -> Workload:
-    made: Workload = registry.make("workloads", CHOICES[name])
+    made: Workload = registry.create_plugin("workloads", CHOICES[name])
     return made
 
 
@@ -78,7 +78,7 @@ def saved(one: Workload, folder: Path, **more: Any) -> Path:
     from distbench.workloads import weights
 
     file = folder / "weights.safetensors"
-    weights.save(one, 11, file, **more)
+    weights.save_initial(one, 11, file, **more)
     return file
 
 
@@ -101,7 +101,7 @@ def test_exact_weights_are_those_that_the_constructor_draws_from_the_seed(name: 
     from distbench.workloads import weights
 
     one = workload(name)
-    loaded = tensors(weights.loaded(one, saved(one, tmp_path, exact=True), torch.device("cpu")))
+    loaded = tensors(weights.load_module(one, saved(one, tmp_path, exact=True), torch.device("cpu")))
     torch.manual_seed(11)
     drawn = tensors(one.module())
     assert loaded.keys() == drawn.keys()
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_file_and_another_seed_another(tmp_path: Pa
 
     files = [tmp_path / name for name in ("first", "again", "other")]
     for file, seed in zip(files, (1, 1, 2), strict=True):
-        weights.save(workload("tied"), seed, file)
+        weights.save_initial(workload("tied"), seed, file)
     first, again, other = (file.read_bytes() for file in files)
     assert first == again != other
     assert sorted(tmp_path.iterdir()) == sorted(files), "nothing is left beside them"
@@ -127,8 +127,8 @@ def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loa
 
     one = workload("tied")
     file = saved(one, tmp_path)
-    module = weights.loaded(one, file, torch.device("cpu"))
-    assert "head.weight" not in weights.read(file)
+    module = weights.load_module(one, file, torch.device("cpu"))
+    assert "head.weight" not in weights.read_tensors(file)
     assert module.head.weight is module.embedding.weight
     assert [[name for _, name in group] for group in weights.tied_groups(module)] == [["weight", "weight"]]
 
@@ -140,9 +140,9 @@ def many(own: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     from distbench.workloads import weights
 
-    one = registry.make("workloads", Choice("user", {"model": f"{own}:Many"}))
+    one = registry.create_plugin("workloads", PluginChoice("user", {"model": f"{own}:Many"}))
     torch.manual_seed(5)
-    return weights.read(saved(one, tmp_path)), tensors(one.module())
+    return weights.read_tensors(saved(one, tmp_path)), tensors(one.module())
 
 
 @pytest.mark.parametrize("name", ["uniform", "cut", "kaiming", "scaled", "ones"])
@@ -187,17 +187,17 @@ def test_any_part_of_a_tensor_is_drawn_without_the_rest(start: int, stop: int, t
 
     from distbench.workloads import weights
 
-    one = registry.make("workloads", Choice("mlp", {"hidden": 600}))
-    with weights.opened(saved(one, tmp_path)) as initial:
+    one = registry.create_plugin("workloads", PluginChoice("mlp", {"hidden": 600}))
+    with weights.open_weights(saved(one, tmp_path)) as initial:
         part = torch.empty(stop - start)
         initial.fill(part, "2.weight", start)
-        assert torch.equal(part, initial.whole("2.weight").flatten()[start:stop])
+        assert torch.equal(part, initial.tensor("2.weight").flatten()[start:stop])
 
 
 def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path: Path) -> None:
     from distbench.workloads import weights
 
-    drawn = weights.read(saved(workload("tied"), tmp_path))["blocks.1.ffn.up.weight"]
+    drawn = weights.read_tensors(saved(workload("tied"), tmp_path))["blocks.1.ffn.up.weight"]
     frozen = ["-0x1.f12fe80000000p-6", "-0x1.3385960000000p-7", "-0x1.a6db540000000p-7"]
     assert [value.hex() for value in drawn.flatten()[-3:].tolist()] == frozen
 
@@ -205,7 +205,9 @@ def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path: Pat
 def test_no_two_tensors_are_drawn_alike(tmp_path: Path) -> None:
     from distbench.workloads import weights
 
-    drawn = [tensor.flatten() for tensor in weights.read(saved(workload("untied"), tmp_path)).values()]
+    drawn = [
+        tensor.flatten() for tensor in weights.read_tensors(saved(workload("untied"), tmp_path)).values()
+    ]
     first = [tensor[0] for tensor in drawn if tensor.std() > 0]
     assert len({float(value) for value in first}) == len(first)
 
@@ -213,9 +215,9 @@ def test_no_two_tensors_are_drawn_alike(tmp_path: Path) -> None:
 def test_the_file_does_not_grow_with_the_model(tmp_path: Path) -> None:
     from distbench.workloads import weights
 
-    one = registry.make("workloads", Choice("transformer", {"preset": "8b"}))
+    one = registry.create_plugin("workloads", PluginChoice("transformer", {"preset": "8b"}))
     file = saved(one, tmp_path)
-    with weights.opened(file) as initial:
+    with weights.open_weights(file) as initial:
         counted = sum(math.prod(initial.shape(name)) for name in initial.names)
     assert counted == one.parameters()
     assert file.stat().st_size < 1 << 20
@@ -226,8 +228,8 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     """A file of initial weights that bf16 can say, and one by which they are moved."""
     from distbench.workloads import weights
 
-    file = saved(workload("mlp"), tmp_path, through="bf16", exact=request.param == "stored")
-    weights.write_moved(tmp_path / "moved", weights.Move(str(file), 7, "bf16"))
+    file = saved(workload("mlp"), tmp_path, compute_dtype="bf16", exact=request.param == "stored")
+    weights.write_perturbation(tmp_path / "moved", weights.Perturbation(str(file), 7, "bf16"))
     return file, tmp_path / "moved"
 
 
@@ -238,7 +240,7 @@ def test_each_weight_is_moved_by_an_ulp_and_one_in_twelve_by_one_of_the_compute_
 
     from distbench.workloads import weights
 
-    (before, after) = (weights.read(file) for file in moved)
+    (before, after) = (weights.read_tensors(file) for file in moved)
     assert after.keys() == before.keys()
     ulps = [(after[key].view(torch.int32) - tensor.view(torch.int32)).abs() for key, tensor in before.items()]
     moves = torch.cat([each.flatten() for each in ulps])
@@ -255,10 +257,10 @@ def test_any_part_of_a_tensor_is_moved_without_the_rest(moved: tuple[Path, Path]
     from distbench.workloads import weights
 
     _, file = moved
-    with weights.opened(file) as initial:
+    with weights.open_weights(file) as initial:
         part = torch.empty(700)
         initial.fill(part, "0.weight", 321)
-        assert torch.equal(part, initial.whole("0.weight").flatten()[321:1021])
+        assert torch.equal(part, initial.tensor("0.weight").flatten()[321:1021])
     assert file.stat().st_size < 1 << 10
 
 
@@ -267,11 +269,11 @@ def test_another_number_moves_otherwise_and_buffers_and_whole_numbers_stay(own: 
 
     from distbench.workloads import weights
 
-    file = saved(registry.make("workloads", Choice("user", {"model": f"{own}:Own"})), tmp_path)
-    before, tensors = weights.read(file), []
+    file = saved(registry.create_plugin("workloads", PluginChoice("user", {"model": f"{own}:Own"})), tmp_path)
+    before, tensors = weights.read_tensors(file), []
     for number in (1, 1, 2):
-        weights.write_moved(tmp_path / "moved", weights.Move(str(file), number, "fp32"))
-        tensors.append(weights.read(tmp_path / "moved"))
+        weights.write_perturbation(tmp_path / "moved", weights.Perturbation(str(file), number, "fp32"))
+        tensors.append(weights.read_tensors(tmp_path / "moved"))
     first, again, other = tensors
     assert torch.equal(first["weight"], again["weight"])
     assert not torch.equal(first["weight"], other["weight"])
@@ -284,7 +286,7 @@ def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:
 
     from distbench.workloads import weights
 
-    for tensor in weights.read(saved(workload("untied"), tmp_path, through="bf16")).values():
+    for tensor in weights.read_tensors(saved(workload("untied"), tmp_path, compute_dtype="bf16")).values():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, tensor.bfloat16().float())
 
@@ -294,15 +296,15 @@ def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own: str, tmp
 
     from distbench.workloads import weights
 
-    one = registry.make("workloads", Choice("user", {"model": f"{own}:Own"}))
-    module = weights.loaded(one, saved(one, tmp_path, through="bf16"), torch.device("cpu"))
+    one = registry.create_plugin("workloads", PluginChoice("user", {"model": f"{own}:Own"}))
+    module = weights.load_module(one, saved(one, tmp_path, compute_dtype="bf16"), torch.device("cpu"))
     assert torch.equal(module.front, module.table[:2])
     assert int(module.count) == 5
     assert module.frozen.tolist() == [0, 1, 2]
 
 
 def test_names_that_only_wrappers_would_tell_apart_are_refused(own: str, tmp_path: Path) -> None:
-    one = registry.make("workloads", Choice("user", {"model": f"{own}:Twice"}))
+    one = registry.create_plugin("workloads", PluginChoice("user", {"model": f"{own}:Twice"}))
     with pytest.raises(ValueError, match="same name weight"):
         saved(one, tmp_path)
 
@@ -312,16 +314,16 @@ def test_weights_of_another_module_are_refused_with_the_names(tmp_path: Path) ->
 
     file = saved(workload("untied"), tmp_path)
     with pytest.raises(ValueError, match=r"missing blocks\.1.*unexpected head\.weight"):
-        weights.load(workload("tied").module(), file)
+        weights.load_into(workload("tied").module(), file)
 
 
 def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path: Path) -> None:
     from distbench.workloads import weights
 
     file = saved(workload("mlp"), tmp_path)
-    wider = registry.make("workloads", Choice("mlp", {"hidden": 20}))
+    wider = registry.create_plugin("workloads", PluginChoice("mlp", {"hidden": 20}))
     with pytest.raises(ValueError, match=r"0\.weight has shape \[16, 64\], the module's has \[20, 64\]"):
-        weights.load(wider.module(), file)
+        weights.load_into(wider.module(), file)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_the_shards_that_two_ranks_load_make_the_whole(name: str, sharded: Path)
 
     from distbench.workloads import weights
 
-    whole, gathered = weights.read(sharded / name), weights.read(sharded / f"{name}.gathered")
+    whole, gathered = weights.read_tensors(sharded / name), weights.read_tensors(sharded / f"{name}.gathered")
     assert gathered.keys() == whole.keys()
     for key, tensor in whole.items():
         assert torch.equal(gathered[key], tensor), key
@@ -391,7 +393,7 @@ def _load_sharded(one: Workload, file: Path, rank: int) -> None:
 
     from distbench.workloads import weights
 
-    module = weights.skeleton(one)
+    module = weights.meta_module(one)
     tied = weights.tied_groups(module)
     for layer in one.layers(module):
         fully_shard(layer)
@@ -399,7 +401,7 @@ def _load_sharded(one: Workload, file: Path, rank: int) -> None:
     module.to_empty(device="cpu")
     weights.retie(module, tied)
     with CommDebugMode() as communication:
-        weights.load(module, file)
+        weights.load_into(module, file)
     assert communication.get_total_counts() == 0
     assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
     whole = {key: _whole(tensor).contiguous() for key, tensor in tensors(module).items()}
@@ -417,6 +419,6 @@ def _batch(one: Workload) -> dict[str, Any]:
 
     shape = one.shape
     if shape.kind == "features":
-        return {"features": torch.rand(2, shape.length), "labels": torch.zeros(2, dtype=torch.long)}
-    ids = torch.zeros(2, shape.length, dtype=torch.long)
+        return {"features": torch.rand(2, shape.sample_length), "labels": torch.zeros(2, dtype=torch.long)}
+    ids = torch.zeros(2, shape.sample_length, dtype=torch.long)
     return {"input_ids": ids, "labels": ids}

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from distbench.ipc.messages import AGENT, CONTROLLER, Wire, WireError, new_token
+from distbench.ipc.messages import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -33,10 +33,10 @@ def connected() -> Iterator[Callable[[], Pair]]:
         yield made
 
 
-def wires(pair: Pair, token: str, other: str) -> tuple[Wire, Wire]:
+def wires(pair: Pair, token: str, other: str) -> tuple[AuthenticatedChannel, AuthenticatedChannel]:
     with ThreadPoolExecutor() as both:
-        controller = both.submit(Wire, pair[0], token, CONTROLLER)
-        agent = both.submit(Wire, pair[1], other, AGENT)
+        controller = both.submit(AuthenticatedChannel, pair[0], token, CONTROLLER_ROLE)
+        agent = both.submit(AuthenticatedChannel, pair[1], other, AGENT_ROLE)
         return controller.result(), agent.result()
 
 
@@ -65,15 +65,15 @@ def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
     controller.send({"go": "on"})
     # it has come, whatever took so long on this end
     select.select([pair[1]], [], [])
-    assert agent.silent_s() == 0
+    assert agent.seconds_silent() == 0
     while not agent.receive(5):
         pass
     agent.close()
-    assert agent.silent_s() > 0
+    assert agent.seconds_silent() > 0
 
 
 def test_who_does_not_know_the_token_is_refused(connected: Callable[[], Pair]) -> None:
-    with pytest.raises(WireError, match="does not know the token"):
+    with pytest.raises(ChannelError, match="does not know the token"):
         wires(connected(), new_token(), new_token())
 
 
@@ -84,8 +84,8 @@ def test_who_sends_back_what_it_was_sent_is_refused(connected: Callable[[], Pair
         theirs.sendall(theirs.recv(32) * 2)
 
     threading.Thread(target=reflect).start()
-    with pytest.raises(WireError, match="does not know the token"):
-        Wire(ours, new_token(), CONTROLLER)
+    with pytest.raises(ChannelError, match="does not know the token"):
+        AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
 
 
 def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pair]) -> None:
@@ -103,8 +103,8 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pai
     wires((ours, near), token, token)
     again, stranger = connected()
     stranger.sendall(heard)
-    with pytest.raises(WireError, match="does not know the token"):
-        Wire(again, token, CONTROLLER)
+    with pytest.raises(ChannelError, match="does not know the token"):
+        AuthenticatedChannel(again, token, CONTROLLER_ROLE)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_stray_connection_is_refused(connected: Callable[[], Pair], stray: byt
     ours, theirs = connected()
     theirs.sendall(stray)
     theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(WireError, match="no handshake"):
-        Wire(ours, new_token(), CONTROLLER)
+    with pytest.raises(ChannelError, match="no handshake"):
+        AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
 
 
 @pytest.mark.parametrize("length", [2, 1 << 31])
@@ -131,7 +131,7 @@ def test_what_somebody_puts_into_a_connection_ends_it(connected: Callable[[], Pa
     controller.send({"first": 1})
     assert agent.receive(5) == [{"first": 1}]
     pair[0].sendall(struct.pack(">I", length) + bytes(hashlib.sha256().digest_size) + b"{}")
-    with pytest.raises(WireError, match="has not sent"):
+    with pytest.raises(ChannelError, match="has not sent"):
         agent.receive(5)
     assert not agent.alive
 
@@ -141,7 +141,7 @@ def test_an_end_that_is_alive_is_never_silent_for_long(connected: Callable[[], P
     controller, _agent = wires(connected(), token, token)
     for _ in range(3):
         assert controller.receive(2.5) == []
-        assert controller.silent_s() < 1
+        assert controller.seconds_silent() < 1
 
 
 def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[], Pair]) -> None:
@@ -154,7 +154,7 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[
         assert agent.fileno() > 1023
         controller.send({"hello": 1})
         assert agent.receive(10) == [{"hello": 1}]
-        assert agent.silent_s() < 10
+        assert agent.seconds_silent() < 10
     finally:
         for descriptor in taken:
             os.close(descriptor)
@@ -164,7 +164,7 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[
 def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Callable[[], Pair]) -> None:
     token = new_token()
     controller, agent = wires(connected(), token, token)
-    with pytest.raises(WireError, match=r"a message of 67,108,8\d\d bytes, where 67,108,864 are the most"):
+    with pytest.raises(ChannelError, match=r"a message of 67,108,8\d\d bytes, where 67,108,864 are the most"):
         controller.send({"a": 1}, b"x" * (64 << 20))
     controller.send({"b": 2})
     assert agent.receive(10) == [{"b": 2}]
@@ -179,10 +179,10 @@ def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reas
     token = new_token()
     controller, agent = wires(connected(), token, token)
     with agent._sending:
-        frame = len(text).to_bytes(4, "big") + agent._mac(AGENT, agent._sent, text) + text
+        frame = len(text).to_bytes(4, "big") + agent._mac(AGENT_ROLE, agent._sent, text) + text
         agent._sent += 1
         agent._socket.sendall(frame)
-    with pytest.raises(WireError, match="a message that is no"):
+    with pytest.raises(ChannelError, match="a message that is no"):
         for _ in range(10):
             controller.receive(1)
     assert not controller.alive

@@ -14,8 +14,8 @@ import pytest
 from conftest import MODELS
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.suite.sections import check
+from distbench.core.case import PluginChoice
+from distbench.suite.sections import check_section
 from distbench.workloads.base import Workload
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def workload(name: str, **options: Any) -> Workload:
-    made: Workload = registry.make("workloads", Choice(name, options))
+    made: Workload = registry.create_plugin("workloads", PluginChoice(name, options))
     return made
 
 
@@ -57,23 +57,23 @@ def random_batch(one: Workload, rows: int = 3) -> Any:
     shape = one.shape
     if shape.kind == "features":
         return {
-            "features": torch.rand(rows, shape.length),
+            "features": torch.rand(rows, shape.sample_length),
             "labels": torch.randint(shape.classes, (rows,)),
         }
-    ids = torch.randint(shape.classes, (rows, shape.length + 1))
+    ids = torch.randint(shape.classes, (rows, shape.sample_length + 1))
     return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
 
 
 def test_every_workload_has_its_options_in_these_tests() -> None:
-    assert sorted(SMALL) == registry.names("workloads")
+    assert sorted(SMALL) == registry.plugin_names("workloads")
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_possible_options_have_no_problem_and_make_a_choice_that_json_keeps(name: str) -> None:
     one = small(name)
     assert one.problem() is None
-    assert one.tokens_per_sample == (one.shape.length if one.shape.kind == "tokens" else 1)
-    assert registry.make("workloads", Choice(name, json.loads(json.dumps(SMALL[name])))) == one
+    assert one.tokens_per_sample == (one.shape.sample_length if one.shape.kind == "tokens" else 1)
+    assert registry.create_plugin("workloads", PluginChoice(name, json.loads(json.dumps(SMALL[name])))) == one
 
 
 @pytest.mark.train
@@ -118,7 +118,7 @@ def test_nothing_is_drawn_in_forward(name: str) -> None:
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("name", [name for name in SMALL if registry.load("workloads", name).on_meta])
+@pytest.mark.parametrize("name", [name for name in SMALL if registry.load_plugin("workloads", name).on_meta])
 def test_a_module_that_says_so_is_built_without_memory(name: str) -> None:
     import torch
 
@@ -185,8 +185,10 @@ def test_a_window_takes_the_flops_of_what_it_sees() -> None:
 
 def test_a_window_remains_the_same_part_of_a_shorter_row() -> None:
     cut = workload("transformer", seq_len=512, attention="sliding_window", window=128)
-    assert [sizes["window"] * 4 for sizes in cut.smaller()] == [sizes["seq_len"] for sizes in cut.smaller()]
-    assert all("window" not in sizes for sizes in workload("transformer", seq_len=512).smaller())
+    assert [sizes["window"] * 4 for sizes in cut.reduced_options()] == [
+        sizes["seq_len"] for sizes in cut.reduced_options()
+    ]
+    assert all("window" not in sizes for sizes in workload("transformer", seq_len=512).reduced_options())
 
 
 def test_an_mlp_takes_six_flops_a_weight() -> None:
@@ -318,7 +320,7 @@ def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str,
     ],
 )
 def test_every_size_that_is_impossible_is_told_at_once(name: str, options: dict[str, Any]) -> None:
-    _, findings = check(registry.load("workloads", name), SMALL[name] | options, ())
+    _, findings = check_section(registry.load_plugin("workloads", name), SMALL[name] | options, ())
     assert {finding.path[0] for finding in findings} == options.keys()
     assert all("must be a" in finding.message for finding in findings)
 
@@ -381,7 +383,7 @@ def test_a_user_model_of_every_kind_trains_on_data_that_come_with_distbench(
 
     torch.manual_seed(0)
     one = workload("user", **options)
-    source = registry.make("data", Choice(data))
+    source = registry.create_plugin("data", PluginChoice(data))
     assert (one.problem(), source.problem(one.shape)) == (None, None)
     rows = source.open(one.shape, 1, 8)(0, range(8))
     assert len(rows) == inputs + 1
@@ -511,9 +513,9 @@ def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told:
 def test_heads_that_are_repeated_attend_as_grouped_ones_do() -> None:
     import torch
 
-    from distbench.workloads._attention import repeated
+    from distbench.workloads._attention import repeat_kv
 
     query, key, value = (torch.randn(2, heads, 5, 4, dtype=torch.float64) for heads in (6, 2, 2))
     attend = partial(torch.nn.functional.scaled_dot_product_attention, query, is_causal=True)
-    alone = attend(repeated(key, query), repeated(value, query))
+    alone = attend(repeat_kv(key, query), repeat_kv(value, query))
     torch.testing.assert_close(alone, attend(key, value, enable_gqa=True))

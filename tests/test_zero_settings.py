@@ -8,35 +8,39 @@ from typing import Any
 import pytest
 from records import case
 
-from distbench.core.case import Choice, Precision
+from distbench.core.case import PluginChoice, PrecisionConfig
 from distbench.core.machine import Machine
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import DEEPSPEED, Elements, configuration, for_model
+from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, ModelSizes, configuration, sizes_for_model
 from distbench.workloads.transformer import PRESETS
 
 MACHINE = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
-GPT2 = Elements(model=124_000_000, layer=7_000_000, parameter=38_000_000)
-LLAMA_1B = Elements(model=1_236_000_000, layer=61_000_000, parameter=263_000_000)
+GPT2 = ModelSizes(total=124_000_000, largest_layer=7_000_000, largest_parameter=38_000_000)
+LLAMA_1B = ModelSizes(total=1_236_000_000, largest_layer=61_000_000, largest_parameter=263_000_000)
 
 
-def section(zero: Zero, elements: Elements) -> dict[str, Any]:
-    return dict(configuration(zero, case("zero"), for_model(zero, elements))["zero_optimization"])
+def section(zero: Zero, elements: ModelSizes) -> dict[str, Any]:
+    return dict(configuration(zero, case("zero"), sizes_for_model(zero, elements))["zero_optimization"])
 
 
 def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeeds_own() -> None:
     small = section(Zero(stage=3), GPT2)
-    assert small["reduce_bucket_size"] == small["stage3_prefetch_bucket_size"] == GPT2.layer
+    assert small["reduce_bucket_size"] == small["stage3_prefetch_bucket_size"] == GPT2.largest_layer
     # so that the next layer is gathered while the embedding, which is larger than three layers, is there
-    assert small["stage3_max_live_parameters"] == 2 * GPT2.layer + GPT2.parameter
+    assert small["stage3_max_live_parameters"] == 2 * GPT2.largest_layer + GPT2.largest_parameter
     assert small["stage3_param_persistence_threshold"] == small["stage3_max_reuse_distance"] == 0
     large = {key.removeprefix("stage3_"): size for key, size in section(Zero(stage=3), LLAMA_1B).items()}
-    assert large.items() >= DEEPSPEED.items()
-    assert PRESETS["1b"].parameters() > DEEPSPEED["max_live_parameters"] > PRESETS["gpt2-small"].parameters()
+    assert large.items() >= DEEPSPEED_DEFAULTS.items()
+    assert (
+        PRESETS["1b"].parameters()
+        > DEEPSPEED_DEFAULTS["max_live_parameters"]
+        > PRESETS["gpt2-small"].parameters()
+    )
 
 
 @pytest.mark.parametrize("elements", [GPT2, LLAMA_1B])
-def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements: Elements) -> None:
-    sizes: dict[str, Any] = dict.fromkeys(DEEPSPEED, 7) | {"max_reuse_distance": 0}
+def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements: ModelSizes) -> None:
+    sizes: dict[str, Any] = dict.fromkeys(DEEPSPEED_DEFAULTS, 7) | {"max_reuse_distance": 0}
     found = section(Zero(stage=3, **sizes), elements)
     assert {key: found.get(key, found.get(f"stage3_{key}")) for key in sizes} == sizes
 
@@ -51,10 +55,10 @@ def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_
 
 
 def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_the_suite_says_bf16() -> None:
-    short = case("zero", precision=Precision(compute="bf16"))
+    short = case("zero", precision=PrecisionConfig(compute="bf16"))
     for stage in (1, 2, 3):
         assert configuration(Zero(stage=stage), short, {})["data_types"] == {"grad_accum_dtype": "fp32"}
-        assert Zero(stage=stage).expected(short)["dtypes.gradients"] == "fp32"
+        assert Zero(stage=stage).required_settings(short)["dtypes.gradients"] == "fp32"
     asked = Zero(stage=2, grad_accum_dtype="bf16")
     assert asked.label == "zero2+bf16-grads"
     assert configuration(asked, short, {})["data_types"] == {"grad_accum_dtype": "bf16"}
@@ -68,7 +72,7 @@ def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_
 
 def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it() -> None:
     def id_of(zero: Zero) -> str:
-        return case(strategy=Choice("zero", asdict(zero))).id
+        return case(strategy=PluginChoice("zero", asdict(zero))).id
 
     assert id_of(Zero(stage=2)) == id_of(Zero(stage=2, overlap_comm=False, max_reuse_distance=0))
     assert id_of(Zero(stage=3)) == id_of(Zero(stage=3, overlap_comm=True)) != id_of(Zero(overlap_comm=False))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distbench.analysis.communication import EXPLAINED, explanation, volume
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted, misplaced
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume, volume_sentence
+from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
+from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.record import Record
 from distbench.record.run_folder import Run
 
@@ -18,9 +18,9 @@ def against_theory(folder: Path) -> dict[str, str]:
 
 
 def _unexplained(record: Record) -> str:
-    moved, kept = volume(record), held(record)
-    if moved is None or moved.unexplained >= EXPLAINED:
-        return explanation(record)
-    if kept is None or (abs(kept.difference or 0) >= TOLERANCE and not kept.cause()):
+    moved, kept = compare_volume(record), largest_rank_memory(record)
+    if moved is None or moved.unexplained_share >= UNEXPLAINED_TOLERANCE:
+        return volume_sentence(record)
+    if kept is None or (abs(kept.difference or 0) >= MODEL_STATE_TOLERANCE and not kept.known_cause()):
         return f"keeps {kept}"
-    return misplaced(record) or miscounted(record)
+    return misplaced_traffic(record) or call_count_mismatches(record)

@@ -23,12 +23,12 @@ from distbench.adopt import (
     torchtitan_toml,
     trainer_json,
 )
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 from distbench.core import registry
-from distbench.core.case import CURRENT, Case, Choice
+from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
 from distbench.core.errors import UsageError
 
-__all__ = ["FORMATS", "Adopted", "Measured", "adopt", "formats_for"]
+__all__ = ["FORMATS", "ExportedCase", "ExportedFiles", "export_case", "supported_formats"]
 
 FORMATS: dict[str, ModuleType] = {
     "deepspeed": deepspeed_json,
@@ -42,56 +42,62 @@ FORMATS: dict[str, ModuleType] = {
 _TITANS = (torchtitan_py, torchtitan_toml)
 
 
-_BY_NAMES = "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
-_CONTEXT = "context parallelism is written for torchtitan only so far"
+_NEEDS_MODULE_NAMES = (
+    "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
+)
+_CONTEXT_PARALLEL = "context parallelism is written for torchtitan only so far"
 _AUTO_TP = (
     "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split a layer"
 )
 _PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
-_TIMED = "its stages were split by layer times (split: time), and the layers of each are not in the record"
-_LOSSY = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
-_OF_THE_USER = "only the user's own code says where its model is split, and adopt does not run it"
-_ZERO_1 = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
+_STAGES_UNKNOWN = (
+    "its stages were split by layer times (split: time), and the layers of each are not in the record"
+)
+_COMPRESSED_GRADIENTS = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
+_USER_WORKLOAD = "only the user's own code says where its model is split, and adopt does not run it"
+_SHARDED_OPTIMIZER = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
 _IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 
 
-def formats_for(measured: Measured) -> list[str]:
+def supported_formats(measured: ExportedCase) -> list[str]:
     """Formats that can express the measured case."""
     return [name for name in FORMATS if not _problems(name, measured)]
 
 
-def _problems(format_: str, measured: Measured) -> list[str]:
-    if (measured.pipeline or measured.cut) and _is_of_the_user(measured.case.workload):
-        return [_OF_THE_USER]
+def _problems(format_: str, measured: ExportedCase) -> list[str]:
+    if (measured.pipeline or measured.tensor_parallelism) and _is_user_workload(measured.case.workload):
+        return [_USER_WORKLOAD]
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
         # of every format: what names others as able comes after them
-        _TIMED: (
+        _STAGES_UNKNOWN: (
             measured.pipeline
             and measured.pipeline.split == "time"
-            and not _pipeline_stages.knows_stages(measured)
+            and not _pipeline_stages.stages_recorded(measured)
         ),
         _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
-        _CONTEXT: measured.context and module not in _TITANS,
-        _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
+        _CONTEXT_PARALLEL: measured.context_parallelism and module not in _TITANS,
+        _AUTO_TP: measured.uses_autotp and module in (accelerate_yaml, trainer_json),
         _PIPELINE: measured.pipeline and module not in (torch_script, *_TITANS),
-        _BY_NAMES: measured.cut and module not in (torch_script, *_TITANS),
-        _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
-        _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
+        _NEEDS_MODULE_NAMES: measured.tensor_parallelism and module not in (torch_script, *_TITANS),
+        _COMPRESSED_GRADIENTS: measured.ddp
+        and measured.ddp.intended_difference
+        and module is not torch_script,
+        _SHARDED_OPTIMIZER: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
-    return [*base.problems(measured), *base.applying(own), *problems]
+    return [*base.problems(measured), *base.applicable(own), *problems]
 
 
-def _is_of_the_user(workload: Choice) -> bool:
+def _is_user_workload(workload: PluginChoice) -> bool:
     """Whether a reader of a record would import what that names, to learn more of the model."""
-    cls = registry.built_in("workloads").get(workload.name)
+    cls = registry.built_in_plugins("workloads").get(workload.name)
     return cls is None or bool(cls(**workload.options).user_modules())
 
 
-def _instead(reason: str, measured: Measured) -> str:
+def _alternatives(reason: str, measured: ExportedCase) -> str:
     """What can express a case that a format can't, for that *reason*; if nothing can, why not."""
-    if others := formats_for(measured):
+    if others := supported_formats(measured):
         return f"; for this case use --as {' or '.join(others)}"
     by_reason: dict[str, list[str]] = {}
     for name in FORMATS:
@@ -100,19 +106,20 @@ def _instead(reason: str, measured: Measured) -> str:
     return "".join(f"; neither can --as {' or '.join(names)}: {other}" for other, names in by_reason.items())
 
 
-def _check_skeleton(format_: str, measured: Measured) -> None:
+def _check_skeleton(format_: str, measured: ExportedCase) -> None:
     if FORMATS[format_] is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     sentences = {
-        "its small model has none of the layers that this case splits": measured.cut or measured.pipeline,
+        "its small model has none of the layers that this case splits": measured.tensor_parallelism
+        or measured.pipeline,
         "its batches are different on every rank; DeepSpeed's AutoTP needs the same on all ranks that split "
-        "a layer": measured.shares_rows,
+        "a layer": measured.uses_autotp,
     }
-    for reason in base.applying(sentences):
+    for reason in base.applicable(sentences):
         raise UsageError(f"--skeleton: {reason}; leave it out")
 
 
-def adopt(
+def export_case(
     format_: str,
     case: Case,
     effective: Mapping[str, Any],
@@ -120,7 +127,7 @@ def adopt(
     parameters: float | None = None,
     with_script: bool = False,
     nodes: int = 1,
-) -> Adopted:
+) -> ExportedFiles:
     """*case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
 
     Args:
@@ -131,18 +138,22 @@ def adopt(
     Raises:
         UsageError: the format can't express this case; the message names those that can.
     """
-    measured, module = replace(Measured.of(case, effective), nodes=nodes), FORMATS[format_]
-    measured = sizes.fitted(measured) if parameters is None else sizes.rescaled(measured, parameters)
+    measured, module = replace(ExportedCase.of(case, effective), nodes=nodes), FORMATS[format_]
+    measured = (
+        sizes.with_measured_sizes(measured)
+        if parameters is None
+        else sizes.with_sizes_for(measured, parameters)
+    )
     if problems := _problems(format_, measured):
-        raise UsageError(f"--as {format_}: {problems[0]}{_instead(problems[0], measured)}")
+        raise UsageError(f"--as {format_}: {problems[0]}{_alternatives(problems[0], measured)}")
     if with_script:
         _check_skeleton(format_, measured)
-    written: Adopted = module.write(measured)
-    if case.environment != CURRENT:
-        note = f"Measured in another Python environment: {base.elsewhere(case)}"
+    written: ExportedFiles = module.write(measured)
+    if case.environment != CURRENT_ENVIRONMENT:
+        note = f"Measured in another Python environment: {base.environment_note(case)}"
         written = replace(written, notes=(*written.notes, note))
-    if told := base.on_nodes(measured, written.launch):
+    if told := base.multi_node_note(measured, written.launch):
         written = replace(written, notes=(*told, *written.notes))
     if with_script:
-        return replace(written, files={**written.files, skeleton.FILE: skeleton.text(case)})
+        return replace(written, files={**written.files, skeleton.FILE: skeleton.training_script(case)})
     return written

@@ -7,9 +7,9 @@ from textwrap import indent
 from typing import Any
 
 from distbench.adopt._python import block, device_mesh, dtype, lines
-from distbench.adopt.base import Measured
+from distbench.adopt.base import ExportedCase
 from distbench.core.case import Case
-from distbench.core.meshes import OF_DATA
+from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
 SHARDING_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
@@ -28,7 +28,7 @@ def imports(strategy: FullyShardedDataParallel) -> str:
     return f"{fsdp} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard"
 
 
-def config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, Any]:
+def config(measured: ExportedCase, strategy: FullyShardedDataParallel) -> dict[str, Any]:
     """What the files of Accelerate and of Trainer say alike, but for Accelerate's prefix."""
     classes = measured.layer_classes
     shared: dict[str, Any] = {
@@ -46,12 +46,12 @@ def config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, 
     return shared | own
 
 
-def wrap(measured: Measured, strategy: FullyShardedDataParallel) -> str:
+def wrap(measured: ExportedCase, strategy: FullyShardedDataParallel) -> str:
     """Statements that shard ``layers`` and ``model``."""
     return _fsdp1(measured, strategy) if strategy.version == 1 else _fsdp2(measured, strategy)
 
 
-def stage(measured: Measured, *, again: bool) -> str:
+def stage(measured: ExportedCase, *, again: bool) -> str:
     """Statements that shard ``layers`` and the rest of ``model``, a stage of a pipeline, over ``mesh``.
 
     Args:
@@ -67,17 +67,17 @@ def policy(case: Case) -> str:
     return f"param_dtype={compute}, reduce_dtype={dtype(precision.reduce)}"
 
 
-def _mesh(measured: Measured) -> str:
-    return _of_data(measured) if measured.cut else device_mesh(measured)
+def _mesh(measured: ExportedCase) -> str:
+    return _of_data(measured) if measured.tensor_parallelism else device_mesh(measured)
 
 
-def _of_data(measured: Measured) -> str:
+def _of_data(measured: ExportedCase) -> str:
     """The dimensions of ``mesh`` whose ranks have rows of their own."""
-    sizes = measured.strategy.dimensions(measured.case.world_size)
-    return f"mesh[{', '.join(json.dumps(name) for name in sizes if name in OF_DATA)}]"
+    sizes = measured.strategy.mesh_sizes(measured.case.world_size)
+    return f"mesh[{', '.join(json.dumps(name) for name in sizes if name in DATA_DIMENSIONS)}]"
 
 
-def _fsdp2(measured: Measured, strategy: FullyShardedDataParallel) -> str:
+def _fsdp2(measured: ExportedCase, strategy: FullyShardedDataParallel) -> str:
     pinned = f"CPUOffloadPolicy(pin_memory={measured.case.device == 'cuda'})"
     return _sharded(
         _mesh(measured),
@@ -104,7 +104,7 @@ def _sharded(mesh: str, case: Case, *, again: bool, root_again: bool, offload: s
     )
 
 
-def _fsdp1(measured: Measured, strategy: FullyShardedDataParallel) -> str:
+def _fsdp1(measured: ExportedCase, strategy: FullyShardedDataParallel) -> str:
     mesh = f"\n            device_mesh={_mesh(measured)}," if strategy.sharding == "hybrid" else ""
     return block(f"""
         chosen = {{id(layer) for layer in layers}}

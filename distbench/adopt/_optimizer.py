@@ -7,7 +7,7 @@ from textwrap import indent
 from distbench.adopt import base
 from distbench.adopt._python import function, lines
 from distbench.core import lr_schedule
-from distbench.core.case import Case, Optimizer
+from distbench.core.case import Case, OptimizerConfig
 
 _JOINED = '''
 class Joined(torch.optim.Optimizer):
@@ -38,14 +38,14 @@ class Joined(torch.optim.Optimizer):
 '''
 
 
-def construction(spec: Optimizer) -> tuple[str, str]:
+def construction(spec: OptimizerConfig) -> tuple[str, str]:
     """The optimizer's class, and its keyword arguments, all of them explicit."""
     class_, hyperparameters, kernel = base.optimizer(spec)
     arguments = {**hyperparameters, **kernel}
     return class_, ", ".join(f"{key}={value!r}" for key, value in arguments.items())
 
 
-def imports(spec: Optimizer) -> str:
+def imports(spec: OptimizerConfig) -> str:
     """Import of the optimizer's package; empty if that is torch."""
     module = base.optimizer(spec)[0].rpartition(".")[0]
     return "" if module.startswith("torch.") else f"import {module}"
@@ -63,17 +63,17 @@ def make(case: Case, *, sharded: bool = False) -> str:
     return lines(made, follow_schedule(spec))
 
 
-def joined(spec: Optimizer) -> str:
+def joined(spec: OptimizerConfig) -> str:
     """The class that makes one optimizer of two; empty if *spec* names just one."""
-    return "" if base.rest_of(spec) is spec else _JOINED
+    return "" if base.second_optimizer(spec) is spec else _JOINED
 
 
-def _made(spec: Optimizer, parameters: str) -> str:
+def _made(spec: OptimizerConfig, parameters: str) -> str:
     class_, arguments = construction(spec)
     return f"{class_}(\n    {parameters}, {arguments}\n)"
 
 
-def _made_sharded(spec: Optimizer) -> str:
+def _made_sharded(spec: OptimizerConfig) -> str:
     class_, arguments = construction(spec)
     return lines(
         "optimizer = ZeroRedundancyOptimizer(",
@@ -85,10 +85,10 @@ def _made_sharded(spec: Optimizer) -> str:
     )
 
 
-def _made_of_two(spec: Optimizer) -> str:
+def _made_of_two(spec: OptimizerConfig) -> str:
     parts = (
         _made(spec, "[p for p in model.parameters() if id(p) in hidden]"),
-        _made(base.rest_of(spec), "[p for p in model.parameters() if id(p) not in hidden]"),
+        _made(base.second_optimizer(spec), "[p for p in model.parameters() if id(p) not in hidden]"),
     )
     return lines(
         "hidden = {id(p) for layer in layers for p in layer.parameters() if p.ndim == 2}  # matrices",
@@ -98,11 +98,11 @@ def _made_of_two(spec: Optimizer) -> str:
     )
 
 
-def rate(spec: Optimizer) -> str:
+def rate(spec: OptimizerConfig) -> str:
     """The function that gives the learning rate of each update as a fraction; empty if it is constant."""
     if not lr_schedule.is_scheduled(spec):
         return ""
-    warm, begin, end = spec.warmup_steps, lr_schedule.begin_of_decay(spec), spec.total_steps or 0
+    warm, begin, end = spec.warmup_steps, lr_schedule.decay_start(spec), spec.total_steps or 0
     progress = f"progress = min(max((update - {begin!r}) / {max(end - begin, 1)!r}, 0.0), 1.0)"
     fallen = f"return {spec.final_lr_fraction!r} + {1 - spec.final_lr_fraction!r} * "
     after = {
@@ -113,11 +113,12 @@ def rate(spec: Optimizer) -> str:
         "cosine": lines(progress, f"{fallen}(0.5 * (1 + math.cos(math.pi * progress)))"),
     }
     warming = f"if update < {warm!r}:\n    return (update + 1) / {warm!r}" if warm else ""
-    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {lr_schedule.text(spec)}."
+    schedule = lr_schedule.schedule_text(spec)
+    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {schedule}."
     return function("rate(update)", doc, lines(warming, after[spec.schedule]))
 
 
-def follow_schedule(spec: Optimizer) -> str:
+def follow_schedule(spec: OptimizerConfig) -> str:
     """Statements by which ``optimizer`` follows ``rate``; empty if its learning rate is constant."""
     if not lr_schedule.is_scheduled(spec):
         return ""

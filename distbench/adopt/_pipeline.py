@@ -7,7 +7,7 @@ from textwrap import indent
 from distbench.adopt import _fsdp
 from distbench.adopt import _pipeline_stages as stages
 from distbench.adopt._python import device_mesh, function, lines
-from distbench.adopt.base import Measured
+from distbench.adopt.base import ExportedCase
 
 NOTES = (
     "In train.py, with {file} next to it or pasted in: device = setup(); build the model; model, optimizer = "
@@ -21,7 +21,7 @@ NOTES = (
     "replace them with yours.",
 )
 _TIED = "TIED names the tied parameters of the measured model: replace them with yours."
-_ALIKE = "the same on all ranks"
+_IDENTICAL_DATA = "the same on all ranks"
 _DEALT = "the same on all ranks of a pipeline: {number} selects one of the {several} parts of the batch"
 _PIPELINE = '''
 class Pipeline(nn.Module):
@@ -100,13 +100,13 @@ def clip(model, limit):
 '''
 
 
-def notes(measured: Measured, file: str) -> list[str]:
+def notes(measured: ExportedCase, file: str) -> list[str]:
     """How to use *file*, and what in it depends on the measured model."""
     several, cut = measured.data_ranks, measured.mesh.get("tp", 1)
     rank = f"rank // {cut}" if cut > 1 else "rank"
-    rows = _DEALT.format(number=f"{rank} % {several}", several=several) if several > 1 else _ALIKE
+    rows = _DEALT.format(number=f"{rank} % {several}", several=several) if several > 1 else _IDENTICAL_DATA
     told = [note.format(file=file, rows=rows) for note in NOTES]
-    return [*told, _TIED] if stages.ties(measured) else told
+    return [*told, _TIED] if stages.has_tied_copies(measured) else told
 
 
 IMPORTS = lines(
@@ -115,13 +115,13 @@ IMPORTS = lines(
 )
 
 
-def imports(measured: Measured) -> str:
+def imports(measured: ExportedCase) -> str:
     """Imports for ``joined``."""
     is_sharded = measured.pipeline and "dp_shard" in measured.mesh
     return "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard" if is_sharded else ""
 
 
-def joined(measured: Measured) -> str:
+def joined(measured: ExportedCase) -> str:
     """Statements by which a stage ``model`` and its ``layers`` are trained by several ranks of ``mesh``."""
     strategy = stages.strategy_of(measured)
     if "dp_shard" in measured.mesh:
@@ -137,7 +137,7 @@ def joined(measured: Measured) -> str:
     )
 
 
-def functions(measured: Measured, computing: str) -> str:
+def functions(measured: ExportedCase, computing: str) -> str:
     """All that the others need; *computing* are statements on a stage ``model`` and its ``layers``."""
     parts = (
         stages.constants(measured),
@@ -166,7 +166,7 @@ def prepare(optimizer: str) -> str:
     )
 
 
-def train(measured: Measured) -> str:
+def train(measured: ExportedCase) -> str:
     """The training loop."""
     number, limit = measured.case.batch.gradient_accumulation_steps, measured.case.optimizer.clip_grad_norm
     runs = "[model.run(*batch) for batch in step]"
@@ -175,8 +175,8 @@ def train(measured: Measured) -> str:
     update = lines(
         "optimizer.zero_grad(set_to_none=True)",
         f"loss = torch.stack({runs}).sum()",
-        "place_gradients(model)" if measured.cut else "",
-        _sum_of_copies(measured) if stages.ties(measured) else "",
+        "place_gradients(model)" if measured.tensor_parallelism else "",
+        _sum_of_copies(measured) if stages.has_tied_copies(measured) else "",
         "" if limit is None else f"clip(model, {limit!r})",
         "optimizer.step()",
         "dist.broadcast(loss, group=model.group, group_src=PLACES[-1])",
@@ -192,37 +192,39 @@ def train(measured: Measured) -> str:
     return function("train(model, optimizer, batches)", doc, body)
 
 
-def _reduces_late(measured: Measured) -> bool:
+def _reduces_late(measured: ExportedCase) -> bool:
     """Whether DDP has to be kept from reducing before the last batch of an update."""
     copies_alone = "dp_replicate" in measured.mesh and "dp_shard" not in measured.mesh
     return copies_alone and measured.case.batch.gradient_accumulation_steps > 1
 
 
-def _pipeline(measured: Measured) -> str:
+def _pipeline(measured: ExportedCase) -> str:
     strategy, batch = stages.strategy_of(measured), measured.case.batch
     step = _RUN.strip("\n")
-    if measured.cut and measured.cut.loss:
+    if measured.tensor_parallelism and measured.tensor_parallelism.loss_parallel:
         whole = "losses = [loss.full_tensor() for loss in losses]"
         step = lines("with loss_parallel():", indent(step, "    "), whole)
     return _PIPELINE.format(
         mesh=device_mesh(measured),
         stage="Stage" if _reduces_late(measured) else "PipelineStage",
         schedule=strategy.schedule,
-        stages="self.stages[0]" if 1 in strategy.order.per_rank else "self.stages",
+        stages="self.stages[0]" if 1 in strategy.schedule_rules.stages_per_rank else "self.stages",
         micro_batches=strategy.micro_batches,
         divisor=strategy.micro_batches * batch.gradient_accumulation_steps,
-        tie=(_TIE + ("" if stages.ends_meet(measured) else _ENDS_APART)) if stages.ties(measured) else "",
-        find=_FIND if stages.ties(measured) else "",
+        tie=(_TIE + ("" if stages.first_and_last_on_one_rank(measured) else _ENDS_APART))
+        if stages.has_tied_copies(measured)
+        else "",
+        find=_FIND if stages.has_tied_copies(measured) else "",
         late=", ends_update" if _reduces_late(measured) else "",
         ends=_ENDS if _reduces_late(measured) else "",
         run=indent(step, " " * 8) + "\n",
     )
 
 
-def _sum_of_copies(measured: Measured) -> str:
+def _sum_of_copies(measured: ExportedCase) -> str:
     """Statements that give both copies of each tied weight the sum of their gradients."""
-    part = ".grad.to_local()" if stages.are_distributed(measured) else ".grad"
-    if not stages.ends_meet(measured):
+    part = ".grad.to_local()" if stages.has_dtensor_parameters(measured) else ".grad"
+    if not stages.first_and_last_on_one_rank(measured):
         return lines(
             "for parameter in model.tied:", f"    dist.all_reduce(parameter{part}, group=model.ends)"
         )
@@ -233,12 +235,16 @@ def _sum_of_copies(measured: Measured) -> str:
     )
 
 
-def _clip(measured: Measured) -> str:
-    whole = ".full_tensor()" if stages.are_distributed(measured) else ""
-    if not stages.ties(measured):
+def _clip(measured: ExportedCase) -> str:
+    whole = ".full_tensor()" if stages.has_dtensor_parameters(measured) else ""
+    if not stages.has_tied_copies(measured):
         clip = _CLIP.replace("    {counted}\n", "")
         return clip.format(parameters="model.parameters()", whole=whole)
-    copies = "model.tied[len(TIED):]" if stages.ends_meet(measured) else "([] if model.takes else model.tied)"
+    copies = (
+        "model.tied[len(TIED):]"
+        if stages.first_and_last_on_one_rank(measured)
+        else "([] if model.takes else model.tied)"
+    )
     counted = lines(
         "# a copy of a tied weight is counted in the first stage",
         f"    copies = {{id(parameter) for parameter in {copies}}}",

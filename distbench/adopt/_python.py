@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from distbench.adopt.base import Measured
-from distbench.core.case import FLOAT8_MULTIPLE, KEPT_OPERATIONS, TORCH_NAMES, Case
+from distbench.adopt.base import ExportedCase
+from distbench.core.case import FLOAT8_ALIGNMENT, SELECTIVE_CHECKPOINT_OPS, TORCH_DTYPE_NAMES, Case
 
 FLOAT8_IMPORT = "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 
@@ -76,7 +76,7 @@ KEPT = [
 
 def dtype(name: str) -> str:
     """distbench's dtype *name* as Python code."""
-    return f"torch.{TORCH_NAMES[name]}"
+    return f"torch.{TORCH_DTYPE_NAMES[name]}"
 
 
 def cast_to_master(case: Case, to: str = "") -> str:
@@ -98,7 +98,7 @@ def kept(case: Case) -> str:
     """The operations that ``recomputation`` keeps the outputs of; empty if it keeps none."""
     if case.activation_checkpointing != "selective":
         return ""
-    operations = "\n    ".join(f"torch.ops.aten.{name}.default," for name in KEPT_OPERATIONS)
+    operations = "\n    ".join(f"torch.ops.aten.{name}.default," for name in SELECTIVE_CHECKPOINT_OPS)
     return _KEEPING.format(operations=operations)
 
 
@@ -124,7 +124,7 @@ def float8(case: Case) -> str:
                 layer,
                 config=Float8LinearConfig.from_recipe_name({case.precision.float8!r}),
                 # GPUs multiply only these sizes
-                module_filter_fn=lambda part, _: all(n % {FLOAT8_MULTIPLE} == 0 for n in part.weight.shape),
+                module_filter_fn=lambda part, _: all(n % {FLOAT8_ALIGNMENT} == 0 for n in part.weight.shape),
             )
     """)
 
@@ -157,10 +157,10 @@ def block(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def device_mesh(measured: Measured) -> str:
+def device_mesh(measured: ExportedCase) -> str:
     """Expression that makes the device mesh of the case."""
     case = measured.case
-    sizes = measured.strategy.dimensions(case.world_size)
+    sizes = measured.strategy.mesh_sizes(case.world_size)
     shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
     return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})'
 
@@ -187,7 +187,7 @@ def prepare(body: str) -> str:
     return function("prepare(model, layers, device)", doc, lines(body, "return model, optimizer"))
 
 
-def train(measured: Measured) -> str:
+def train(measured: ExportedCase) -> str:
     """Training loop of a plain torch case."""
     case = measured.case
     number = case.batch.gradient_accumulation_steps
@@ -198,7 +198,7 @@ def train(measured: Measured) -> str:
             f"(loss / {divisor!r}).backward()  # a constant loss scale of {case.precision.loss_scale!r}"
         )
     micro_batch = lines("loss = loss_of(model, batch)", backward)
-    if measured.cut and measured.cut.loss:
+    if measured.tensor_parallelism and measured.tensor_parallelism.loss_parallel:
         micro_batch = lines("with loss_parallel():", indent(micro_batch, "    "), "loss = loss.full_tensor()")
     if number == 1:
         body = lines(
@@ -246,7 +246,7 @@ def _loop(number: int, body: str) -> str:
     return function("train(model, optimizer, batches, loss_of)", doc, body)
 
 
-def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
+def _synchronised(measured: ExportedCase, number: int) -> tuple[str, str]:
     """Line before and context around a micro-batch that reduce gradients only once per update."""
     fsdp = measured.fsdp
     if fsdp and fsdp.version == 2 and not fsdp.reduce_each_micro_batch:
@@ -257,20 +257,22 @@ def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
     return "", ""
 
 
-def _update(measured: Measured) -> str:
+def _update(measured: ExportedCase) -> str:
     limit, scale = measured.case.optimizer.clip_grad_norm, measured.case.precision.loss_scale
     version = measured.fsdp.version if measured.fsdp else None
     clip = f"nn.utils.clip_grad_norm_(model.parameters(), {limit!r})"
     clip = f"model.clip_grad_norm_({limit!r})" if version == 1 else clip
     step = lines("" if limit is None else clip, "optimizer.step()")
-    if measured.cut and scale is None:
+    if measured.tensor_parallelism and scale is None:
         step = lines("place_gradients(model)", step)
     if scale is None:
         return step
-    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 or measured.cut else "")
+    norm = "nn.utils.get_total_norm(gradients)" + (
+        ".full_tensor()" if version == 2 or measured.tensor_parallelism else ""
+    )
     norm = 'model.clip_grad_norm_(float("inf"))' if version == 1 else norm
     return lines(
-        "place_gradients(model)" if measured.cut else "",
+        "place_gradients(model)" if measured.tensor_parallelism else "",
         "gradients = [p.grad for p in model.parameters() if p.grad is not None]",
         f"if torch.isfinite({norm}):  # otherwise they overflowed: no update",
         f"    torch._foreach_div_(gradients, {scale!r})",
@@ -278,12 +280,12 @@ def _update(measured: Measured) -> str:
     )
 
 
-def casts(measured: Measured) -> bool:
+def casts(measured: ExportedCase) -> bool:
     """Whether the script must cast parameters itself, which FSDP and DeepSpeed do."""
     by_engine = measured.fsdp or measured.zero or (measured.pipeline and "dp_shard" in measured.mesh)
     return measured.is_mixed and not by_engine
 
 
-def compresses(measured: Measured) -> bool:
+def compresses(measured: ExportedCase) -> bool:
     """Whether DDP reduces gradients in another dtype than theirs."""
     return measured.case.precision.reduce != measured.case.precision.master

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distbench.adopt._python import lines
-from distbench.adopt.base import Measured
+from distbench.adopt.base import ExportedCase
 from distbench.core import registry
-from distbench.workloads.splits import Splits
+from distbench.workloads.splits import TensorSplits
 
 _PLAN = "The plan in split() names the modules of the measured model: replace them with yours."
 _ROWS = (
@@ -82,31 +82,31 @@ def place_gradients(model):
 '''
 
 
-def splits_of(measured: Measured) -> Splits | None:
+def splits_of(measured: ExportedCase) -> TensorSplits | None:
     """How the measured model is split; None: its workload is a plug-in, or no layer is split."""
     workload = measured.case.workload
-    if not measured.cut or workload.name not in registry.built_in("workloads"):
+    if not measured.tensor_parallelism or workload.name not in registry.built_in_plugins("workloads"):
         return None
-    splits: Splits | None = registry.make("workloads", workload).splits()
+    splits: TensorSplits | None = registry.create_plugin("workloads", workload).tensor_splits()
     return splits
 
 
-def note(measured: Measured) -> list[str]:
+def note(measured: ExportedCase) -> list[str]:
     """Notes on the plan, and outside pipelines on the samples of a rank; none if no layer is split."""
-    if not (cut := measured.cut):
+    if not (cut := measured.tensor_parallelism):
         return []
-    return [_PLAN if measured.pipeline else f"{_PLAN} {_ROWS.format(ranks=cut.devices)}"]
+    return [_PLAN if measured.pipeline else f"{_PLAN} {_ROWS.format(ranks=cut.ranks)}"]
 
 
-def imports(measured: Measured) -> str:
+def imports(measured: ExportedCase) -> str:
     """Imports for ``functions`` and ``cut``."""
-    if not (cut := measured.cut):
+    if not (cut := measured.tensor_parallelism):
         return ""
-    sequence = cut.sequence
-    placements = ["Replicate", "Shard"] if sequence or cut.loss else ["Replicate"]
+    sequence = cut.sequence_parallel
+    placements = ["Replicate", "Shard"] if sequence or cut.loss_parallel else ["Replicate"]
     styles = ["ColwiseParallel", "RowwiseParallel"]
     styles += ["SequenceParallel"] if sequence else []
-    styles += ["loss_parallel"] if cut.loss else []
+    styles += ["loss_parallel"] if cut.loss_parallel else []
     tensors = ["DTensor", *placements] + ([] if sequence else ["distribute_module"])
     return lines(
         f"from torch.distributed.tensor import {', '.join(tensors)}",
@@ -115,27 +115,27 @@ def imports(measured: Measured) -> str:
     )
 
 
-def functions(measured: Measured) -> str:
-    """``split`` and ``place_gradients``; empty where no layer is cut."""
-    splits, cut = splits_of(measured), measured.cut
+def functions(measured: ExportedCase) -> str:
+    """``split`` and ``redistribute_gradients``; empty where no layer is cut."""
+    splits, cut = splits_of(measured), measured.tensor_parallelism
     if not splits or not cut:
         return ""
-    whole = "SequenceParallel()" if cut.sequence else "Whole()"
-    logits = "Shard(-1), use_local_output=False" if cut.loss else "Replicate()"
+    whole = "SequenceParallel()" if cut.sequence_parallel else "Whole()"
+    logits = "Shard(-1), use_local_output=False" if cut.loss_parallel else "Replicate()"
     styles = {
-        splits.table: "RowwiseParallel(input_layouts=Replicate(), output_layouts=between)",
+        splits.embedding: "RowwiseParallel(input_layouts=Replicate(), output_layouts=between)",
         splits.head: f"ColwiseParallel(input_layouts=between, output_layouts={logits})",
-        **dict.fromkeys(splits.columns, "columns"),
-        **dict.fromkeys(splits.rows, "RowwiseParallel(output_layouts=between)"),
-        **dict.fromkeys(splits.whole, whole),
+        **dict.fromkeys(splits.colwise, "columns"),
+        **dict.fromkeys(splits.rowwise, "RowwiseParallel(output_layouts=between)"),
+        **dict.fromkeys(splits.replicated, whole),
     }
     plan = "\n        ".join(f'"{name}": {style},' for name, style in styles.items())
-    between, some = "Shard(1)" if cut.sequence else "Replicate()", _SOME if measured.pipeline else ""
+    between, some = "Shard(1)" if cut.sequence_parallel else "Replicate()", _SOME if measured.pipeline else ""
     split = _SPLIT.format(between=between, plan=plan, some=some)
-    parts = [_COLUMNS, "" if cut.sequence else _WHOLE, split, _PLACE]
+    parts = [_COLUMNS, "" if cut.sequence_parallel else _WHOLE, split, _PLACE]
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
-def cut(measured: Measured) -> str:
+def cut(measured: ExportedCase) -> str:
     """Statement that cuts ``model`` over a dimension of ``mesh``; empty where no layer is cut."""
-    return 'split(model, mesh["tp"])' if measured.cut else ""
+    return 'split(model, mesh["tp"])' if measured.tensor_parallelism else ""

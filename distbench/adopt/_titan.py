@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from distbench import optimizers
-from distbench.adopt.base import Measured
+from distbench.adopt.base import ExportedCase
 from distbench.core import lr_schedule
-from distbench.core.case import TORCH_NAMES, Optimizer
+from distbench.core.case import TORCH_DTYPE_NAMES, OptimizerConfig
 
 EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
 WHOLE_BLOCKS = "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
@@ -19,7 +19,7 @@ _DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
 """Of computing, reducing and the master weights."""
 
 
-def problems(measured: Measured) -> dict[str, object]:
+def problems(measured: ExportedCase) -> dict[str, object]:
     """Why no version can express a case, and whether it applies."""
     case, fsdp = measured.case, measured.fsdp
     dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
@@ -27,7 +27,13 @@ def problems(measured: Measured) -> dict[str, object]:
         "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
         "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
         f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
-            not (fsdp or measured.ddp or measured.cut or measured.pipeline or measured.context)
+            not (
+                fsdp
+                or measured.ddp
+                or measured.tensor_parallelism
+                or measured.pipeline
+                or measured.context_parallelism
+            )
         ),
         f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
             case.optimizer.name not in ("adamw", "adam")
@@ -44,13 +50,13 @@ def problems(measured: Measured) -> dict[str, object]:
     }
 
 
-def differences(measured: Measured) -> dict[str, object]:
+def differences(measured: ExportedCase) -> dict[str, object]:
     """What no version can express, and whether it applies to the case."""
     half = "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
     return {half: measured.case.activation_checkpointing == "selective"}
 
 
-def training(measured: Measured, max_norm: float) -> dict[str, Any]:
+def training(measured: ExportedCase, max_norm: float) -> dict[str, Any]:
     """Section ``training``, with gradients clipped at *max_norm*."""
     case, batch = measured.case, measured.case.batch
     return {
@@ -59,36 +65,36 @@ def training(measured: Measured, max_norm: float) -> dict[str, Any]:
         "local_batch_size": batch.micro_batch_size,
         "global_batch_size": batch.global_batch_size,
         "max_norm": max_norm,
-        "dtype": TORCH_NAMES[case.precision.master],
-        "mixed_precision_param": TORCH_NAMES[case.precision.compute],
-        "mixed_precision_reduce": TORCH_NAMES[case.precision.reduce],
+        "dtype": TORCH_DTYPE_NAMES[case.precision.master],
+        "mixed_precision_param": TORCH_DTYPE_NAMES[case.precision.compute],
+        "mixed_precision_reduce": TORCH_DTYPE_NAMES[case.precision.reduce],
         "enable_cpu_offload": bool(measured.fsdp and measured.fsdp.cpu_offload),
     }
 
 
-def clipping(spec: Optimizer) -> float:
+def clipping(spec: OptimizerConfig) -> float:
     """Norm at which gradients are clipped; it always clips, and at infinity only measures."""
     return float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm
 
 
-def implementation(spec: Optimizer) -> str:
+def implementation(spec: OptimizerConfig) -> str:
     """Kernel of the optimizer."""
     return {"loop": "for-loop"}.get(spec.kernel, spec.kernel)
 
 
-def optimizer_name(spec: Optimizer) -> str:
+def optimizer_name(spec: OptimizerConfig) -> str:
     """Class of the optimizer."""
-    return optimizers.kind_of(spec).name
+    return optimizers.entry_of(spec).class_name
 
 
-def scheduler(spec: Optimizer) -> dict[str, Any]:
+def scheduler(spec: OptimizerConfig) -> dict[str, Any]:
     """By torchtitan's formula: update k has (k + 1) / warmup_steps, and the decay ends at training.steps."""
-    if spec.schedule not in lr_schedule.ENDING or not spec.total_steps:
+    if spec.schedule not in lr_schedule.FINITE_SCHEDULES or not spec.total_steps:
         # a decay that ends where it starts
         return {"warmup_steps": spec.warmup_steps, "min_lr_factor": 1.0}
     return {
         "warmup_steps": spec.warmup_steps,
-        "decay_ratio": 1 - lr_schedule.begin_of_decay(spec) / spec.total_steps,
+        "decay_ratio": 1 - lr_schedule.decay_start(spec) / spec.total_steps,
         "decay_type": "cosine" if spec.schedule == "cosine" else "linear",
         "min_lr_factor": spec.final_lr_fraction,
     }

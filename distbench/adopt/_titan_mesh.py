@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.adopt import _pipeline_stages
-from distbench.adopt.base import Measured
+from distbench.adopt.base import ExportedCase
 from distbench.core import registry
-from distbench.strategies._pipeline import by_count
+from distbench.strategies._pipeline import split_evenly
 from distbench.strategies.pp import PipelineParallel
 
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -28,24 +28,24 @@ _MEANS = (
 NAMED = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 
 
-def sizes(measured: Measured) -> dict[str, int]:
+def sizes(measured: ExportedCase) -> dict[str, int]:
     """Size of each dimension of the mesh."""
-    told = measured.strategy.dimensions(measured.case.world_size)
+    told = measured.strategy.mesh_sizes(measured.case.world_size)
     return {name: told.get(name, 1) for name in _DIMENSIONS}
 
 
-def scaled(measured: Measured, value: float) -> float:
+def scale_to_torchtitan(measured: ExportedCase, value: float) -> float:
     """*value*, set for gradients of the case, for torchtitan's, which are that much larger or smaller."""
-    return value * _tokens(measured) / _copies(measured)
+    return value * _gradient_multiplier(measured) / _gradient_divisor(measured)
 
 
-def decay(measured: Measured) -> float:
+def weight_decay(measured: ExportedCase) -> float:
     """Weight decay for torchtitan's gradients: Adam adds it to them, AdamW takes it off the weights."""
     spec = measured.case.optimizer
-    return spec.weight_decay if spec.name == "adamw" else scaled(measured, spec.weight_decay)
+    return spec.weight_decay if spec.name == "adamw" else scale_to_torchtitan(measured, spec.weight_decay)
 
 
-def parallelism(measured: Measured, head: str) -> dict[str, Any]:
+def parallelism(measured: ExportedCase, head: str) -> dict[str, Any]:
     """Keys of the section that all versions have; *head* is their name of the output head."""
     mesh = sizes(measured)
     return {
@@ -59,9 +59,9 @@ def parallelism(measured: Measured, head: str) -> dict[str, Any]:
     }
 
 
-def units(measured: Measured) -> dict[str, object]:
+def units(measured: ExportedCase) -> dict[str, object]:
     """What torchtitan shards apart, and whether the case has it."""
-    shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
+    shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism
     return {
         "torchtitan shards embedding, final norm and output head as separate units": shards,
         "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
@@ -70,26 +70,26 @@ def units(measured: Measured) -> dict[str, object]:
     }
 
 
-def differences(measured: Measured) -> dict[str, object]:
+def differences(measured: ExportedCase) -> dict[str, object]:
     """What the section of 0.2.2 can't express, and whether it applies to the case."""
     pipeline, keys = measured.pipeline, _scaled_keys(measured)
     return {
         **units(measured),
-        _SUMS.format(keys=keys, tokens=_tokens(measured)): pipeline,
-        _MEANS.format(keys=keys, ranks=_copies(measured)): _copies(measured) > 1,
+        _SUMS.format(keys=keys, tokens=_gradient_multiplier(measured)): pipeline,
+        _MEANS.format(keys=keys, ranks=_gradient_divisor(measured)): _gradient_divisor(measured) > 1,
         NAMED: "module_fqns_per_model_part" in parallelism(measured, ""),
     }
 
 
-def _tokens(measured: Measured) -> int:
+def _gradient_multiplier(measured: ExportedCase) -> int:
     """How many times larger gradients are as torchtitan does not divide them: those of a pipeline."""
     if not measured.pipeline:
         return 1
-    shape = registry.make("workloads", measured.case.workload).shape
-    return int(measured.case.batch.global_batch_size * shape.length)
+    shape = registry.create_plugin("workloads", measured.case.workload).shape
+    return int(measured.case.batch.global_batch_size * shape.sample_length)
 
 
-def _copies(measured: Measured) -> int:
+def _gradient_divisor(measured: ExportedCase) -> int:
     """How many times smaller gradients are as torchtitan divides them twice.
 
     It turns off the division of FSDP alone (``disable_fsdp_gradient_division``), that of HSDP with it.
@@ -98,12 +98,12 @@ def _copies(measured: Measured) -> int:
     return mesh["dp_replicate"] if mesh["dp_shard"] * mesh["cp"] == 1 else 1
 
 
-def _scaled_keys(measured: Measured) -> str:
+def _scaled_keys(measured: ExportedCase) -> str:
     is_decoupled = measured.case.optimizer.name == "adamw" or not measured.case.optimizer.weight_decay
     return "max_norm and eps" if is_decoupled else "max_norm, eps and weight_decay"
 
 
-def _resharding(measured: Measured) -> str:
+def _resharding(measured: ExportedCase) -> str:
     if pipeline := measured.pipeline:
         return "always" if pipeline.reshard_after_forward else "never"
     if not (fsdp := measured.fsdp):
@@ -111,7 +111,7 @@ def _resharding(measured: Measured) -> str:
     return "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
 
 
-def _stages(measured: Measured, pipeline: PipelineParallel, head: str) -> dict[str, Any]:
+def _stages(measured: ExportedCase, pipeline: PipelineParallel, head: str) -> dict[str, Any]:
     """Schedule and stages, by rule where torchtitan's rule gives those of the case, otherwise by name."""
     micro_batch = measured.case.batch.micro_batch_size
     layers = _pipeline_stages.layers_of_stages(measured, pipeline)
@@ -120,8 +120,8 @@ def _stages(measured: Measured, pipeline: PipelineParallel, head: str) -> dict[s
         "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
     }
     # two stages of a rank wherever a schedule allows several, and as many layers in each
-    is_rule = pipeline.per_rank == (1 if 1 in pipeline.order.per_rank else 2)
-    if is_rule and layers == by_count(layers[-1].stop, len(layers)):
+    is_rule = pipeline.stages_on_rank == (1 if 1 in pipeline.schedule_rules.stages_per_rank else 2)
+    if is_rule and layers == split_evenly(layers[-1].stop, len(layers)):
         # it would leave out layers where embedding and head are
         less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
         return told | dict.fromkeys(less, 0)

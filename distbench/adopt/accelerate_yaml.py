@@ -8,7 +8,7 @@ from typing import Any
 
 from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
 from distbench.adopt._python import block, function, lines
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
@@ -24,7 +24,7 @@ _NOTES = (
 _ON_CPUS = "On CPUs accelerate launch needs mpirun; torchrun starts the same ranks without it."
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why Accelerate can't express this case."""
     fsdp, on_cpu = measured.fsdp, measured.case.device == "cpu"
     sentences = {
@@ -43,20 +43,20 @@ def problems(measured: Measured) -> list[str]:
         ),
         **base.fixed_loss_scale(measured, "Accelerate"),
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as Accelerate's file and the calls of a script."""
     case, differs = measured.case, _differs(measured)
     launch = base.command(measured, "accelerate", "launch", "--config_file", FILE, "train.py")
     if case.device == "cpu":
         launch = base.torchrun(measured)
     notes = (
-        *measured.about_sizes,
+        *measured.size_notes,
         *_NOTES,
-        *base.matrices(measured),
-        *base.applying({_ON_CPUS: case.device == "cpu"}),
+        *base.matrix_optimizer_note(measured),
+        *base.applicable({_ON_CPUS: case.device == "cpu"}),
         *deepspeed_json.notes(measured),
         *base.unnamed_layers(measured, "set fsdp_transformer_layer_cls_to_wrap to yours"),
     )
@@ -65,10 +65,10 @@ def write(measured: Measured) -> Adopted:
         SCRIPT: f"# Use with {FILE}, which has the settings and the launch command.\n\n{_script(measured)}",
         **deepspeed_json.files(measured),
     }
-    return Adopted(files, launch, notes, tuple(differs))
+    return ExportedFiles(files, launch, notes, tuple(differs))
 
 
-def _differs(measured: Measured) -> list[str]:
+def _differs(measured: ExportedCase) -> list[str]:
     fsdp = measured.fsdp
     if measured.zero:
         return deepspeed_json.differs(measured)
@@ -83,10 +83,10 @@ def _differs(measured: Measured) -> list[str]:
             not fsdp and measured.is_mixed
         ),
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def _config(measured: Measured) -> dict[str, Any]:
+def _config(measured: ExportedCase) -> dict[str, Any]:
     case, fsdp = measured.case, measured.fsdp
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -107,15 +107,15 @@ def _config(measured: Measured) -> dict[str, Any]:
     config["mixed_precision"] = _precision(measured)
     if fsdp:
         config["fsdp_config"] = _fsdp_config(measured, fsdp)
-        if "dp_replicate" in fsdp.dimensions(case.world_size):
+        if "dp_replicate" in fsdp.mesh_sizes(case.world_size):
             config["parallelism_config"] = {
                 f"parallelism_config_{dimension}_size": ranks
-                for dimension, ranks in fsdp.dimensions(case.world_size).items()
+                for dimension, ranks in fsdp.mesh_sizes(case.world_size).items()
             }
     return config
 
 
-def _type(measured: Measured) -> str:
+def _type(measured: ExportedCase) -> str:
     if measured.zero or measured.fsdp:
         return "DEEPSPEED" if measured.zero else "FSDP"
     if measured.case.world_size == 1:
@@ -123,12 +123,12 @@ def _type(measured: Measured) -> str:
     return "MULTI_CPU" if measured.case.device == "cpu" else "MULTI_GPU"
 
 
-def _precision(measured: Measured) -> str:
+def _precision(measured: ExportedCase) -> str:
     """Accelerate's word for the precision; FSDP gets its dtypes from a policy instead."""
     return "no" if measured.fsdp or not measured.is_mixed else measured.case.precision.compute
 
 
-def _fsdp_config(measured: Measured, fsdp: FullyShardedDataParallel) -> dict[str, Any]:
+def _fsdp_config(measured: ExportedCase, fsdp: FullyShardedDataParallel) -> dict[str, Any]:
     config = {**_fsdp.config(measured, fsdp), "offload_params": fsdp.cpu_offload}
     if "transformer_layer_cls_to_wrap" in config:
         config["transformer_layer_cls_to_wrap"] = ",".join(config["transformer_layer_cls_to_wrap"])
@@ -151,7 +151,7 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _script(measured: Measured) -> str:
+def _script(measured: ExportedCase) -> str:
     recomputes = measured.case.activation_checkpointing != "none" and not measured.fsdp
     rate = "" if measured.zero else _optimizer.rate(measured.case.optimizer)
     parts = (
@@ -178,7 +178,7 @@ def _script(measured: Measured) -> str:
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
-def _names(measured: Measured) -> list[str]:
+def _names(measured: ExportedCase) -> list[str]:
     if measured.ddp:
         return ["DDPCommunicationHookType"] * _python.compresses(measured) + ["DistributedDataParallelKwargs"]
     return ["DummyOptim"] if measured.zero else ["FullyShardedDataParallelPlugin"] if measured.fsdp else []
@@ -188,7 +188,7 @@ def _policy_class(fsdp: FullyShardedDataParallel) -> str:
     return "MixedPrecisionPolicy" if fsdp.version == 2 else "MixedPrecision"
 
 
-def _setup(measured: Measured) -> str:
+def _setup(measured: ExportedCase) -> str:
     case = measured.case
     plugin = block(f"""
         gradient_accumulation_plugin=GradientAccumulationPlugin(
@@ -203,7 +203,7 @@ def _setup(measured: Measured) -> str:
     return function("setup()", "Return the Accelerator; call it before the model is built.", body)
 
 
-def _arguments(measured: Measured) -> str:
+def _arguments(measured: ExportedCase) -> str:
     case, ddp, fsdp = measured.case, measured.ddp, measured.fsdp
     if measured.zero:
         return ""
@@ -212,7 +212,7 @@ def _arguments(measured: Measured) -> str:
         policy = f"{_policy_class(fsdp)}({_fsdp.policy(case)})"
         own = f"fsdp_plugin=FullyShardedDataParallelPlugin(\n    mixed_precision_policy={policy}\n),"
     if ddp:
-        asked = ddp.bucket_cap_asked
+        asked = ddp.explicit_bucket_cap_mb
         hook = f"    comm_hook=DDPCommunicationHookType.{case.precision.reduce.upper()},"
         own = lines(
             "kwargs_handlers=[DistributedDataParallelKwargs(",
@@ -226,7 +226,7 @@ def _arguments(measured: Measured) -> str:
     return lines(f"cpu={case.device == 'cpu'},", f'mixed_precision="{_precision(measured)}",', own)
 
 
-def _prepare(measured: Measured, *, recomputes: bool) -> str:
+def _prepare(measured: ExportedCase, *, recomputes: bool) -> str:
     master, make = _python.cast_to_master(measured.case), _optimizer.make(measured.case)
     if measured.zero:
         master = ""
@@ -238,7 +238,7 @@ def _prepare(measured: Measured, *, recomputes: bool) -> str:
     return function("prepare(accelerator, model, layers, loader)", doc, body)
 
 
-def _train(measured: Measured) -> str:
+def _train(measured: ExportedCase) -> str:
     limit = measured.case.optimizer.clip_grad_norm
     clip = f"if accelerator.sync_gradients:\n    accelerator.clip_grad_norm_(model.parameters(), {limit!r})"
     micro_batch = lines(

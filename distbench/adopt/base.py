@@ -11,11 +11,11 @@ from typing import Any
 
 from distbench import optimizers
 from distbench.core import lr_schedule, registry
-from distbench.core.case import CURRENT, Batch, Case, Optimizer
-from distbench.core.errors import Mistake, UsageError
-from distbench.core.serialization import decoded
+from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, OptimizerConfig
+from distbench.core.errors import SuiteMistake, UsageError
+from distbench.core.serialization import decode
 from distbench.core.text import one_line
-from distbench.core.units import count_text
+from distbench.core.units import format_count
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
@@ -26,7 +26,7 @@ from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.single import Single
 from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
-from distbench.suite.sections import check
+from distbench.suite.sections import check_section
 from distbench.suite.yaml_reader import key_text
 
 # each format says which of these it can't express
@@ -34,31 +34,31 @@ _STRATEGIES = (
     *(Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel),
     *(PipelineParallel, ContextParallel, Zero),
 )
-_UNSAID = {
+_UNSUPPORTED = {
     # torchtitan shards with FSDP2 what it does not spread
     "ep": "experts distributed over ranks that replicate all other parameters",
     "onebit": "1-bit optimizers, which only DeepSpeed up to 0.19.6 has",
 }
 
-_WHAT_DECAYS = (
+_WEIGHT_DECAY_NOTE = (
     "Weight decay applies to every parameter, including biases and norms, and the learning rate has the "
     "schedule named above; with another one or exempt parameters the training is not equivalent to the "
     "measured case."
 )
-_PROCESSES = (
+_PROCESS_COUNT_NOTE = (
     "With a different number of processes, change the micro-batch size or accumulation to keep the global "
     "batch size."
 )
 FIRST_NODE = "FIRST_NODE"
 """Stands for the name of a node in a command."""
-TRAINING_NOTES = (_WHAT_DECAYS, _PROCESSES)
+TRAINING_NOTES = (_WEIGHT_DECAY_NOTE, _PROCESS_COUNT_NOTE)
 """For a tool that has a training loop of its own."""
-COMMON_NOTES = (f"train.py is your script. {_WHAT_DECAYS}", _PROCESSES)
+COMMON_NOTES = (f"train.py is your script. {_WEIGHT_DECAY_NOTE}", _PROCESS_COUNT_NOTE)
 """For a script of the user's."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class ExportedCase:
     """Case to export: with its strategy, every option set, and the settings its live engine reported."""
 
     case: Case
@@ -66,27 +66,27 @@ class Measured:
     effective: Mapping[str, Any] = field(default_factory=dict)
     nodes: int = 1
     """Nodes that the ranks were on."""
-    about_sizes: tuple[str, ...] = ()
+    size_notes: tuple[str, ...] = ()
     """What to know first of sizes that depend on the model (``sizes``)."""
 
     @classmethod
-    def of(cls, case: Case, effective: Mapping[str, Any]) -> Measured:
+    def of(cls, case: Case, effective: Mapping[str, Any]) -> ExportedCase:
         """*case* with its strategy: what formats write is made of values whose types were checked.
 
         Raises:
             UsageError: this version can't export the strategy, or one of its options is not of its type.
             RecordError: a field of *case* is not of its type.
         """
-        case = decoded(Case, case.to_json(), one_line(str(case.name)))
+        case = decode(Case, case.to_json(), one_line(str(case.name)))
         name = case.strategy.name
-        plugin = registry.built_in("strategies").get(name)
+        plugin = registry.built_in_plugins("strategies").get(name)
         if plugin is None:
             raise UsageError(f"{one_line(name)}: plug-in strategies can't be exported")
         if plugin not in _STRATEGIES:
-            raise UsageError(f"{name}: no format can express {_UNSAID.get(name, 'it')} yet")
-        strategy, findings = check(plugin, case.strategy.options, ("strategy", name))
+            raise UsageError(f"{name}: no format can express {_UNSUPPORTED.get(name, 'it')} yet")
+        strategy, findings = check_section(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
-            wrong = Mistake(findings[0].message, key_text(findings[0].path), findings[0].value)
+            wrong = SuiteMistake(findings[0].message, key_text(findings[0].path), findings[0].value)
             raise UsageError(f"{name}: options from another version of distbench: {wrong}")
         return cls(case, strategy, effective)
 
@@ -106,17 +106,17 @@ class Measured:
         return self.strategy if isinstance(self.strategy, Zero) else None
 
     @property
-    def cut(self) -> TensorParallelism | None:
+    def tensor_parallelism(self) -> TensorParallelism | None:
         """How torch splits layers across ranks (tensor parallelism); None: they are whole."""
         if isinstance(self.strategy, TensorParallel):
-            return self.strategy.over(self.case.world_size)
+            return self.strategy.tensor_parallelism(self.case.world_size)
         inside = self.fsdp or self.pipeline
-        return inside.tensor_parallelism if inside and inside.tensor_parallelism.devices > 1 else None
+        return inside.tensor_parallelism if inside and inside.tensor_parallelism.ranks > 1 else None
 
     @property
     def mesh(self) -> dict[str, int]:
         """Dimensions of the device mesh with several ranks, outermost first."""
-        sizes = self.strategy.dimensions(self.case.world_size)
+        sizes = self.strategy.mesh_sizes(self.case.world_size)
         return {name: size for name, size in sizes.items() if size > 1}
 
     @property
@@ -125,19 +125,19 @@ class Measured:
         return self.strategy if isinstance(self.strategy, PipelineParallel) else None
 
     @property
-    def context(self) -> ContextParallel | None:
+    def context_parallelism(self) -> ContextParallel | None:
         """The strategy, if it splits sequences."""
         return self.strategy if isinstance(self.strategy, ContextParallel) else None
 
     @property
-    def shares_rows(self) -> bool:
+    def uses_autotp(self) -> bool:
         """Whether DeepSpeed splits layers across ranks (AutoTP)."""
-        return self.zero is not None and self.zero.tensor_parallelism.devices > 1
+        return self.zero is not None and self.zero.tensor_parallelism.ranks > 1
 
     @property
     def data_ranks(self) -> int:
         """Number of data-parallel ranks."""
-        return self.strategy.data_ranks(self.case.world_size)
+        return self.strategy.data_parallel_size(self.case.world_size)
 
     @property
     def is_mixed(self) -> bool:
@@ -148,10 +148,10 @@ class Measured:
     def layer_classes(self) -> list[str]:
         """Classes of the layers that were wrapped individually; empty if the record doesn't have them."""
         given = self.case.workload.options.get("layer_classes")
-        names = given if isinstance(given, list) else self.strategy.wrapped_layers(self.effective)
+        names = given if isinstance(given, list) else self.strategy.wrapped_layer_classes(self.effective)
         return [str(name) for name in names]
 
-    def size(self, key: str) -> int | None:
+    def resolved_size(self, key: str) -> int | None:
         """Option of the strategy; if the suite left it unset, the number that the live engine reported."""
         option = getattr(self.strategy, key)
         reported = self.effective.get(key) if option is None else option
@@ -159,7 +159,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Adopted:
+class ExportedFiles:
     """A case as configuration for another tool."""
 
     files: dict[str, str]
@@ -168,11 +168,11 @@ class Adopted:
     """Command that starts the user's own ``train.py`` with it."""
     notes: tuple[str, ...] = ()
     """What to do or to know beyond these files: settings that belong in the user's script."""
-    differs: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     """Settings that this format can't express, so that training differs from the measured case."""
 
 
-def applying(sentences: Mapping[str, object]) -> list[str]:
+def applicable(sentences: Mapping[str, object]) -> list[str]:
     """Those *sentences* whose conditions hold."""
     return [sentence for sentence, holds in sentences.items() if holds]
 
@@ -196,7 +196,7 @@ def as_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2) + "\n"
 
 
-def command(measured: Measured, *words: str) -> str:
+def command(measured: ExportedCase, *words: str) -> str:
     """Command line with the environment variables that the ranks of the case had."""
     variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
     if measured.zero and measured.case.device == "cpu":
@@ -205,21 +205,21 @@ def command(measured: Measured, *words: str) -> str:
     return " ".join([*variables, *words])
 
 
-def torchrun(measured: Measured, *words: str) -> str:
+def torchrun(measured: ExportedCase, *words: str) -> str:
     """torchrun command for the ranks of the case, by default of ``train.py``."""
     meeting = ["--standalone"]
     if measured.nodes > 1:
         meeting = [f"--nnodes={measured.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={FIRST_NODE}:29500"]
-    processes = f"--nproc-per-node={ranks_of_a_node(measured)}"
+    processes = f"--nproc-per-node={ranks_per_node(measured)}"
     return command(measured, "torchrun", *meeting, processes, *(words or ("train.py",)))
 
 
-def ranks_of_a_node(measured: Measured) -> int:
+def ranks_per_node(measured: ExportedCase) -> int:
     """Ranks on each node, on the first ones if they don't divide."""
     return math.ceil(measured.case.world_size / measured.nodes)
 
 
-def on_nodes(measured: Measured, launch: str) -> list[str]:
+def multi_node_note(measured: ExportedCase, launch: str) -> list[str]:
     """What to know of a *launch* on several nodes; nothing on one."""
     if measured.nodes == 1:
         return []
@@ -231,34 +231,35 @@ def on_nodes(measured: Measured, launch: str) -> list[str]:
     return [f"The case ran on {measured.nodes} nodes: {how}"]
 
 
-def optimizer(spec: Optimizer) -> tuple[str, dict[str, Any], dict[str, bool]]:
+def optimizer(spec: OptimizerConfig) -> tuple[str, dict[str, Any], dict[str, bool]]:
     """Import path of the optimizer's class, its hyperparameters, and the arguments that choose its kernel."""
-    kind = optimizers.kind_of(spec)
-    return kind.public, kind.arguments(spec), kind.flags(spec)
+    kind = optimizers.entry_of(spec)
+    return kind.import_path, kind.hyper_parameters(spec), kind.kernel_flags(spec)
 
 
-def what(spec: Optimizer) -> str:
+def optimizer_description(spec: OptimizerConfig) -> str:
     """The class of the optimizer that *spec* names, and that of its rest."""
-    kind = optimizers.kind_of(spec)
-    if not kind.rest:
-        return kind.public
-    rest = optimizers.kind_of(rest_of(spec)).public
-    return f"two optimizers ({kind.public} for the matrices of the layers, {rest} for the rest)"
+    kind = optimizers.entry_of(spec)
+    if not kind.companion:
+        return kind.import_path
+    rest = optimizers.entry_of(second_optimizer(spec)).import_path
+    return f"two optimizers ({kind.import_path} for the matrices of the layers, {rest} for the rest)"
 
 
-def rest_of(spec: Optimizer) -> Optimizer:
+def second_optimizer(spec: OptimizerConfig) -> OptimizerConfig:
     """The optimizer of all but the layers' matrices, where there is one of its own."""
-    rest = optimizers.kind_of(spec).rest
+    rest = optimizers.entry_of(spec).companion
     return dataclasses.replace(spec, name=rest) if rest else spec
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why no format can express this case."""
     spec = measured.case.optimizer
-    kind = optimizers.kind_of(spec)
-    foreign, context = kind.rest or kind.package != "torch", measured.context
+    kind = optimizers.entry_of(spec)
+    foreign, context = kind.companion or kind.package != "torch", measured.context_parallelism
     sentences = {
-        f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; pass it to "
+        f"optimizer.name = {spec.name} is {optimizer_description(spec)}, which DeepSpeed's file can't name; "
+        "pass it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
         "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
             "loss_mean" in measured.effective
@@ -279,10 +280,10 @@ def problems(measured: Measured) -> list[str]:
             context and not context.sharded
         ),
     }
-    return applying(sentences)
+    return applicable(sentences)
 
 
-def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
+def fixed_loss_scale(measured: ExportedCase, tool: str) -> dict[str, bool]:
     """That *tool* can't scale losses as the case did, and whether the case scaled them."""
     precision = measured.case.precision
     if precision.is_scaled_dynamically:
@@ -293,21 +294,21 @@ def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
     return {problem: precision.compute == "fp16" and not measured.zero}
 
 
-def matrices(measured: Measured) -> list[str]:
+def matrix_optimizer_note(measured: ExportedCase) -> list[str]:
     """A note on the parameters of a case with two optimizers."""
     spec = measured.case.optimizer
-    note = f"The optimizer is {what(spec)}: pass all layers of the model as layers."
-    return applying({note: rest_of(spec) is not spec})
+    note = f"The optimizer is {optimizer_description(spec)}: pass all layers of the model as layers."
+    return applicable({note: second_optimizer(spec) is not spec})
 
 
-def unnamed_layers(measured: Measured, advice: str) -> list[str]:
+def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
     """A note with *advice* for a sharded case whose layers have no known class."""
     note = f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
-    return applying({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
+    return applicable({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
 
 
 def _ranks(batch: Batch) -> str:
-    return count_text(batch.parts // batch.gradient_accumulation_steps, "data-parallel rank")
+    return format_count(batch.total_micro_batches // batch.gradient_accumulation_steps, "data-parallel rank")
 
 
 def _settings(case: Case) -> dict[str, str]:
@@ -331,23 +332,31 @@ def _settings(case: Case) -> dict[str, str]:
         "activation checkpointing": case.activation_checkpointing,
         "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
         "seed": str(case.seed),
-        **({} if case.environment == CURRENT else {"Python environment": elsewhere(case)}),
+        **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
     }
 
 
-def elsewhere(case: Case) -> str:
+def environment_note(case: Case) -> str:
     """That *case* was measured in another Python environment than the command's own."""
     return f"{case.environment}, as its suite calls it; the report has what was installed there (software)"
 
 
-def _optimizer_text(spec: Optimizer) -> str:
-    kind = optimizers.kind_of(spec)
-    own = {key: value for key, value in kind.arguments(spec).items() if key != "weight_decay"}
+def _optimizer_text(spec: OptimizerConfig) -> str:
+    kind = optimizers.entry_of(spec)
+    own = {key: value for key, value in kind.hyper_parameters(spec).items() if key != "weight_decay"}
     values = [f"{key} {list(each) if isinstance(each, tuple) else each!r}" for key, each in own.items()]
     decay = f"weight decay {spec.weight_decay!r} on all parameters"
     whose = "torch's" if kind.package == "torch" else f"{kind.package}'s"
-    words = [kind.name, *values, decay, f"schedule {lr_schedule.text(spec)}", f"{whose} {spec.kernel} kernel"]
+    words = [
+        kind.class_name,
+        *values,
+        decay,
+        f"schedule {lr_schedule.schedule_text(spec)}",
+        f"{whose} {spec.kernel} kernel",
+    ]
     of_rest = (
-        [f"for all but the matrices of the layers: {_optimizer_text(rest_of(spec))}"] if kind.rest else []
+        [f"for all but the matrices of the layers: {_optimizer_text(second_optimizer(spec))}"]
+        if kind.companion
+        else []
     )
     return "; ".join([", ".join(words), *of_rest])

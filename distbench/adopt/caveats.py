@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distbench.adopt.base import applying
+from distbench.adopt.base import applicable
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.text import one_line
 
 
-def caveats(row: CaseSummary, run: AnalysedRun) -> list[str]:
+def export_caveats(row: CaseSummary, run: RunAnalysis) -> list[str]:
     """Warnings about exporting a case of *run*, without its name."""
     failed = f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
     known = {
@@ -17,10 +17,10 @@ def caveats(row: CaseSummary, run: AnalysedRun) -> list[str]:
         f"measured only on a noisy machine: {one_line(row.degraded)}": row.degraded,
         failed: row.measured and row.failed,
     }
-    return [*applying(known), *_unfair(row, run)]
+    return [*applicable(known), *_work_differences(row, run)]
 
 
-def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
+def _work_differences(row: CaseSummary, run: RunAnalysis) -> list[str]:
     """Differences in the work of the live engine and its reference, known or possible."""
     return [
         f"not {'' if finding.is_known else 'known to be '}the same work as its reference: "

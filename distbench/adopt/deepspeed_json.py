@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.adopt import base
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 from distbench.core import lr_schedule
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import ON_DISK, configuration, open_sizes
+from distbench.strategies.zero.config import NVME_SIZES, configuration, optional_sizes
 
 FILE = "ds_config.json"
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why DeepSpeed's configuration can't express this case."""
     problem = (
         f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
@@ -22,24 +22,24 @@ def problems(measured: Measured) -> list[str]:
     return [] if measured.zero else [problem]
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as ``ds_config.json``."""
     case = measured.case
     hosts = [f"--num_nodes={measured.nodes}", "--hostfile=HOSTFILE"] if measured.nodes > 1 else []
-    gpus = f"--num_gpus={base.ranks_of_a_node(measured)}"
+    gpus = f"--num_gpus={base.ranks_per_node(measured)}"
     launch = base.command(measured, "deepspeed", *hosts, gpus, "train.py")
     advice = (
-        *measured.about_sizes,
+        *measured.size_notes,
         f"In train.py: engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), "
         f'config="{FILE}"); then for each micro-batch engine.backward(loss) and engine.step().',
         *base.COMMON_NOTES,
         *notes(measured),
     )
     launch = base.torchrun(measured) if case.device == "cpu" else launch
-    return Adopted(files(measured), launch, advice, tuple(differs(measured)))
+    return ExportedFiles(files(measured), launch, advice, tuple(differs(measured)))
 
 
-def files(measured: Measured) -> dict[str, str]:
+def files(measured: ExportedCase) -> dict[str, str]:
     """DeepSpeed's configuration with every hyperparameter explicit; none for another strategy.
 
     Sizes that the suite left unset are those of the live engine. One that the record doesn't have is left
@@ -47,8 +47,8 @@ def files(measured: Measured) -> dict[str, str]:
     """
     if not (zero := measured.zero):
         return {}
-    sizes = {key: size for key in open_sizes(zero) if (size := measured.size(key)) is not None}
-    on_disk = {key: size for key in ON_DISK if type(size := measured.effective.get(key)) is int}
+    sizes = {key: size for key in optional_sizes(zero) if (size := measured.resolved_size(key)) is not None}
+    on_disk = {key: size for key in NVME_SIZES if type(size := measured.effective.get(key)) is int}
     config = configuration(zero, measured.case, {**sizes, **on_disk})
     if measured.effective.get("dtypes", {}).get("gradients") == measured.case.precision.compute:
         # as by default; a record from before there was a choice does not say so itself
@@ -57,7 +57,7 @@ def files(measured: Measured) -> dict[str, str]:
     return {FILE: base.as_json(config)}
 
 
-def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
+def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]:
     """Settings of a case that DeepSpeed's configuration can't express; none for another strategy.
 
     *with_schedule*: a script beside the configuration sets the schedule of the learning rate.
@@ -67,15 +67,16 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
         return []
     unknown = [
         f"{key} is not in the record; DeepSpeed's default applies"
-        for key in open_sizes(zero)
-        if measured.size(key) is None
+        for key in optional_sizes(zero)
+        if measured.resolved_size(key) is None
     ]
     starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
     scale = case.precision.loss_scale or 1.0
     factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
-        f"the case's learning rate follows {lr_schedule.text(case.optimizer)}, which none of DeepSpeed's own "
+        f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
+        "DeepSpeed's own "
         "schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda optimizer: "
         "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
             lr_schedule.is_scheduled(case.optimizer) and not with_schedule
@@ -90,10 +91,10 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
         "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
         and zero.offload_optimizer == "none",
     }
-    return [*unknown, *base.applying(sentences)]
+    return [*unknown, *base.applicable(sentences)]
 
 
-def notes(measured: Measured) -> list[str]:
+def notes(measured: ExportedCase) -> list[str]:
     """What a script has to do in addition to the configuration; nothing for another strategy."""
     case, precision = measured.case, measured.case.precision
     if not (zero := measured.zero):
@@ -104,7 +105,7 @@ def notes(measured: Measured) -> list[str]:
         "by itself, as in the measured case.",
     ]
     recomputes, ranks = case.activation_checkpointing, case.world_size // measured.data_ranks
-    global_batch, shares_rows = case.batch.global_batch_size, measured.shares_rows
+    global_batch, shares_rows = case.batch.global_batch_size, measured.uses_autotp
     on_disk = "nvme" in (zero.offload_optimizer, zero.offload_parameters)
     sentences = {
         "Build a model that is too large for one device under "
@@ -122,10 +123,10 @@ def notes(measured: Measured) -> list[str]:
         f"train_batch_size ({global_batch}) is left out: DeepSpeed would count all ranks.": shares_rows,
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
-    return [*always, *base.applying(sentences)]
+    return [*always, *base.applicable(sentences)]
 
 
-def _optimizer(measured: Measured, zero: Zero) -> dict[str, Any]:
+def _optimizer(measured: ExportedCase, zero: Zero) -> dict[str, Any]:
     class_, hyperparameters, kernel = base.optimizer(measured.case.optimizer)
     name = class_.rpartition(".")[2]
     if name == "AdamW" and zero.optimizer_kernel == "deepspeed":

@@ -6,17 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.adopt.base import Measured
-from distbench.core.units import number_text
+from distbench.adopt.base import ExportedCase
+from distbench.core.units import format_number
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import DEEPSPEED, ON_DISK, open_sizes
+from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, NVME_SIZES, optional_sizes
 
 _SOURCE = "https://www.deepspeed.ai/docs/config-json"
-_ONCE_ZERO = ("param_persistence_threshold", "max_reuse_distance")
+_ZERO_IN_OLD_RECORDS = ("param_persistence_threshold", "max_reuse_distance")
 """Sizes that records of earlier versions have as 0 where the suite said nothing."""
 
 
-def rescaled(measured: Measured, parameters: float) -> Measured:
+def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
     """*measured* with the sizes that its suite left open set for a model of so many *parameters*.
 
     Each is DeepSpeed's default, and at most the size of the model, which no bucket can exceed. Sizes that
@@ -24,38 +24,40 @@ def rescaled(measured: Measured, parameters: float) -> Measured:
     """
     if not (zero := measured.zero):
         return measured
-    sizes = {key: min(DEEPSPEED[key], int(parameters)) for key in _left_open(zero)}
+    sizes = {key: min(DEEPSPEED_DEFAULTS[key], int(parameters)) for key in _unset_sizes(zero)}
     about = (
         f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
-        f"{number_text(parameters)} parameters ({_SOURCE}). They are numbers of elements, not of bytes."
+        f"{format_number(parameters)} parameters ({_SOURCE}). They are numbers of elements, not of bytes."
     )
     changes: dict[str, Any] = sizes
     strategy = dataclasses.replace(zero, **changes)
     # those of a disk are of the measured model; without them DeepSpeed's own apply
-    effective = {key: value for key, value in measured.effective.items() if key not in ON_DISK}
+    effective = {key: value for key, value in measured.effective.items() if key not in NVME_SIZES}
     about_sizes = (about,) if sizes else ()
-    return dataclasses.replace(measured, strategy=strategy, effective=effective, about_sizes=about_sizes)
+    return dataclasses.replace(measured, strategy=strategy, effective=effective, size_notes=about_sizes)
 
 
-def fitted(measured: Measured) -> Measured:
+def with_measured_sizes(measured: ExportedCase) -> ExportedCase:
     """*measured*, saying which sizes fit the measured model alone."""
     if not (zero := measured.zero):
         return measured
-    sizes = {key: measured.size(key) for key in _left_open(zero)}
+    sizes = {key: measured.resolved_size(key) for key in _unset_sizes(zero)}
     known = {key: size for key, size in sizes.items() if size is not None}
     count = measured.effective.get("parameters")
-    model = f"of {number_text(count)} parameters " if type(count) is int else ""
+    model = f"of {format_number(count)} parameters " if type(count) is int else ""
     about = (
         f"{_listed(known)}: they fit the model {model}that was measured. For a larger one export with "
         "--for-parameters N, its number of parameters, such as 7e9."
     )
-    return dataclasses.replace(measured, about_sizes=(about,) if known else ())
+    return dataclasses.replace(measured, size_notes=(about,) if known else ())
 
 
-def _left_open(zero: Zero) -> list[str]:
+def _unset_sizes(zero: Zero) -> list[str]:
     """Sizes that the suite didn't set, which depend on the model."""
-    values = {key: getattr(zero, key) for key in open_sizes(zero)}
-    return [key for key, size in values.items() if size is None or (size == 0 and key in _ONCE_ZERO)]
+    values = {key: getattr(zero, key) for key in optional_sizes(zero)}
+    return [
+        key for key, size in values.items() if size is None or (size == 0 and key in _ZERO_IN_OLD_RECORDS)
+    ]
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -66,7 +66,7 @@ if __name__ == "__main__":
 '''
 
 
-def text(case: Case) -> str:
+def training_script(case: Case) -> str:
     """``train.py`` for *case*: it trains a small model on made-up data, on as many ranks as the case had."""
     batch = case.batch
     return _TEXT.format(

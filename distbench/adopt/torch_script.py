@@ -13,7 +13,7 @@ from distbench.adopt import (
     deepspeed_json,
 )
 from distbench.adopt._python import lines
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 from distbench.core import lr_schedule
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.single import Single
@@ -29,7 +29,7 @@ _USE = (
 )
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why a script can't express this case."""
     name, pipeline = measured.case.workload.name, measured.pipeline
     by_plan = "the script can't split a model of transformers by the plans of its configuration"
@@ -37,29 +37,29 @@ def problems(measured: Measured) -> list[str]:
     dynamic = "the script supports only a constant loss scale, not a dynamic one"
     sentences = {
         dynamic: measured.case.precision.is_scaled_dynamically and not measured.zero,
-        by_plan: name == "huggingface" and (measured.cut or pipeline),
+        by_plan: name == "huggingface" and (measured.tensor_parallelism or pipeline),
         no_scale: pipeline and measured.case.precision.loss_scale,
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
     use = _pipeline.notes(measured, FILE) if measured.pipeline else _USE
-    notes = (*measured.about_sizes, *use, *base.COMMON_NOTES, *base.matrices(measured))
+    notes = (*measured.size_notes, *use, *base.COMMON_NOTES, *base.matrix_optimizer_note(measured))
     notes = (*notes, *deepspeed_json.notes(measured), *_tensor_parallel.note(measured))
     differs = deepspeed_json.differs(measured, with_schedule=True)
     start = base.command(measured, "python", "train.py")
     launch = start if _alone(measured) else base.torchrun(measured)
     text = base.header(measured.case, launch, notes, differs) + "\n" + _script(measured)
-    return Adopted({FILE: text, **deepspeed_json.files(measured)}, launch, notes, tuple(differs))
+    return ExportedFiles({FILE: text, **deepspeed_json.files(measured)}, launch, notes, tuple(differs))
 
 
-def _alone(measured: Measured) -> bool:
+def _alone(measured: ExportedCase) -> bool:
     return measured.strategy.processes(2) == 1 or isinstance(measured.strategy, Single)
 
 
-def _script(measured: Measured) -> str:
+def _script(measured: ExportedCase) -> str:
     case, zero = measured.case, measured.zero
     join = "deepspeed.init_distributed(dist_init_required=False)" if zero else ""
     parts = (
@@ -75,12 +75,12 @@ def _script(measured: Measured) -> str:
     return f"{_imports(measured, body)}\n\n\n{body}"
 
 
-def _of_whole_model(measured: Measured) -> tuple[str, ...]:
+def _of_whole_model(measured: ExportedCase) -> tuple[str, ...]:
     train = _python.zero_train(measured.case) if measured.zero else _python.train(measured)
     return _tensor_parallel.functions(measured), _python.prepare(_prepare(measured)), train
 
 
-def _of_pipeline(measured: Measured) -> tuple[str, ...]:
+def _of_pipeline(measured: ExportedCase) -> tuple[str, ...]:
     computing = lines(_computing(measured), _pipeline.joined(measured))
     functions = _tensor_parallel.functions(measured), _pipeline.functions(measured, computing)
     prepare = _pipeline.prepare(_optimizer.make(measured.case))
@@ -109,7 +109,7 @@ _FOREIGN = {
 }
 
 
-def _imports(measured: Measured, body: str) -> str:
+def _imports(measured: ExportedCase, body: str) -> str:
     """Imports that *body* needs."""
     case = measured.case
     hooks = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
@@ -129,12 +129,12 @@ def _imports(measured: Measured, body: str) -> str:
     return f"{standard}\n\n{foreign}" if standard else foreign
 
 
-def _is_sharded(measured: Measured) -> bool:
+def _is_sharded(measured: ExportedCase) -> bool:
     """Whether each rank updates only some of the parameters that all have."""
     return bool(measured.ddp and measured.ddp.sharded_optimizer)
 
 
-def _prepare(measured: Measured) -> str:
+def _prepare(measured: ExportedCase) -> str:
     case = measured.case
     float8 = _python.float8(case)
     checkpoint = lines(_python.recomputation(case), _python.compiled(case))
@@ -157,14 +157,14 @@ def _prepare(measured: Measured) -> str:
     return lines(_computing(measured), _replicate(measured), make)
 
 
-def _cut(measured: Measured) -> str:
+def _cut(measured: ExportedCase) -> str:
     """Statements that make ``mesh``, unless a pipeline has made it, and cut the layers of ``model``."""
     if not (cut := _tensor_parallel.cut(measured)) or measured.pipeline:
         return cut
     return lines(f"mesh = {_python.device_mesh(measured)}", cut)
 
 
-def _computing(measured: Measured) -> str:
+def _computing(measured: ExportedCase) -> str:
     """Statements that bring ``model`` to the device and let its ``layers`` compute as the case did."""
     case = measured.case
     to = lines(_python.cast_to_master(case, "device, "), _cut(measured), _python.float8(case))
@@ -175,7 +175,7 @@ def _computing(measured: Measured) -> str:
     return lines(to, f"for module in [*layers, model]:\n    compute_in(module, {compute})", checkpoint)
 
 
-def _replicate(measured: Measured) -> str:
+def _replicate(measured: ExportedCase) -> str:
     case = measured.case
     if isinstance(measured.strategy, DataParallel):
         return f"model = nn.DataParallel(model, device_ids=list(range({case.world_size!r})))"
@@ -185,7 +185,7 @@ def _replicate(measured: Measured) -> str:
         model = DistributedDataParallel(
             model,
             device_ids={"[device]" if case.device == "cuda" else None},
-            bucket_cap_mb={ddp.bucket_cap_asked!r},
+            bucket_cap_mb={ddp.explicit_bucket_cap_mb!r},
             gradient_as_bucket_view={ddp.gradient_as_bucket_view!r},
             static_graph={ddp.static_graph!r},
             find_unused_parameters={ddp.find_unused_parameters!r},

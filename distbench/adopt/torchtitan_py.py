@@ -11,7 +11,7 @@ from typing import Any
 from distbench.adopt import _titan, base
 from distbench.adopt import _titan_mesh as titan_mesh
 from distbench.adopt._python import lines
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 
 FILE = "torchtitan_config.py"
 
@@ -67,7 +67,7 @@ def measured() -> Trainer.Config:
 '''
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why torchtitan 0.3 can't express this case."""
     case = measured.case
     gathers = "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
@@ -75,23 +75,23 @@ def problems(measured: Measured) -> list[str]:
         f"torchtitan 0.3 has the float8 recipes rowwise and rowwise_with_gw_hp, not {case.precision.float8}"
     )
     sentences = _titan.problems(measured) | {
-        gathers: measured.context,
+        gathers: measured.context_parallelism,
         recipe: case.precision.float8 not in ("none", "rowwise", "rowwise_with_gw_hp"),
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as a module for torchtitan's ``--module`` and ``--config``."""
     launch = base.torchrun(
         measured, "-m", "torchtitan.train", f"--module={FILE.removesuffix('.py')}", "--config=measured"
     )
-    differs = tuple(base.applying(_differences(measured)))
+    differs = tuple(base.applicable(_differences(measured)))
     text = base.header(measured.case, launch, _NOTES, differs) + _text(measured)
-    return Adopted({FILE: text}, launch, _NOTES, differs)
+    return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differences(measured: Measured) -> dict[str, object]:
+def _differences(measured: ExportedCase) -> dict[str, object]:
     case, mesh, ddp = measured.case, titan_mesh.sizes(measured), measured.ddp
     replicates = mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1
     several = case.batch.gradient_accumulation_steps > 1
@@ -103,14 +103,14 @@ def _differences(measured: Measured) -> dict[str, object]:
         "torchtitan 0.3 has no DDP: it replicates with FSDP2 over shards of one rank": ddp or replicates,
         _titan.EACH_MICRO_BATCH: replicates and several,
         "torchtitan 0.3 computes the loss from logits that are split by class; the case gathered them": (
-            measured.cut and not measured.cut.loss
+            measured.tensor_parallelism and not measured.tensor_parallelism.loss_parallel
         ),
         titan_mesh.NAMED: "module_fqns_per_model_part" in _parallelism(measured),
         float8: case.precision.float8 != "none",
     }
 
 
-def _text(measured: Measured) -> str:
+def _text(measured: ExportedCase) -> str:
     case, spec = measured.case, measured.case.optimizer
     policy = _POLICIES[case.activation_checkpointing]
     classes = policy.partition(".")[0]
@@ -132,9 +132,9 @@ def _text(measured: Measured) -> str:
     )
 
 
-def _parallelism(measured: Measured) -> dict[str, Any]:
-    cut = measured.cut
-    sequence = {"enable_sequence_parallel": cut.sequence} if cut else {}
+def _parallelism(measured: ExportedCase) -> dict[str, Any]:
+    cut = measured.tensor_parallelism
+    sequence = {"enable_sequence_parallel": cut.sequence_parallel} if cut else {}
     return {**titan_mesh.parallelism(measured, head="lm_head"), **sequence}
 
 

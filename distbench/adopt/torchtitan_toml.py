@@ -8,8 +8,8 @@ from typing import Any
 
 from distbench.adopt import _titan, base
 from distbench.adopt import _titan_mesh as titan_mesh
-from distbench.adopt.base import Adopted, Measured
-from distbench.core.case import Precision
+from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.core.case import PrecisionConfig
 
 FILE = "torchtitan.toml"
 
@@ -22,11 +22,16 @@ _NOTES = (
 )
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why torchtitan 0.2.2 can't express this case."""
-    mesh, cut, compute = titan_mesh.sizes(measured), measured.cut, measured.case.precision.compute
+    mesh, cut, compute = (
+        titan_mesh.sizes(measured),
+        measured.tensor_parallelism,
+        measured.case.precision.compute,
+    )
     sentences = _titan.problems(measured) | {
-        "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism": cut and not cut.sequence,
+        "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism": cut
+        and not cut.sequence_parallel,
         "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other dimension": (
             mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
         ),
@@ -34,21 +39,21 @@ def problems(measured: Measured) -> list[str]:
             measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
         ),
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as torchtitan's file."""
     launch = base.torchrun(measured, "-m", "torchtitan.train", f"--job.config_file={FILE}")
     differs = tuple(_differs(measured))
     text = base.header(measured.case, launch, _NOTES, differs) + _toml(_config(measured))
-    return Adopted({FILE: text}, launch, _NOTES, differs)
+    return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differs(measured: Measured) -> list[str]:
+def _differs(measured: ExportedCase) -> list[str]:
     sentences = _titan.differences(measured) | titan_mesh.differences(measured)
     if not (ddp := measured.ddp):
-        return base.applying(sentences)
+        return base.applicable(sentences)
     sentences |= {
         "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
         _titan.EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
@@ -58,12 +63,12 @@ def _differs(measured: Measured) -> list[str]:
         "torchtitan does not set find_unused_parameters of DDP": ddp.find_unused_parameters,
     }
     buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
-    return [buckets, *base.applying(sentences)]
+    return [buckets, *base.applicable(sentences)]
 
 
-def _config(measured: Measured) -> dict[str, dict[str, Any]]:
+def _config(measured: ExportedCase) -> dict[str, dict[str, Any]]:
     case, spec = measured.case, measured.case.optimizer
-    max_norm = titan_mesh.scaled(measured, _titan.clipping(spec))
+    max_norm = titan_mesh.scale_to_torchtitan(measured, _titan.clipping(spec))
     is_checkpointed = case.activation_checkpointing != "none"
     return {
         "optimizer": {
@@ -71,8 +76,8 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],
-            "eps": titan_mesh.scaled(measured, spec.eps),
-            "weight_decay": titan_mesh.decay(measured),
+            "eps": titan_mesh.scale_to_torchtitan(measured, spec.eps),
+            "weight_decay": titan_mesh.weight_decay(measured),
             "implementation": _titan.implementation(spec),
         },
         "lr_scheduler": _titan.scheduler(spec),
@@ -90,7 +95,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     }
 
 
-def _float8(precision: Precision) -> dict[str, dict[str, Any]]:
+def _float8(precision: PrecisionConfig) -> dict[str, dict[str, Any]]:
     """Sections of the converter to torchao's float8; none if the case has none."""
     if precision.float8 == "none":
         return {}
@@ -101,20 +106,20 @@ def _float8(precision: Precision) -> dict[str, dict[str, Any]]:
     }
 
 
-def _parallelism(measured: Measured) -> dict[str, Any]:
-    over, pipeline = measured.cut, measured.pipeline
+def _parallelism(measured: ExportedCase) -> dict[str, Any]:
+    over, pipeline = measured.tensor_parallelism, measured.pipeline
     # as torch's own ring has it, which the case ran
     ring = {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
     return {
         **titan_mesh.parallelism(measured, head="output"),
-        **({"disable_loss_parallel": not over.loss} if over else {}),
+        **({"disable_loss_parallel": not over.loss_parallel} if over else {}),
         # meant for experts, it replaces what the schedule does with two micro-batches at a time
         **(
             {"pipeline_parallel_expert_parallel_overlap": False}
             if pipeline and pipeline.schedule == "DualPipeV"
             else {}
         ),
-        **(ring if measured.context else {}),
+        **(ring if measured.context_parallelism else {}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
-from distbench.adopt.base import Adopted, Measured
+from distbench.adopt.base import ExportedCase, ExportedFiles
 from distbench.strategies.dp import DataParallel
 
 FILE, SCRIPT = "trainer_args.json", "adopted_trainer.py"
@@ -22,7 +22,7 @@ _NOTES = (
 )
 
 
-def problems(measured: Measured) -> list[str]:
+def problems(measured: ExportedCase) -> list[str]:
     """Why Trainer can't express this case."""
     case, fsdp = measured.case, measured.fsdp
     sentences = {
@@ -44,36 +44,37 @@ def problems(measured: Measured) -> list[str]:
         "Trainer requires its own single eps in DeepSpeed's file, but Adafactor has two": (
             measured.zero and case.optimizer.name == "adafactor"
         ),
-        f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is {base.what(case.optimizer)}": (
-            base.rest_of(case.optimizer) is not case.optimizer
+        f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is "
+        f"{base.optimizer_description(case.optimizer)}": (
+            base.second_optimizer(case.optimizer) is not case.optimizer
         ),
         f"no argument of Trainer converts layers to torchao's float8 ({measured.case.precision.float8})": (
             measured.case.precision.float8 != "none"
         ),
         **base.fixed_loss_scale(measured, "Trainer"),
     }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def write(measured: Measured) -> Adopted:
+def write(measured: ExportedCase) -> ExportedFiles:
     """The case as TrainingArguments, with DeepSpeed's configuration or a Trainer subclass."""
     launch, differs = base.torchrun(measured), _differs(measured)
-    notes = [*measured.about_sizes, *_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
+    notes = [*measured.size_notes, *_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
     files = {FILE: base.as_json(_arguments(measured)), **deepspeed_json.files(measured)}
     if not measured.zero:
         notes.append(f"Use AdoptedTrainer from {SCRIPT} in place of Trainer.")
         files[SCRIPT] = base.header(measured.case, launch, notes, differs) + "\n" + _trainer(measured)
-    return Adopted(files, launch, tuple(notes), tuple(differs))
+    return ExportedFiles(files, launch, tuple(notes), tuple(differs))
 
 
-def _own_notes(measured: Measured) -> list[str]:
+def _own_notes(measured: ExportedCase) -> list[str]:
     master = measured.case.precision.master
     dtype = f"Load the model in {_python.dtype(master)}: Trainer keeps its dtype."
     advice = "add transformer_layer_cls_to_wrap to fsdp_config"
-    return [*base.applying({dtype: master != "fp32"}), *base.unnamed_layers(measured, advice)]
+    return [*base.applicable({dtype: master != "fp32"}), *base.unnamed_layers(measured, advice)]
 
 
-def _differs(measured: Measured) -> list[str]:
+def _differs(measured: ExportedCase) -> list[str]:
     precision, ddp, fsdp = measured.case.precision, measured.ddp, measured.fsdp
     if measured.zero:
         return deepspeed_json.differs(measured)
@@ -96,10 +97,10 @@ def _differs(measured: Measured) -> list[str]:
             f"Trainer's bucket size is a whole number of MiB, the case's is {ddp.bucket_cap_mb:g}; the "
             "default of 25 applies": not ddp.bucket_cap_mb.is_integer(),
         }
-    return base.applying(sentences)
+    return base.applicable(sentences)
 
 
-def _arguments(measured: Measured) -> dict[str, Any]:
+def _arguments(measured: ExportedCase) -> dict[str, Any]:
     case, spec, batch = measured.case, measured.case.optimizer, measured.case.batch
     # FSDP has its own, which avoids gathering the parameters again
     recomputes = case.activation_checkpointing == "full" and not measured.fsdp
@@ -131,7 +132,7 @@ def _arguments(measured: Measured) -> dict[str, Any]:
     if measured.zero:
         arguments["deepspeed"] = deepspeed_json.FILE
     if ddp := measured.ddp:
-        if (asked := ddp.bucket_cap_asked) and asked.is_integer():
+        if (asked := ddp.explicit_bucket_cap_mb) and asked.is_integer():
             arguments["ddp_bucket_cap_mb"] = int(asked)
         arguments["ddp_static_graph"] = ddp.static_graph
         arguments["ddp_find_unused_parameters"] = ddp.find_unused_parameters
@@ -146,14 +147,14 @@ def _arguments(measured: Measured) -> dict[str, Any]:
     return arguments
 
 
-def _optim(measured: Measured) -> str:
+def _optim(measured: ExportedCase) -> str:
     spec = measured.case.optimizer
     if spec.name == "sgd":
         return "sgd"
     return "adamw_torch_fused" if spec.kernel == "fused" else "adamw_torch"
 
 
-def _trainer(measured: Measured) -> str:
+def _trainer(measured: ExportedCase) -> str:
     class_, arguments = _optimizer.construction(measured.case.optimizer)
     setup = _python.function(
         "setup()",

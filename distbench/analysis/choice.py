@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
-from distbench.analysis.statistics.intervals import Interval
-from distbench.core.units import bytes_text
+from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.core.units import format_bytes
 
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
-WITHIN = 0.10
+DEFAULT_MAX_SLOWDOWN = 0.10
 """How much slower than the fastest the case with the lowest memory may be by default, as a fraction."""
-MARGIN = 0.02
+DEFAULT_TIE_MARGIN = 0.02
 """How far behind the best the pick may be by default, as a fraction of the cautious estimate, to be the
 simpler one of a tie."""
-SETTLED = 0.03
-"""How much better than a settled pick another case may still be, as a fraction. More than ``MARGIN``: a pick
-at the edge of that would take ever more trials to settle."""
-SAME_MEMORY = 0.01
+SETTLED_MARGIN = 0.03
+"""How much better than a settled pick another case may still be, as a fraction. More than
+``DEFAULT_TIE_MARGIN``: a pick at the edge of that would take ever more trials to settle."""
+MEMORY_TOLERANCE = 0.01
 """An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
 
 
@@ -43,7 +43,7 @@ class Candidate:
     """What it trains on what; cases of different work are never compared."""
     simplicity: int
     """Place among all candidates, simplest first."""
-    speed: Interval | None = None
+    speed: ConfidenceInterval | None = None
     """Tokens per second over all devices."""
     memory: float | None = None
     """Bytes that a device must have: the peak of the rank with the highest one, the highest of all trials,
@@ -51,7 +51,7 @@ class Candidate:
     memory_assumed: float = 0.0
     """Bytes of ``memory`` that were not measured but allowed for: what a GPU holds beside torch's allocator,
     where nothing measured it."""
-    joules: Interval | None = None
+    joules: ConfidenceInterval | None = None
     """Joules per token."""
     barred: str = ""
     """Why it is never recommended: it failed, or is not the same training or not the same work."""
@@ -62,49 +62,49 @@ class Candidate:
     memory_unknown: str = ""
     joules_unknown: str = ""
 
-    def measured(self, goal: Goal) -> Interval | None:
+    def estimate_for(self, goal: Goal) -> ConfidenceInterval | None:
         """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
         return self.joules if goal == "tokens-per-joule" else self.speed
 
-    def cautious(self, goal: Goal) -> float | None:
-        """``measured``, halfway to the worse end of its interval: what is noisy is often best by luck.
+    def cautious_estimate_for(self, goal: Goal) -> float | None:
+        """``estimate_for``, halfway to the worse end of its interval: what is noisy is often best by luck.
 
         A bound against the winner's curse: A. Swaminathan and T. Joachims (2015), "Batch learning from
         logged bandit feedback through counterfactual risk minimization", J. Machine Learning Research 16.
         """
-        interval = self.measured(goal)
+        interval = self.estimate_for(goal)
         if interval is None:
             return None
         toward = 1 if goal == "tokens-per-joule" else -1
-        return interval.value * math.exp(toward * (interval.half or 0.0) / 2)
+        return interval.value * math.exp(toward * (interval.half_log_width or 0.0) / 2)
 
     @property
     def memory_text(self) -> str:
         """``72.5 MiB per device``, and how much of that is assumed; only where ``memory`` is known."""
-        text = f"{bytes_text(self.memory or 0.0)} per device"
+        text = f"{format_bytes(self.memory or 0.0)} per device"
         if not self.memory_assumed:
             return text
         return (
-            f"{text} ({bytes_text(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
+            f"{text} ({format_bytes(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
             "which nothing measured)"
         )
 
-    def is_beaten_by(self, other: Candidate) -> bool:
+    def is_dominated_by(self, other: Candidate) -> bool:
         """Whether *other* is both faster and leaner by estimate, however unsure that is."""
         known = self.speed and other.speed and self.memory and other.memory
-        if not known or self.has_memory_of(other):
+        if not known or self.needs_same_memory_as(other):
             return False
         assert self.speed and other.speed and self.memory and other.memory
         return other.speed.value > self.speed.value and other.memory < self.memory
 
-    def has_memory_of(self, other: Candidate) -> bool:
+    def needs_same_memory_as(self, other: Candidate) -> bool:
         """Whether the two need the same memory, but for what an allocator rounds."""
         less, more = sorted((self.memory or 0.0, other.memory or 0.0))
-        return more <= less * (1 + SAME_MEMORY)
+        return more <= less * (1 + MEMORY_TOLERANCE)
 
 
 @dataclass(frozen=True)
-class Wish:
+class Requirements:
     """Goal and constraints of a choice."""
 
     goal: Goal = "throughput"
@@ -117,40 +117,40 @@ class Wish:
     """None, as of the precision: that of most candidates, the first of the suite if several."""
     avoid: tuple[str, ...] = ()
     """Globs of labels that must not be chosen."""
-    within: float = WITHIN
+    within: float = DEFAULT_MAX_SLOWDOWN
     """For the goal memory: how much slower than the fastest that fits, as a fraction."""
-    margin: float = MARGIN
+    margin: float = DEFAULT_TIE_MARGIN
     """How far behind the best of its ties the pick may be, as a fraction of the cautious estimate, to be the
     simplest."""
 
     @property
-    def unsettled(self) -> float:
+    def unsettled_margin(self) -> float:
         """By how much another case must be better than the pick for that not to be settled, as a fraction."""
-        return max(SETTLED, self.margin)
+        return max(SETTLED_MARGIN, self.margin)
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The recommended case, and what became of the others."""
 
-    wish: Wish
+    requirements: Requirements
     """With devices, precision and work filled in."""
     pick: Candidate | None
-    alike: tuple[Candidate, ...]
+    tied: tuple[Candidate, ...]
     """The best, and the cases that can't be told apart from it, best first; the pick is the simplest of those
     that are also within ``wish.margin`` of it by cautious estimate."""
     ranked: tuple[Candidate, ...]
     """Eligible cases, best first."""
-    left_out: tuple[tuple[Candidate, str], ...]
+    excluded: tuple[tuple[Candidate, str], ...]
     """All others of the same work, precision and devices, with the reason."""
     provisional: tuple[Candidate, ...] = ()
-    """Those of ``left_out`` that only noise keeps from being eligible, best first."""
+    """Those of ``excluded`` that only noise keeps from being eligible, best first."""
 
     @property
-    def better(self) -> Candidate | None:
+    def dominating(self) -> Candidate | None:
         """The leanest of the cases that beat the pick in both speed and memory by estimate."""
         pick = self.pick
-        beating = [one for one in self.ranked if pick and pick.is_beaten_by(one)]
+        beating = [one for one in self.ranked if pick and pick.is_dominated_by(one)]
         return min(beating, key=lambda one: one.memory or 0.0, default=None)
 
     @property
@@ -160,114 +160,122 @@ class Choice:
 
         Intervals shrink with the square root of the trials.
         """
-        goal: Goal = "throughput" if self.wish.goal == "memory" else self.wish.goal
-        mine = self.pick.measured(goal) if self.pick else None
+        goal: Goal = "throughput" if self.requirements.goal == "memory" else self.requirements.goal
+        mine = self.pick.estimate_for(goal) if self.pick else None
         more = 0
-        for rival in (one for one in self.alike if one is not self.pick):
-            theirs = rival.measured(goal)
+        for rival in (one for one in self.tied if one is not self.pick):
+            theirs = rival.estimate_for(goal)
             ratio = theirs.ratio(mine) if theirs and mine else None
-            if theirs is None or mine is None or ratio is None or ratio.half is None:
+            if theirs is None or mine is None or ratio is None or ratio.half_log_width is None:
                 continue
             lead = math.log(ratio.value) * (-1 if goal == "tokens-per-joule" else 1)
-            allowed = math.log1p(self.wish.unsettled)
-            if lead + ratio.half > allowed:
+            allowed = math.log1p(self.requirements.unsettled_margin)
+            if lead + ratio.half_log_width > allowed:
                 trials = min(mine.trials, theirs.trials)
-                needed = trials * (ratio.half / max(allowed - lead, abs(lead))) ** 2
+                needed = trials * (ratio.half_log_width / max(allowed - lead, abs(lead))) ** 2
                 more = max(more, math.ceil(needed) - trials)
         return more
 
 
-def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
-    """Choice among *candidates* for *wish*."""
-    wish = settle(candidates, wish)
-    place = wish.devices, wish.work, wish.precision
+def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> Selection:
+    """Choice among *candidates* for *requirements*."""
+    requirements = complete_requirements(candidates, requirements)
+    place = requirements.devices, requirements.work, requirements.precision
     asked = [one for one in candidates if (one.devices, one.work, one.precision) == place]
-    judged = [(one, _why_not(one, wish)) for one in asked]
+    judged = [(one, _ineligible_reason(one, requirements)) for one in asked]
     fit = [one for one, why in judged if not why]
     left_out = [(one, why) for one, why in judged if why]
-    if wish.goal == "memory":
-        least = max((one.speed.value for one in fit if one.speed), default=0.0) * (1 - wish.within)
+    if requirements.goal == "memory":
+        least = max((one.speed.value for one in fit if one.speed), default=0.0) * (1 - requirements.within)
         slow = [one for one in fit if one.speed and one.speed.value < least]
         left_out += [(one, "too slow") for one in slow]
         fit = [one for one in fit if one not in slow]
-    ranked = sorted(fit, key=lambda one: _merit(one, wish.goal))
-    alike = _alike(ranked, wish.goal)
-    pick = min(_close(alike, wish), key=lambda one: one.simplicity, default=None)
-    noisy = [one for one, _ in left_out if one.is_noisy and not _why_not(replace(one, barred=""), wish)]
-    provisional = sorted(noisy, key=lambda one: _merit(one, wish.goal))
-    return Choice(wish, pick, tuple(alike), tuple(ranked), tuple(left_out), tuple(provisional))
+    ranked = sorted(fit, key=lambda one: _sort_key(one, requirements.goal))
+    alike = _tied_with_best(ranked, requirements.goal)
+    pick = min(_within_margin(alike, requirements), key=lambda one: one.simplicity, default=None)
+    noisy = [
+        one
+        for one, _ in left_out
+        if one.is_noisy and not _ineligible_reason(replace(one, barred=""), requirements)
+    ]
+    provisional = sorted(noisy, key=lambda one: _sort_key(one, requirements.goal))
+    return Selection(requirements, pick, tuple(alike), tuple(ranked), tuple(left_out), tuple(provisional))
 
 
-def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:
-    """*wish* with devices, work and precision filled in where it leaves them open."""
+def complete_requirements(candidates: Sequence[Candidate], requirements: Requirements) -> Requirements:
+    """*requirements* with devices, work and precision filled in where it leaves them open."""
     usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
     largest = max((one.devices for one in usable), default=None)
-    devices = largest if wish.devices is None else wish.devices
+    devices = largest if requirements.devices is None else requirements.devices
     usable = [one for one in usable if one.devices == devices]
-    work = _most([one.work for one in usable]) if wish.work is None else wish.work
+    work = _most_common([one.work for one in usable]) if requirements.work is None else requirements.work
     usable = [one for one in usable if one.work == work]
-    precision = _most([one.precision for one in usable]) if wish.precision is None else wish.precision
-    return replace(wish, devices=devices, work=work, precision=precision)
+    precision = (
+        _most_common([one.precision for one in usable])
+        if requirements.precision is None
+        else requirements.precision
+    )
+    return replace(requirements, devices=devices, work=work, precision=precision)
 
 
-def turns(candidates: Sequence[Candidate], choice: Choice) -> list[tuple[float, Choice]]:
+def memory_thresholds(candidates: Sequence[Candidate], selection: Selection) -> list[tuple[float, Selection]]:
     """Device memory below which the choice changes, and the choice then, as memory shrinks."""
-    changes, now = [], choice
+    changes, now = [], selection
     while now.pick is not None and now.pick.memory is not None:
         below = now.pick.memory
         # the wish is for less than the pick needs: the largest number that is
-        now = choose(candidates, replace(choice.wish, memory=below * (1 - 2**-40)))
+        now = select_case(candidates, replace(selection.requirements, memory=below * (1 - 2**-40)))
         changes.append((below, now))
     return changes
 
 
-def _most(words: Sequence[str]) -> str | None:
+def _most_common(words: Sequence[str]) -> str | None:
     # of equal counts, max takes the first
     return max(words, key=words.count, default=None)
 
 
-def _why_not(one: Candidate, wish: Wish) -> str:
+def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
     """Why *one* is not eligible; empty if it is."""
     if one.barred:
         return one.barred
-    if any(fnmatchcase(one.label, glob) for glob in wish.avoid):
+    if any(fnmatchcase(one.label, glob) for glob in requirements.avoid):
         return "excluded"
     if one.speed is None:
         return f"throughput unknown: {one.unknown}"
-    if wish.goal == "tokens-per-joule" and one.joules is None:
+    if requirements.goal == "tokens-per-joule" and one.joules is None:
         return f"energy unknown: {one.joules_unknown}"
     if one.memory is None:
-        needed = wish.memory is not None or wish.goal == "memory"
+        needed = requirements.memory is not None or requirements.goal == "memory"
         return f"memory unknown: {one.memory_unknown}" if needed else ""
-    if wish.memory is not None and one.memory > wish.memory:
+    if requirements.memory is not None and one.memory > requirements.memory:
         return "does not fit"
     return ""
 
 
-def _merit(one: Candidate, goal: Goal) -> float:
+def _sort_key(one: Candidate, goal: Goal) -> float:
     """The quantity of which the best has least."""
     if goal == "memory":
         return one.memory or 0.0
-    cautious = one.cautious(goal)
+    cautious = one.cautious_estimate_for(goal)
     assert cautious is not None
     return cautious if goal == "tokens-per-joule" else -cautious
 
 
-def _close(alike: Sequence[Candidate], wish: Wish) -> list[Candidate]:
+def _within_margin(tied: Sequence[Candidate], requirements: Requirements) -> list[Candidate]:
     """Those of the tied cases whose cautious estimate is within the margin of the first."""
-    goal: Goal = "throughput" if wish.goal == "memory" else wish.goal
-    best = alike[0].cautious(goal) if alike else None
+    goal: Goal = "throughput" if requirements.goal == "memory" else requirements.goal
+    best = tied[0].cautious_estimate_for(goal) if tied else None
     if best is None:
         return []
-    least, most = best * (1 - wish.margin), best * (1 + wish.margin)
-    return [one for one in alike if (own := one.cautious(goal)) and least <= own <= most]
+    least, most = best * (1 - requirements.margin), best * (1 + requirements.margin)
+    return [one for one in tied if (own := one.cautious_estimate_for(goal)) and least <= own <= most]
 
 
-def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
+def _tied_with_best(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
     """The best and the cases tied with it."""
     if goal == "memory":
         # of those with the same memory the fastest, and the cases tied with that
-        lean = [one for one in ranked if one.has_memory_of(ranked[0])]
-        return _alike(sorted(lean, key=lambda one: _merit(one, "throughput")), "throughput")
-    best = ranked[0].measured(goal) if ranked else None
-    return [one for one in ranked if best and (own := one.measured(goal)) and not own.is_apart_from(best)]
+        lean = [one for one in ranked if one.needs_same_memory_as(ranked[0])]
+        return _tied_with_best(sorted(lean, key=lambda one: _sort_key(one, "throughput")), "throughput")
+    best = ranked[0].estimate_for(goal) if ranked else None
+    return [one for one in ranked if best and (own := one.estimate_for(goal)) and not own.differs_from(best)]

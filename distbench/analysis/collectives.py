@@ -11,19 +11,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distbench.analysis.statistics.intervals import CONFIDENCE, Interval
+from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
 from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.core.case import Case
-from distbench.core.grouping import gathered
-from distbench.core.units import bytes_text, count_text
+from distbench.core.grouping import group_pairs
+from distbench.core.units import format_bytes, format_count
 from distbench.metrics.communication.traffic import bus_factor
-from distbench.record import Record, Row, Status
+from distbench.record import Record, RecordRow, Status
 
-TABLE = "collective_times"
-KIND = "collectives"
+COLLECTIVE_TIMES = "collective_times"
+COLLECTIVES_JOB = "collectives"
 
 
-class Key(NamedTuple):
+class CollectiveKey(NamedTuple):
     """What is measured; two runs compare what has the same key."""
 
     device: str
@@ -37,42 +37,42 @@ class Key(NamedTuple):
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.op} of {bytes_text(self.bytes)} in {self.dtype} among {self.among}"
+        return f"{self.op} of {format_bytes(self.bytes)} in {self.dtype} among {self.participants}"
 
     @property
-    def among(self) -> str:
+    def participants(self) -> str:
         """The ranks that take part, in words."""
         where = {"all": "all", "node": "in each node", "between": "one of each node"}
         on = f", on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{count_text(self.group_size, 'rank')} ({where.get(self.group, self.group)}{on})"
+        return f"{format_count(self.group_size, 'rank')} ({where.get(self.group, self.group)}{on})"
 
 
 @dataclass(frozen=True)
-class Result:
+class CollectiveResult:
     """One operation, dtype, size and group, over the trials of a run."""
 
-    key: Key
+    key: CollectiveKey
     case: Case
     count: int
     """Elements as nccl-tests counts."""
-    busbw: Interval
+    busbw: ConfidenceInterval
     """Bytes per second: of each trial the slowest group of its kind."""
     iterations: int
     """Timed calls of all trials."""
     fastest_s: float
     slowest_s: float
-    wrong: int | None
+    wrong_elements: int | None
     """Elements with a wrong result, in all trials; None: not checked."""
 
     @property
-    def factor(self) -> float:
+    def bus_factor(self) -> float:
         """busbw over algbw."""
         return bus_factor(self.key.op, self.key.group_size) or 1.0
 
     @property
     def algbw(self) -> float:
         """Bytes per second."""
-        return self.busbw.value / self.factor
+        return self.busbw.value / self.bus_factor
 
     @property
     def seconds(self) -> float:
@@ -81,7 +81,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Missing:
+class UnmeasuredCollective:
     """An operation, dtype and group of which nothing was measured, and why."""
 
     world_size: int
@@ -93,29 +93,32 @@ class Missing:
     """Whether there is no such group at all."""
 
 
-def results(records: Sequence[Record]) -> list[Result]:
+def collective_results(records: Sequence[Record]) -> list[CollectiveResult]:
     """Every measurement of the *records* of this kind, in the order in which they were made.
 
     Each interval is of its own trials alone: the noise of a small message is not that of a large one.
     """
-    rows = gathered(_rows(records))
-    return [_result(key, same, _over_trials(_by_round(same).values())) for key, same in rows.items()]
+    rows = group_pairs(_rows(records))
+    return [
+        _result(key, same, _bandwidth_interval(_slowest_group_by_round(same).values()))
+        for key, same in rows.items()
+    ]
 
 
-def _over_trials(rows: Collection[Row]) -> Interval:
+def _bandwidth_interval(rows: Collection[RecordRow]) -> ConfidenceInterval:
     """Geometric mean of busbw over trials, with Student's interval of its logarithm."""
     logs = [math.log(row["busbw"]) for row in rows]
     mean, freedom = math.exp(statistics.fmean(logs)), len(logs) - 1
     if not freedom:
-        return Interval(mean)
+        return ConfidenceInterval(mean)
     error = statistics.stdev(logs) / math.sqrt(len(logs))
-    return Interval(mean, t_quantile((1 + CONFIDENCE) / 2, freedom) * error, freedom, len(logs))
+    return ConfidenceInterval(mean, t_quantile((1 + CONFIDENCE) / 2, freedom) * error, freedom, len(logs))
 
 
-def missing(records: Sequence[Record]) -> list[Missing]:
+def unmeasured_collectives(records: Sequence[Record]) -> list[UnmeasuredCollective]:
     """What could not be measured, each once."""
     found = [
-        Missing(
+        UnmeasuredCollective(
             record.case.world_size,
             row["op"],
             row["dtype"],
@@ -123,36 +126,38 @@ def missing(records: Sequence[Record]) -> list[Missing]:
             row["reason"],
             is_group=row.get("group_size") is None,
         )
-        for record in _measured(records)
-        for row in record.tables.get(TABLE, [])
+        for record in _measured_records(records)
+        for row in record.tables.get(COLLECTIVE_TIMES, [])
         if row.get("reason")
     ]
     return list(dict.fromkeys(found))
 
 
-def _measured(records: Sequence[Record]) -> list[Record]:
+def _measured_records(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.status is Status.MEASURED]
 
 
-def _rows(records: Sequence[Record]) -> Iterator[tuple[Key, tuple[Record, Row]]]:
+def _rows(records: Sequence[Record]) -> Iterator[tuple[CollectiveKey, tuple[Record, RecordRow]]]:
     """Rows with a number and the record of each, by their keys."""
-    for record in _measured(records):
-        for row in record.tables.get(TABLE, []):
+    for record in _measured_records(records):
+        for row in record.tables.get(COLLECTIVE_TIMES, []):
             if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
                 what = (row["group"], row["group_size"], row.get("nodes") or 1)
                 kind = (row["op"], row["dtype"], row["bytes"])
-                yield Key(record.case.device, record.case.world_size, *what, *kind), (record, row)
+                yield CollectiveKey(record.case.device, record.case.world_size, *what, *kind), (record, row)
 
 
-def _by_round(rows: Sequence[tuple[Record, Row]]) -> Mapping[int, Row]:
+def _slowest_group_by_round(rows: Sequence[tuple[Record, RecordRow]]) -> Mapping[int, RecordRow]:
     """The row of the slowest group in each trial."""
     slowest_last = sorted(rows, key=lambda item: -item[1]["busbw"])
     return {record.round: row for record, row in slowest_last}
 
 
-def _result(key: Key, rows: Sequence[tuple[Record, Row]], busbw: Interval) -> Result:
+def _result(
+    key: CollectiveKey, rows: Sequence[tuple[Record, RecordRow]], busbw: ConfidenceInterval
+) -> CollectiveResult:
     wrong = [row.get("wrong") for _, row in rows]
-    return Result(
+    return CollectiveResult(
         key=key,
         case=rows[0][0].case,
         count=rows[0][1]["count"],
@@ -160,5 +165,5 @@ def _result(key: Key, rows: Sequence[tuple[Record, Row]], busbw: Interval) -> Re
         iterations=sum(row["iterations"] for _, row in rows),
         fastest_s=min(row["fastest_s"] for _, row in rows),
         slowest_s=max(row["slowest_s"] for _, row in rows),
-        wrong=None if None in wrong else sum(filter(None, wrong)),
+        wrong_elements=None if None in wrong else sum(filter(None, wrong)),
     )

@@ -8,25 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.settings import description_of
-from distbench.core.case import BYTES
-from distbench.core.grouping import gathered, grouped
-from distbench.core.units import bytes_text
-from distbench.metrics.communication.traffic import SCALAR, bus_factor
+from distbench.analysis.settings import strategy_description
+from distbench.core.case import DTYPE_BYTES
+from distbench.core.grouping import group_by, group_pairs
+from distbench.core.units import format_bytes
+from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor
 from distbench.record import Record
-from distbench.strategies.description import Deviation
+from distbench.strategies.description import ExcessCause
 
-EXPLAINED = 0.01
+UNEXPLAINED_TOLERANCE = 0.01
 """Share of the expected volume that may stay without a known cause."""
 
 
 @dataclass(frozen=True)
-class Traffic:
+class CollectiveTraffic:
     """One kind of collective in one step of a rank; means over ranks and profiled steps."""
 
     op: str
     """As asked for."""
-    ran: str
+    executed_op: str
     """What the backend ran for it; empty if the trace does not show it."""
     group_size: int
     nodes: int
@@ -56,19 +56,19 @@ class Traffic:
         return None if self.algbw is None or factor is None else self.algbw * factor
 
 
-def traffic(record: Record) -> list[Traffic]:
+def collective_traffic(record: Record) -> list[CollectiveTraffic]:
     """Traffic of one trial by operation, group size, nodes, dtype and dimension, largest first."""
-    kinds, steps = grouped(moving(record), _kind), steps_of(record)
+    kinds, steps = group_by(multi_rank_rows(record), _traffic_key), step_count(record)
     unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
     return sorted(unsorted, key=lambda kind: -kind.bytes)
 
 
-def _kind(row: Mapping[str, Any]) -> tuple[str, str, int, int, str, str | None]:
+def _traffic_key(row: Mapping[str, Any]) -> tuple[str, str, int, int, str, str | None]:
     ran, dimension = row.get("ran") or "", row.get("dimension")
-    return row["op"], ran, row["group_size"], nodes_of(row), row["dtype"], dimension
+    return row["op"], ran, row["group_size"], group_node_count(row), row["dtype"], dimension
 
 
-def nodes_of(row: Mapping[str, Any]) -> int:
+def group_node_count(row: Mapping[str, Any]) -> int:
     """Nodes that the group of the collective in *row* is on."""
     # earlier records say nothing, and all of their ranks were on one node
     return row.get("nodes") or 1
@@ -76,18 +76,18 @@ def nodes_of(row: Mapping[str, Any]) -> int:
 
 def _traffic(
     kind: tuple[str, str, int, int, str, str | None], rows: Sequence[dict[str, Any]], steps: int
-) -> Traffic:
+) -> CollectiveTraffic:
     def mean(column: str) -> float | None:
         values = [row.get(column) for row in rows]
         known = [value for value in values if value is not None]
         return math.fsum(known) / steps if len(known) == len(values) else None
 
     means = map(mean, ("wire_bytes", "seconds", "transfer_s", "wait_s", "exposed_s"))
-    return Traffic(*kind, len(rows) / steps, mean("bytes") or 0.0, *means)
+    return CollectiveTraffic(*kind, len(rows) / steps, mean("bytes") or 0.0, *means)
 
 
 @dataclass(frozen=True)
-class Bandwidth:
+class MessageBandwidth:
     """What collectives of one kind and one message size reached in a trial."""
 
     op: str
@@ -101,42 +101,42 @@ class Bandwidth:
     calls: int
 
 
-def bandwidths(record: Record) -> list[Bandwidth]:
+def message_bandwidths(record: Record) -> list[MessageBandwidth]:
     """Bus bandwidth by message size: payload over transfer time, times nccl-tests' factor."""
     found: dict[tuple[str, int, int, float], list[float]] = {}
-    for row in moving(record):
+    for row in multi_rank_rows(record):
         factor, seconds = bus_factor(row["op"], row["group_size"]), row.get("transfer_s")
         if factor and seconds and row["bytes"]:
             reached = row["bytes"] / seconds * factor
-            kind = (row["op"], row["group_size"], nodes_of(row), row["bytes"])
+            kind = (row["op"], row["group_size"], group_node_count(row), row["bytes"])
             found.setdefault(kind, []).append(reached)
-    return [Bandwidth(*key, statistics.median(values), len(values)) for key, values in found.items()]
+    return [MessageBandwidth(*key, statistics.median(values), len(values)) for key, values in found.items()]
 
 
-def moving(record: Record) -> list[dict[str, Any]]:
+def multi_rank_rows(record: Record) -> list[dict[str, Any]]:
     """Rows of all collectives except those of groups of one rank, which move nothing."""
-    return [row for row in _placed(record) if row["group_size"] > 1]
+    return [row for row in _rows_with_position(record) if row["group_size"] > 1]
 
 
-def steps_of(record: Record) -> int:
+def step_count(record: Record) -> int:
     """Number of steps of ranks whose collectives are known, also of those in which nothing moves.
 
     Local steps of 0/1 Adam have no row at all, so that rows alone don't tell.
     """
-    rows = list(_placed(record))
+    rows = list(_rows_with_position(record))
     # a profiled step's rows stand in place of the counted one's
     is_profiled = any(row.get("seconds") is not None for row in rows)
     of_ranks = record.samples.get("profile_step_s" if is_profiled else "comm_calls", [])
     return sum(map(len, of_ranks)) or len({(row["rank"], row["step"]) for row in rows})
 
 
-def _placed(record: Record) -> Iterator[dict[str, Any]]:
+def _rows_with_position(record: Record) -> Iterator[dict[str, Any]]:
     # records of format 1 may hold sums instead of single collectives; those have no place in a step
     return (row for row in record.tables.get("collectives", []) if "place" in row)
 
 
 @dataclass(frozen=True)
-class Cause:
+class VolumeCause:
     """Why a volume differs from theory."""
 
     text: str
@@ -145,47 +145,50 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Volume:
+class CommunicationVolume:
     """Payload of a rank's step by operation, measured and expected, and why they differ."""
 
     measured: dict[str, float]
     theory: dict[str, float]
-    causes: tuple[Cause, ...]
-    left: dict[str, float]
+    causes: tuple[VolumeCause, ...]
+    unexplained_by_op: dict[str, float]
     """Operation -> bytes that no cause explains, signed."""
 
     @property
-    def unexplained(self) -> float:
+    def unexplained_share(self) -> float:
         """Share of the expected volume that no cause explains."""
         whole = sum(self.theory.values()) or 1.0
-        return sum(abs(size) for size in self.left.values()) / whole
+        return sum(abs(size) for size in self.unexplained_by_op.values()) / whole
 
     @property
-    def reduces_whole(self) -> bool:
+    def all_reduces_gradients(self) -> bool:
         """Whether gradients were all-reduced although theory reduce-scatters them."""
         return "reduce_scatter" in self.theory and "reduce_scatter" not in self.measured
 
 
-def volume(record: Record) -> Volume | None:
+def compare_volume(record: Record) -> CommunicationVolume | None:
     """Volume of one trial compared with theory; None if its strategy has no communication model."""
     if "comm_bytes_theory" not in record.values:
         return None
-    return _Ledger(record).balance()
+    return _VolumeReconciler(record).reconcile()
 
 
-def explanation(record: Record) -> str:
+def volume_sentence(record: Record) -> str:
     """How the volume of a trial compares with theory, in words; empty if nothing moves."""
-    moved = volume(record)
+    moved = compare_volume(record)
     if moved is None:
         return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
     if not moved.theory and not moved.measured:
         return ""
     parts = " and ".join(_theory_parts(record))
-    theory = f"theory: {bytes_text(sum(moved.theory.values()))}" + (f" ({parts})" if parts else "")
-    clauses = [f"{bytes_text(sum(moved.measured.values()))} moved, {theory}"]
+    theory = f"theory: {format_bytes(sum(moved.theory.values()))}" + (f" ({parts})" if parts else "")
+    clauses = [f"{format_bytes(sum(moved.measured.values()))} moved, {theory}"]
     clauses += [cause.text for cause in moved.causes]
-    if moved.unexplained > EXPLAINED:
-        left = (f"{'+' if size > 0 else '−'}{bytes_text(abs(size))} {op}" for op, size in moved.left.items())
+    if moved.unexplained_share > UNEXPLAINED_TOLERANCE:
+        left = (
+            f"{'+' if size > 0 else '−'}{format_bytes(abs(size))} {op}"
+            for op, size in moved.unexplained_by_op.items()
+        )
         clauses.append(f"no known cause for {', '.join(left)}")
     return "; ".join(clauses) + "."
 
@@ -195,48 +198,48 @@ def _theory_parts(record: Record) -> list[str]:
     rows = record.tables.get("collectives_theory", [])
     is_mesh = len({row.get("dimension") for row in rows}) > 1
     over = [f" over {row['dimension']}" if is_mesh and row.get("dimension") else "" for row in rows]
-    return [f"{row['op']}{where} {bytes_text(row['bytes'])}" for row, where in zip(rows, over, strict=True)]
+    return [f"{row['op']}{where} {format_bytes(row['bytes'])}" for row, where in zip(rows, over, strict=True)]
 
 
-class _Ledger:
+class _VolumeReconciler:
     """Assigns the difference between measurement and theory to its known causes, one after another."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._rows = moving(record)
-        self._steps = steps_of(record) or 1
+        self._rows = multi_rank_rows(record)
+        self._steps = step_count(record) or 1
         theory = record.tables.get("collectives_theory", [])
-        sizes = gathered((row["op"], row["bytes"]) for row in theory)
+        sizes = group_pairs((row["op"], row["bytes"]) for row in theory)
         self._theory = {op: sum(same) for op, same in sizes.items()}
         self._measured = self._sum_by_op()
         every = {**self._theory, **self._measured}
         self._left = {op: self._measured.get(op, 0.0) - self._theory.get(op, 0.0) for op in every}
-        self._causes: list[Cause] = []
+        self._causes: list[VolumeCause] = []
 
-    def balance(self) -> Volume:
-        self._reduced_whole()
-        self._stood_whole()
-        self._ended_early()
-        self._scalars()
-        self._known_deviations()
+    def reconcile(self) -> CommunicationVolume:
+        self._attribute_all_reduced_gradients()
+        self._attribute_resident_parameters()
+        self._attribute_early_end()
+        self._attribute_scalars()
+        self._attribute_known_deviations()
         left = {op: size for op, size in self._left.items() if size}
-        return Volume(self._measured, self._theory, tuple(self._causes), left)
+        return CommunicationVolume(self._measured, self._theory, tuple(self._causes), left)
 
-    def _book(self, op: str, size: float, text: str) -> None:
+    def _attribute(self, op: str, size: float, text: str) -> None:
         self._left[op] -= size
-        self._causes.append(Cause(text, size))
+        self._causes.append(VolumeCause(text, size))
 
-    def _reduced_whole(self) -> None:
+    def _attribute_all_reduced_gradients(self) -> None:
         extra = self._left.get("all_reduce", 0.0)
         if "reduce_scatter" not in self._theory or "reduce_scatter" in self._measured or extra <= 0:
             return
         moved = min(self._theory["reduce_scatter"], extra)
         self._left["all_reduce"] -= moved
         text = "of gradients were all-reduced, not reduce-scattered: the same payload, twice the bytes"
-        self._causes.append(Cause(f"{bytes_text(moved)} {text} on the wire", 0.0))
+        self._causes.append(VolumeCause(f"{format_bytes(moved)} {text} on the wire", 0.0))
         self._left["reduce_scatter"] += moved
 
-    def _stood_whole(self) -> None:
+    def _attribute_resident_parameters(self) -> None:
         standing = self._record.values.get("comm_standing_bytes", 0.0)
         if not standing or "all_gather" not in self._theory:
             return
@@ -247,42 +250,42 @@ class _Ledger:
         if elements is None:
             # the engine of a plug-in need not tell it
             return
-        needed = passes * elements * self._element
+        needed = passes * elements * self._element_bytes
         # what else theory gathers (activations) does not stand
         saved = standing - (needed - min(needed, self._theory["all_gather"]))
         if saved > 0:
-            self._book(
-                "all_gather", -saved, f"{bytes_text(saved)} were already gathered and not gathered again"
+            self._attribute(
+                "all_gather", -saved, f"{format_bytes(saved)} were already gathered and not gathered again"
             )
 
-    def _ended_early(self) -> None:
+    def _attribute_early_end(self) -> None:
         effective = self._record.effective
         every = effective.get("parameters", 0)
         frozen = every - effective.get("trained_parameters", every)
-        most = frozen * self._element * self._record.case.batch.gradient_accumulation_steps
+        most = frozen * self._element_bytes * self._record.case.batch.gradient_accumulation_steps
         saved = min(-self._left.get("all_gather", 0.0), most)
         if saved > 0:
             text = "of frozen parameters were not gathered for the backward pass, which does not reach them"
-            self._book("all_gather", -saved, f"{bytes_text(saved)} {text}")
+            self._attribute("all_gather", -saved, f"{format_bytes(saved)} {text}")
 
-    def _scalars(self) -> None:
-        for op, size in self._sum_by_op(SCALAR).items():
+    def _attribute_scalars(self) -> None:
+        for op, size in self._sum_by_op(SCALAR_BYTES).items():
             expected = self._theory.get(op, 0.0)
             # theory may have a flag itself, the count of a loss
-            extra = min(size - expected, self._left[op]) if expected <= SCALAR else 0.0
+            extra = min(size - expected, self._left[op]) if expected <= SCALAR_BYTES else 0.0
             if extra > 0:
-                self._book(op, extra, f"{bytes_text(extra)} of norms and flags")
+                self._attribute(op, extra, f"{format_bytes(extra)} of norms and flags")
 
-    def _known_deviations(self) -> None:
+    def _attribute_known_deviations(self) -> None:
         effective = self._record.effective
-        for deviation in description_of(self._record.case, self._record).deviations:
-            extra = min(self._left.get(deviation.of, 0.0), self._most(deviation))
+        for deviation in strategy_description(self._record.case, self._record).deviations:
+            extra = min(self._left.get(deviation.of, 0.0), self._deviation_limit(deviation))
             if extra > 0:
                 values = ", ".join(f"{name} = {effective.get(name)}" for name in deviation.settings)
-                text = f"{bytes_text(extra)} {deviation.why}" + (f" ({values})" if values else "")
-                self._book(deviation.of, extra, text)
+                text = f"{format_bytes(extra)} {deviation.why}" + (f" ({values})" if values else "")
+                self._attribute(deviation.of, extra, text)
 
-    def _most(self, deviation: Deviation) -> float:
+    def _deviation_limit(self, deviation: ExcessCause) -> float:
         """Bytes that *deviation* can explain of a step, by the settings of the live engine."""
         if not deviation.allowed:
             return math.inf
@@ -292,13 +295,13 @@ class _Ledger:
         if effective.get("checkpointed_layers"):
             # the layers' forward pass is made again, with gathers of its own
             elements += effective["parameters"]
-        return float(elements * self._element * case.batch.gradient_accumulation_steps)
+        return float(elements * self._element_bytes * case.batch.gradient_accumulation_steps)
 
     @property
-    def _element(self) -> int:
-        return BYTES[self._record.case.precision.compute]
+    def _element_bytes(self) -> int:
+        return DTYPE_BYTES[self._record.case.precision.compute]
 
-    def _sum_by_op(self, most: float = float("inf")) -> dict[str, float]:
-        """Bytes of a rank per step by operation, of collectives of at most *most* bytes each."""
-        sizes = gathered((row["op"], row["bytes"]) for row in self._rows if row["bytes"] <= most)
+    def _sum_by_op(self, max_bytes: float = float("inf")) -> dict[str, float]:
+        """Bytes of a rank per step by operation, of collectives of at most *max_bytes* bytes each."""
+        sizes = group_pairs((row["op"], row["bytes"]) for row in self._rows if row["bytes"] <= max_bytes)
         return {op: sum(same) / self._steps for op, same in sizes.items()}

@@ -11,66 +11,74 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.comparison import Pair, unfit, with_changes
-from distbench.analysis.settings import facts
-from distbench.analysis.statistics.between_run_variance import NO_PAST
+from distbench.analysis.comparison import CasePair, add_changes, unusable_reason
+from distbench.analysis.settings import flatten_facts
+from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS
 
-_OTHER_WORK = ("workload", "data", "batch")
+_WORK_FIELDS = ("workload", "data", "batch")
 """Fields of a case by which runs are of other work if all their cases differ in them."""
-_MATCHED = ("name", "label", "strategy", "world_size")
+_MATCH_KEYS = ("name", "label", "strategy", "world_size")
 
 
-def work_apart(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> dict[str, tuple[str, str]]:
+def work_differences(
+    before: Sequence[CaseSummary], after: Sequence[CaseSummary]
+) -> dict[str, tuple[str, str]]:
     """Settings in which every case of one run differs from every case of the other, with their values.
 
     Empty if the runs have a case in common, or if none of these settings is of the model, data or batch.
     """
     if {row.case.id for row in before} & {row.case.id for row in after}:
         return {}
-    old, new = _values(before), _values(after)
+    old, new = _setting_values(before), _setting_values(after)
     apart = {
         key: (" or ".join(old[key]), " or ".join(new[key]))
         for key in new
         if key in old and not old[key].keys() & new[key].keys()
     }
-    return apart if any(key.partition(".")[0] in _OTHER_WORK for key in apart) else {}
+    return apart if any(key.partition(".")[0] in _WORK_FIELDS for key in apart) else {}
 
 
-def by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[Pair]:
+def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[CasePair]:
     """Cases of two runs of other work, matched by strategy and number of devices where that is unique."""
-    first, second = _unique(before), _unique(after)
-    here = {_key(row) for row in after}
+    first, second = _unique_by_key(before), _unique_by_key(after)
+    here = {_match_key(row) for row in after}
     pairs = []
     for row in after:
-        mate = first.get(_key(row)) if _key(row) in second else None
-        why = unfit(mate, row) if mate else "the strategy has no single case on as many devices in both runs"
-        pairs.append(Pair(row.case.name, mate, row, why))
+        mate = first.get(_match_key(row)) if _match_key(row) in second else None
+        why = (
+            unusable_reason(mate, row)
+            if mate
+            else "the strategy has no single case on as many devices in both runs"
+        )
+        pairs.append(CasePair(row.case.name, mate, row, why))
     gone = [
-        Pair(row.case.name, row, None, "only in the first run") for row in before if _key(row) not in here
+        CasePair(row.case.name, row, None, "only in the first run")
+        for row in before
+        if _match_key(row) not in here
     ]
-    return [_without_judgement(pair) for pair in with_changes([*pairs, *gone], NO_PAST)]
+    return [_without_direction(pair) for pair in add_changes([*pairs, *gone], NO_EARLIER_RUNS)]
 
 
-def _values(rows: Sequence[CaseSummary]) -> dict[str, dict[str, None]]:
+def _setting_values(rows: Sequence[CaseSummary]) -> dict[str, dict[str, None]]:
     """Values of each setting over all cases, in their order."""
     values: dict[str, dict[str, None]] = {}
     for row in rows:
-        told = {key: part for key, part in row.case.to_json().items() if key not in _MATCHED}
-        for key, value in facts(told).items():
+        told = {key: part for key, part in row.case.to_json().items() if key not in _MATCH_KEYS}
+        for key, value in flatten_facts(told).items():
             values.setdefault(key.replace(".options.", "."), {})[value] = None
     return values
 
 
-def _key(row: CaseSummary) -> tuple[str, int]:
+def _match_key(row: CaseSummary) -> tuple[str, int]:
     return row.case.label, row.case.world_size
 
 
-def _unique(rows: Sequence[CaseSummary]) -> Mapping[tuple[str, int], CaseSummary]:
-    counts = Counter(map(_key, rows))
-    return {_key(row): row for row in rows if counts[_key(row)] == 1}
+def _unique_by_key(rows: Sequence[CaseSummary]) -> Mapping[tuple[str, int], CaseSummary]:
+    counts = Counter(map(_match_key, rows))
+    return {_match_key(row): row for row in rows if counts[_match_key(row)] == 1}
 
 
-def _without_judgement(pair: Pair) -> Pair:
+def _without_direction(pair: CasePair) -> CasePair:
     changes = (
         replace(change, word="other" if change.word in ("better", "worse") else change.word)
         for change in pair.changes

@@ -7,8 +7,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from distbench.analysis.statistics.intervals import Interval
-from distbench.core.units import number_text
+from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.core.units import format_number
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class Estimate:
     """Smallest trial."""
     high: float
     """Largest trial."""
-    n: int
+    trial_count: int
     """Trials."""
     trials: tuple[float, ...] = ()
     """Value of each trial, in the order of the rounds."""
     rounds: tuple[int, ...] = ()
     """Round of each trial."""
-    interval: Interval | None = None
+    interval: ConfidenceInterval | None = None
     """Of a pace that can be in a ratio: its mean with the differences between rounds taken out."""
     is_peak: bool = False
     """Whether it says how much a device must hold: then ``value`` is that of the largest trial."""
 
     @property
-    def over_trials(self) -> Estimate:
+    def as_median(self) -> Estimate:
         """The median and the range, whatever the other cases of the run did."""
         if self.interval is None:
             return self
@@ -42,21 +42,21 @@ class Estimate:
     @property
     def text(self) -> str:
         """``value`` with the digits that its interval allows."""
-        return self.interval.text() if self.interval else number_text(self.value)
+        return self.interval.text() if self.interval else format_number(self.value)
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Ends of the interval, or else of the range over trials."""
         return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
 
     @property
-    def spread(self) -> float | None:
+    def relative_half_width(self) -> float | None:
         """Half the width of the interval, or else of the range, over the value.
 
         None: of one trial, and of a peak.
         """
         if self.interval is not None:
-            return None if self.interval.half is None else math.expm1(self.interval.half)
-        if self.n < 2 or not self.value or self.is_peak:
+            return None if self.interval.half_log_width is None else math.expm1(self.interval.half_log_width)
+        if self.trial_count < 2 or not self.value or self.is_peak:
             return None
         return (self.high - self.low) / 2 / abs(self.value)

@@ -15,26 +15,32 @@ from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
+from distbench.analysis.comparison import (
+    COMPARED_COLUMNS,
+    EFFICIENCY,
+    ChangeDirection,
+    change_direction,
+    setting_differences,
+)
 from distbench.analysis.estimate import Estimate
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.scaling import Scaling, ScalingPoint
-from distbench.analysis.settings import differences, environment
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.scaling import ScalingPoint, ScalingSeries
+from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.statistics import change_points
-from distbench.analysis.statistics.between_run_variance import Days, Past, days
-from distbench.analysis.statistics.change_points import Step
+from distbench.analysis.statistics.between_run_variance import RunVariance, RunVariances, run_variance
+from distbench.analysis.statistics.change_points import LevelShift
 from distbench.core.case import Case
-from distbench.core.grouping import gathered
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
-from distbench.record.reading import Damaged
+from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
 
-LEAST = 0.03
+MIN_SHIFT = 0.03
 """The smallest step that is reported by default, as a fraction."""
 
 # facts of a machine and its software; not those that differ between processes, such as their threads,
 # or between boots, such as the bytes of memory that the kernel leaves
-_SURROUNDINGS = {
+_ENVIRONMENT_FACTS = {
     "backend",
     "cpu",
     "cpu_cores",
@@ -54,47 +60,47 @@ _SURROUNDINGS = {
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class MeasuredEnvironment:
     """Environment in which a case of one run was measured."""
 
     facts: dict[str, tuple[str, ...]]
     from_rank: bool
     """Whether a rank reported it; else the launching machine did, which knows less."""
 
-    def apart(self, after: Surroundings) -> dict[str, tuple[str, str]]:
+    def differences_from(self, after: MeasuredEnvironment) -> dict[str, tuple[str, str]]:
         """Facts that differ from those *after*; of what both know, if only one comes from a rank."""
         sides = [self.facts, after.facts]
         if self.from_rank != after.from_rank:
             shared = self.facts.keys() & after.facts.keys()
             sides = [{key: value for key, value in side.items() if key in shared} for side in sides]
-        different = differences(*sides)
+        different = fact_differences(*sides)
         if "packages.torch" in different:
             different.pop("torch", None)
         return different
 
 
 @dataclass(frozen=True)
-class Occasion:
+class HistoryRun:
     """One run, as one point of each of its cases."""
 
     run_id: str
     created: datetime
     cases: tuple[CaseSummary, ...]
-    surroundings: dict[str, Surroundings]
+    environments: dict[str, MeasuredEnvironment]
     """Of each case id."""
     machine: Mapping[str, Any]
     """As the run describes it."""
     efficiency: dict[str, Estimate]
     """Case id -> scaling efficiency, of cases also measured on one device."""
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedTrial, ...] = ()
     """Trials that can't be read and are in no number."""
 
-    def of_cases(self, ids: Collection[str]) -> Occasion:
+    def restricted_to(self, ids: Collection[str]) -> HistoryRun:
         """The same with the cases of *ids* alone."""
         return replace(self, cases=tuple(row for row in self.cases if row.case.id in ids))
 
     @classmethod
-    def of(cls, run: AnalysedRun) -> Occasion:
+    def of(cls, run: RunAnalysis) -> HistoryRun:
         """*run* as one point of each of its cases.
 
         Raises:
@@ -105,7 +111,7 @@ class Occasion:
             run.info.run_id,
             created if created.tzinfo else created.replace(tzinfo=UTC),
             run.cases,
-            {row.case.id: _surroundings(row, run.info) for row in run.cases},
+            {row.case.id: _measured_environment(row, run.info) for row in run.cases},
             run.info.machine,
             _efficiencies(run.scaling),
             tuple(run.damaged),
@@ -125,26 +131,26 @@ class HistoryPoint:
 class LevelChange:
     """A step, and whether it is an improvement."""
 
-    step: Step
-    word: Direction
+    shift: LevelShift
+    word: ChangeDirection
 
 
 @dataclass(frozen=True)
-class Break:
+class EnvironmentChange:
     """Where the environment changed, between two points."""
 
     place: int
     """Index of the first point after it."""
     facts: tuple[str, ...]
     """What changed, each as a clause: ``packages.torch = 2.13.0, was 2.12.1``."""
-    change: LevelChange | None
+    shift: LevelChange | None
     """Step that came with it; None if it is within the noise."""
-    is_known: bool
+    is_testable: bool
     """Whether there are enough points on both sides to see a step."""
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelSegment:
     """Points between which nothing changed."""
 
     start: int
@@ -163,11 +169,11 @@ class CaseHistory:
     unit: str
     better: str | None
     points: tuple[HistoryPoint, ...]
-    breaks: tuple[Break, ...]
-    changes: tuple[LevelChange, ...]
+    environment_changes: tuple[EnvironmentChange, ...]
+    shifts: tuple[LevelChange, ...]
     """Steps within one environment."""
-    levels: tuple[Level, ...]
-    left_out: tuple[tuple[str, str], ...]
+    segments: tuple[LevelSegment, ...]
+    skipped_runs: tuple[tuple[str, str], ...]
     """Run that has the case but no usable number -> why."""
 
     @property
@@ -176,15 +182,15 @@ class CaseHistory:
         return [point.value.value for point in self.points]
 
     @property
-    def days(self) -> Days | None:
+    def run_variance(self) -> RunVariance | None:
         """How much its runs differ where nothing changed; None if too few have."""
-        return days([self.values[level.start : level.end] for level in self.levels])
+        return run_variance([self.values[level.start : level.end] for level in self.segments])
 
 
-def metrics(occasions: Iterable[Occasion]) -> list[str]:
+def available_metrics(runs: Iterable[HistoryRun]) -> list[str]:
     """Every metric of which a run has a number."""
     names: set[str] = set()
-    for occasion in occasions:
+    for occasion in runs:
         names.update(*(row.values for row in occasion.cases), [EFFICIENCY] if occasion.efficiency else [])
     return sorted(names)
 
@@ -193,123 +199,133 @@ Known = dict[tuple[int, int], tuple[str, ...]]
 """What changed between two appearances of a case, by their identities: the same for every column."""
 
 
-def history(
-    occasions: Iterable[Occasion], metric: str, least: float = LEAST, known: Known | None = None
+def case_histories(
+    runs: Iterable[HistoryRun], metric: str, min_shift: float = MIN_SHIFT, known: Known | None = None
 ) -> list[CaseHistory]:
     """CaseHistory of *metric* of each case that has a number, in the order in which they appeared.
 
-    *least* is the smallest step that is reported, as a fraction; *known* is added to, and may be that of
+    *min_shift* is the smallest step that is reported, as a fraction; *known* is added to, and may be that of
     another column of the same occasions.
     """
     known = {} if known is None else known
-    by_case = gathered(
+    by_case = group_pairs(
         (row.case.id, (occasion, row))
-        for occasion in sorted(occasions, key=lambda occasion: occasion.created)
+        for occasion in sorted(runs, key=lambda occasion: occasion.created)
         for row in occasion.cases
     )
-    every = (_series(appearances, metric, least, known) for appearances in by_case.values())
+    every = (_case_history(appearances, metric, min_shift, known) for appearances in by_case.values())
     return [series for series in every if series]
 
 
-def past(occasions: Iterable[Occasion], ids: Collection[str]) -> Past:
-    """How much the cases of *ids* have differed on *occasions*, in the columns that ``compare`` compares."""
-    if missing := change_points.missing():
-        return Past(absent=f"telling apart the runs between which nothing changed needs {missing}")
-    of_cases, known = [occasion.of_cases(ids) for occasion in occasions], Known()
-    series = ((name, each) for name in COLUMNS for each in history(of_cases, name, known=known))
-    return Past({(each.case.id, name): found for name, each in series if (found := each.days)})
+def run_variances(runs: Iterable[HistoryRun], ids: Collection[str]) -> RunVariances:
+    """How much the cases of *ids* have differed on *runs*, in the columns that ``compare`` compares."""
+    if missing := change_points.missing_dependency():
+        return RunVariances(absent=f"telling apart the runs between which nothing changed needs {missing}")
+    of_cases, known = [occasion.restricted_to(ids) for occasion in runs], Known()
+    series = (
+        (name, each) for name in COMPARED_COLUMNS for each in case_histories(of_cases, name, known=known)
+    )
+    return RunVariances(
+        {(each.case.id, name): found for name, each in series if (found := each.run_variance)}
+    )
 
 
-def _why_not(row: CaseSummary, metric: str) -> str:
+def _skip_reason(row: CaseSummary, metric: str) -> str:
     if row.degraded:
         return f"noisy machine: {one_line(row.degraded)}"
     if row.differs:
         return "not equivalent to its reference"
     if row.measured:
-        return one_line(row.absent.get(metric, f"has no {metric}"))
+        return one_line(row.absence_reasons.get(metric, f"has no {metric}"))
     return f"{row.status}: {one_line(row.reason)}"
 
 
-def _series(
-    appearances: Sequence[tuple[Occasion, CaseSummary]], metric: str, least: float, known: Known
+def _case_history(
+    appearances: Sequence[tuple[HistoryRun, CaseSummary]], metric: str, min_shift: float, known: Known
 ) -> CaseHistory | None:
-    usable: list[tuple[Occasion, CaseSummary]] = []
+    usable: list[tuple[HistoryRun, CaseSummary]] = []
     points, left_out = [], []
     for occasion, row in appearances:
         # a run is one point, of its own trials: what other cases a suite had then changes over the years
         estimate = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
-        value = estimate.over_trials if estimate else None
+        value = estimate.as_median if estimate else None
         if row.comparable and value is not None:
             usable.append((occasion, row))
             points.append(HistoryPoint(occasion.run_id, occasion.created, value))
-        elif why := _why_not(row, metric):
+        elif why := _skip_reason(row, metric):
             left_out.append((occasion.run_id, why))
     if not usable:
         return None
     row = usable[-1][1]
     column = row.columns.get(metric, {"unit": "", "better": "higher" if metric == EFFICIENCY else None})
     values = [point.value.value for point in points]
-    apart = _breaks(usable, known)
+    apart = _environment_changes(usable, known)
     steps = [
         replace(step, place=start + step.place)
         for start, end in pairwise([0, *apart, len(points)])
-        for step in change_points.steps(values[start:end], least)
+        for step in change_points.find_shifts(values[start:end], min_shift)
     ]
     ends = sorted([0, *apart, *(step.place for step in steps), len(points)])
     breaks = []
     for place, facts in apart.items():
         left, right = max(end for end in ends if end < place), min(end for end in ends if end > place)
-        step = change_points.step_at(values[left:right], place - left)
-        is_clear = step and step.chance <= change_points.CHANCE and abs(step.effect) >= least
-        change = _change(step, column["better"]) if step and is_clear else None
-        breaks.append(Break(place, facts, change, is_known=step is not None))
+        step = change_points.shift_at(values[left:right], place - left)
+        is_clear = step and step.chance <= change_points.FALSE_ALARM_RATE and abs(step.effect) >= min_shift
+        change = _level_change(step, column["better"]) if step and is_clear else None
+        breaks.append(EnvironmentChange(place, facts, change, is_testable=step is not None))
     return CaseHistory(
         case=row.case,
         metric=metric,
         unit=column["unit"],
         better=column["better"],
         points=tuple(points),
-        breaks=tuple(breaks),
-        changes=tuple(_change(step, column["better"]) for step in steps),
-        levels=tuple(Level(a, b, change_points.level(values[a:b])) for a, b in pairwise(ends)),
-        left_out=tuple(left_out),
+        environment_changes=tuple(breaks),
+        shifts=tuple(_level_change(step, column["better"]) for step in steps),
+        segments=tuple(
+            LevelSegment(a, b, change_points.segment_level(values[a:b])) for a, b in pairwise(ends)
+        ),
+        skipped_runs=tuple(left_out),
     )
 
 
-def _change(step: Step, better: str | None) -> LevelChange:
-    return LevelChange(step, direction(step.before, step.after, better))
+def _level_change(step: LevelShift, better: str | None) -> LevelChange:
+    return LevelChange(step, change_direction(step.before, step.after, better))
 
 
-def _breaks(usable: Sequence[tuple[Occasion, CaseSummary]], known: Known) -> dict[int, tuple[str, ...]]:
+def _environment_changes(
+    usable: Sequence[tuple[HistoryRun, CaseSummary]], known: Known
+) -> dict[int, tuple[str, ...]]:
     """Points before which the environment changed, with the facts that did."""
     breaks = {}
     for place, (before, after) in enumerate(pairwise(usable), 1):
         pair = id(before[1]), id(after[1])
         if pair not in known:
-            known[pair] = tuple(_apart(before, after))
+            known[pair] = tuple(_environment_differences(before, after))
         if known[pair]:
             breaks[place] = known[pair]
     return breaks
 
 
-def _apart(before: tuple[Occasion, CaseSummary], after: tuple[Occasion, CaseSummary]) -> Iterator[str]:
+def _environment_differences(
+    before: tuple[HistoryRun, CaseSummary], after: tuple[HistoryRun, CaseSummary]
+) -> Iterator[str]:
     """What is not as it was in the environment and the settings of a case."""
-    surroundings = [occasion.surroundings[row.case.id] for occasion, row in (before, after)]
-    for key, (was, now) in surroundings[0].apart(surroundings[1]).items():
+    surroundings = [occasion.environments[row.case.id] for occasion, row in (before, after)]
+    for key, (was, now) in surroundings[0].differences_from(surroundings[1]).items():
         yield f"{one_line(key)} = {one_line(now)}, was {one_line(was)}"
-    work, _ = settings_apart(before[1], after[1])
+    work, _ = setting_differences(before[1], after[1])
     if work:
         yield work
 
 
-def _surroundings(row: CaseSummary, info: RunInfo) -> Surroundings:
-    records = [row.detail] if row.detail else []
-    facts = environment(records, info.machine) | {"distbench": (one_line(str(info.version)),)}
-    kept = {key: value for key, value in facts.items() if key.partition(".")[0] in _SURROUNDINGS}
-    return Surroundings(kept, any(record.environment for record in records))
+def _measured_environment(row: CaseSummary, info: RunInfo) -> MeasuredEnvironment:
+    records = [row.representative_trial] if row.representative_trial else []
+    facts = merge_environments(records, info.machine) | {"distbench": (one_line(str(info.version)),)}
+    kept = {key: value for key, value in facts.items() if key.partition(".")[0] in _ENVIRONMENT_FACTS}
+    return MeasuredEnvironment(kept, any(record.environment for record in records))
 
 
-def _efficiencies(scaling: Sequence[Scaling]) -> dict[str, Estimate]:
+def _efficiencies(scaling: Sequence[ScalingSeries]) -> dict[str, Estimate]:
     return {
         point.row.case.id: _efficiency(point, series.points[0])
         # where a case is of two series, the first (strong scaling) counts in all runs
@@ -321,7 +337,10 @@ def _efficiencies(scaling: Sequence[Scaling]) -> dict[str, Estimate]:
 
 def _efficiency(point: ScalingPoint, alone: ScalingPoint) -> Estimate:
     """Efficiency of *point* over its trials and those on one device, as all points of a history are."""
-    here, one, size = point.throughput.over_trials, alone.throughput.over_trials, point.world_size
+    here, one, size = point.throughput.as_median, alone.throughput.as_median, point.world_size
     return Estimate(
-        here.value / (size * one.value), here.low / (size * one.high), here.high / (size * one.low), here.n
+        here.value / (size * one.value),
+        here.low / (size * one.high),
+        here.high / (size * one.low),
+        here.trial_count,
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.core.text import listed, one_line
+from distbench.core.text import join_limited, one_line
 
-MOST = 0.3
+MAX_GPU_IDLE_SHARE = 0.3
 """Largest share of a step in which a GPU may have nothing to do before the run says so."""
 
 
-def share(row: CaseSummary) -> float | None:
+def gpu_idle_share(row: CaseSummary) -> float | None:
     """Share of a timed step in which nothing ran on the GPU; None on a CPU, or without a profile.
 
     Kernels take as long under the profiler as without it, what is between them does not: so what they took
@@ -25,14 +25,19 @@ def share(row: CaseSummary) -> float | None:
     return max(0.0, 1 - (under_profiler - idle) / timed)
 
 
-def sentences(rows: Sequence[CaseSummary]) -> list[str]:
-    """A finding if the GPUs of any case in *rows* are idle for more than ``MOST`` of a step."""
-    shares = {row.case.name: idle for row in rows if (idle := share(row)) is not None and idle > MOST}
+def idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
+    """A finding if the GPUs of any case in *rows* are idle for more than ``MAX_GPU_IDLE_SHARE`` of a step."""
+    shares = {
+        row.case.name: idle
+        for row in rows
+        if (idle := gpu_idle_share(row)) is not None and idle > MAX_GPU_IDLE_SHARE
+    }
     if not shares:
         return []
     cases = [f"{one_line(name)} {idle:.0%}" for name, idle in shares.items()]
     return [
-        f"GPUs wait for the host: nothing runs on them for much of a step ({listed(cases, most=6)}), so "
+        f"GPUs wait for the host: nothing runs on them for much of a step ({join_limited(cases, limit=6)}), "
+        "so "
         "these speeds rank strategies by how many kernels they launch. Take a larger model or micro-batch "
         "(preset: auto of the workload transformer fills a GPU)."
     ]

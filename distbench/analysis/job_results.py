@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.job import JobKind, PlannedTrial
-from distbench.core.serialization import finite
+from distbench.core.serialization import replace_nonfinite
 from distbench.record import Record
-from distbench.tables.table import Sheet
+from distbench.tables.table import Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,12 +45,12 @@ class Verdict:
     sentence: str
     """The verdict for people, without the name of the case."""
     detail: Evidence | None = None
-    voids: bool = False
+    invalidates: bool = False
     """Whether the numbers of the case may not be compared: it is a different training."""
-    vouches: bool = False
+    confirms_quality: bool = False
     """Whether it shows that the case trains as well as its reference: then a case may be recommended that is
     another training by design."""
-    by_outcome: bool = False
+    confirms_by_outcome: bool = False
     """Whether what vouches is how well the training ended, so that it need not be the same in any step."""
     remarks: tuple[str, ...] = ()
     """Sentences for people that hold for several cases alike, so that a run says each of them once."""
@@ -64,24 +64,24 @@ class Verdict:
             "word": self.word,
             "gravity": self.gravity,
             "sentence": self.sentence,
-            "detail": finite(self.detail.to_json()) if self.detail else None,
+            "detail": replace_nonfinite(self.detail.to_json()) if self.detail else None,
         }
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedLosses:
+class ReferenceLosses:
     """Losses of a training that is trusted, from its first step on, and how far rounding leads from them."""
 
-    source: str
+    name: str
     """What it is, for people: ``single/ws1 of the check``."""
     losses: np.ndarray
     """Of each step (steps,); NaN where unknown."""
-    allowed: np.ndarray | None = None
+    limits: np.ndarray | None = None
     """Deviation that rounding explains at each step (steps,), in the unit of the loss; None: ``tolerance``
     says."""
     case_id: str = ""
     """Of the case whose timed trials these are; empty: another kind of job vouches for them."""
-    spread: np.ndarray | None = None
+    observed_spread: np.ndarray | None = None
     """How far rounding was seen to lead this training up to each step (steps,), in the unit of the loss;
     None: nobody has looked."""
 
@@ -110,7 +110,7 @@ class JobResults:
         """
         return {}
 
-    def expected_losses(self, records: Sequence[Record]) -> dict[str, ExpectedLosses]:
+    def expected_losses(self, records: Sequence[Record]) -> dict[str, ReferenceLosses]:
         """Losses, by case id, of trainings in *records* that the timed trials must have too.
 
         A kind that trains no such reference leaves this out.
@@ -137,7 +137,7 @@ class JobResults:
         """Keys that ``show --json`` has of *records* as a whole, besides the verdicts."""
         return {}
 
-    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet | None:
+    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Table | None:
         """Table that ``compare`` shows of the records of two runs; None: nothing."""
         return None
 
@@ -149,15 +149,17 @@ class JobResults:
         return "", ()
 
 
-def job_results() -> dict[str, JobResults]:
+def job_judges() -> dict[str, JobResults]:
     """Readers of results by the name of their plug-in, in the order of kinds.
 
     Raises:
         UsageError: a plug-in can't be imported.
     """
-    kinds: dict[str, JobKind] = {name: registry.load("jobs", name)() for name in registry.names("jobs")}
+    kinds: dict[str, JobKind] = {
+        name: registry.load_plugin("jobs", name)() for name in registry.plugin_names("jobs")
+    }
     ordered = sorted(kinds.items(), key=lambda item: (item[1].order, item[0]))
     return {
-        name: (registry.part("jobs", name, "results", JobResults) or JobResults)(kind)
+        name: (registry.load_submodule_plugin("jobs", name, "results", JobResults) or JobResults)(kind)
         for name, kind in ordered
     }

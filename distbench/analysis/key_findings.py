@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from distbench.analysis import environments, idle, node_efficiency, step_drift
-from distbench.analysis.candidates import noises
-from distbench.analysis.case_names import parts, shared_parts
-from distbench.analysis.case_summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
-from distbench.analysis.choice import SAME_MEMORY, Candidate
-from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.candidates import noise_by_device_count
+from distbench.analysis.case_names import name_parts, shared_parts
+from distbench.analysis.case_summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable_groups
+from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
 from distbench.analysis.job_results import Verdict
-from distbench.analysis.loss_deviation import BY_DESIGN, NOT_COMPARABLE
-from distbench.analysis.ranks import STRAGGLER
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import offloads_in_vain
-from distbench.analysis.statistics.block_model import set_aside
-from distbench.core.grouping import gathered, grouped
-from distbench.core.text import listed, one_line
-from distbench.core.units import count_text, number_text, ratio_texts
-from distbench.metrics.telemetry import EFFECT
-from distbench.record import NOT_LAUNCHED, Status, round_text
-from distbench.record.reading import damage_text
-from distbench.system.gpu_limits import lowered
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
+from distbench.analysis.ranks import STRAGGLER_RATIO
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import offloads_to_same_memory
+from distbench.analysis.statistics.block_model import outlier_rounds
+from distbench.core.grouping import group_by, group_pairs
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_count, format_number, format_ratio_interval
+from distbench.metrics.telemetry import DEFAULT_EFFECT
+from distbench.record import NOT_LAUNCHED_TEXT, Status, round_text
+from distbench.record.record_reader import damage_summary
+from distbench.system.gpu_limits import lowered_power_limits
 
-_MOST_FAILURES = 20
-_LONGEST = 600
+_MAX_FAILURES = 20
+_MAX_SENTENCE_LENGTH = 600
 """Characters of the reason why cases failed or did not run, which is told once for all of them."""
 # characters of a sentence that a run says once
-_REMARK = 1000
-ADVICE: dict[str, str] = {
+_MAX_REMARK_LENGTH = 1000
+FAILURE_ADVICE: dict[str, str] = {
     Status.UNSUPPORTED: "Not a failure: the reason says what this machine is missing.",
     Status.OOM_GPU: "The device ran out of memory. Try a smaller micro-batch with more accumulation, "
     "activation checkpointing, or a strategy that shards more (zero3, fsdp) or offloads to the host.",
@@ -53,64 +53,69 @@ ADVICE: dict[str, str] = {
 """Status -> a sentence or two; every status but ``measured``."""
 
 
-def sentences(run: AnalysedRun) -> list[str]:
+def all_findings(run: RunAnalysis) -> list[str]:
     """Key findings of *run*: the fastest, the lowest memory, caveats, verdicts, failures."""
-    judged = [f"{kind.capitalize()}: {line}." for kind in run.kinds for line in judgements(run, kind)]
-    return [*findings(run), *judged, *failures(run)]
+    judged = [
+        f"{kind.capitalize()}: {line}." for kind in run.verdict_kinds for line in verdict_sentences(run, kind)
+    ]
+    return [*key_findings(run), *judged, *failure_sentences(run)]
 
 
-def findings(run: AnalysedRun) -> list[str]:
+def key_findings(run: RunAnalysis) -> list[str]:
     """The fastest case and the one with the lowest memory at each world size, and caveats."""
-    groups = comparable(run.cases)
+    groups = comparable_groups(run.cases)
     best = []
     for rows in (group for group in groups if len(group) > 1):
-        where, names = _where(rows, groups), run.names(rows)
+        where, names = _group_name(rows, groups), run.short_names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
-    best.append(node_efficiency.sentence(run.scaling))
+    best.append(node_efficiency.node_efficiency_sentence(run.scaling))
     return [
         *filter(None, best),
-        *_diagnosis(run),
-        *_notes(run),
-        *_lowered(run),
-        *_retried(run),
-        *_damage(run),
+        *_anomalies(run),
+        *_condition_sentences(run),
+        *_reduced_power_limits(run),
+        *_retried_trials(run),
+        *_damaged_trials(run),
     ]
 
 
-def _lowered(run: AnalysedRun) -> Iterator[str]:
+def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
     """GPUs that may take less power than they are made for, which the records' machines tell."""
-    told = [record.environment for record in run.measured if record.case.device == "cuda"]
-    found = {gpu: powers for facts in told for gpu, powers in lowered(facts).items()}
-    for (limit, usual), gpus in gathered((powers, str(gpu)) for gpu, powers in found.items()).items():
+    told = [record.environment for record in run.timed_records if record.case.device == "cuda"]
+    found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
+    for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
         yield (
-            f"GPU {listed(gpus)}: the power limit is {number_text(limit)} W, below the default of "
-            f"{number_text(usual)} W; at full load the clocks are lower than those of others of this model."
+            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the default of "
+            f"{format_number(usual)} W; at full load the clocks are lower than those of others of this model."
         )
 
 
-def failures(run: AnalysedRun) -> list[str]:
+def failure_sentences(run: RunAnalysis) -> list[str]:
     """Cases that failed, wholly or in part, and those that can't run here, with why."""
-    sentences = _of_the_model(run)
+    sentences = _model_errors(run)
     no_failures = (Status.UNSUPPORTED, Status.CANCELLED)
-    bad = [row for row in run.cases if row.failed and row.worst not in no_failures]
+    bad = [row for row in run.cases if row.failed and row.failure_status not in no_failures]
     others = [row for row in bad if row.measured or not (row.failure and row.failure.user_error)]
-    alike = grouped(others, lambda row: (_failure_title(row), row.reason))
+    alike = group_by(others, lambda row: (_failure_title(row), row.reason))
     sentences += [
-        f"{before}: {listed([one_line(row.case.name) for row in rows])}{after}: {one_line(reason, _LONGEST)}"
-        for ((before, after), reason), rows in [*alike.items()][:_MOST_FAILURES]
+        f"{before}: {join_limited([one_line(row.case.name) for row in rows])}{after}: "
+        f"{one_line(reason, _MAX_SENTENCE_LENGTH)}"
+        for ((before, after), reason), rows in [*alike.items()][:_MAX_FAILURES]
     ]
-    if more := sum(len(rows) for rows in [*alike.values()][_MOST_FAILURES:]):
+    if more := sum(len(rows) for rows in [*alike.values()][_MAX_FAILURES:]):
         sentences.append(f"{more} more cases failed; the report lists them all.")
-    if stopped := [one_line(row.case.name) for row in run.cases if row.worst == Status.CANCELLED]:
-        sentences.append(f"Stopped before the end of a trial: {listed(stopped)}.")
+    if stopped := [one_line(row.case.name) for row in run.cases if row.failure_status == Status.CANCELLED]:
+        sentences.append(f"Stopped before the end of a trial: {join_limited(stopped)}.")
     unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]
     return sentences + [
-        _unlaunched(one_line(reason, _LONGEST), listed([one_line(row.case.name) for row in same]))
-        for reason, same in grouped(unsupported, lambda row: row.reason).items()
+        _unlaunched(
+            one_line(reason, _MAX_SENTENCE_LENGTH), join_limited([one_line(row.case.name) for row in same])
+        )
+        for reason, same in group_by(unsupported, lambda row: row.reason).items()
     ]
 
 
-def _of_the_model(run: AnalysedRun) -> list[str]:
+def _model_errors(run: RunAnalysis) -> list[str]:
     """Errors of the user's model, each once, with the trials of any kind that ended in it."""
     partly = {row.case.id for row in run.cases if row.measured}
     failed = [
@@ -119,18 +124,18 @@ def _of_the_model(run: AnalysedRun) -> list[str]:
         if record.failure and record.failure.user_error and record.case_id not in partly
     ]
     return [
-        f"Failed: {listed([*dict.fromkeys(one_line(record.case.name) for record in same)])}: {status}: "
+        f"Failed: {join_limited([*dict.fromkeys(one_line(record.case.name) for record in same)])}: {status}: "
         f"{one_line(error)}"
-        for (status, error), same in grouped(
+        for (status, error), same in group_by(
             failed, lambda record: (record.status, record.failure.user_error if record.failure else "")
         ).items()
     ]
 
 
 def _unlaunched(reason: str, names: str) -> str:
-    if not reason.startswith(NOT_LAUNCHED):
+    if not reason.startswith(NOT_LAUNCHED_TEXT):
         return f"Unsupported here: {names}: {reason}"
-    why = reason.removeprefix(f"{NOT_LAUNCHED}: ").replace("this one", "these")
+    why = reason.removeprefix(f"{NOT_LAUNCHED_TEXT}: ").replace("this one", "these")
     return (
         f"Not launched: {names}: {why}. Correct the model, then go on with: "
         "distbench run --resume RUN --retry-failed"
@@ -148,103 +153,116 @@ def _failure_title(row: CaseSummary) -> tuple[str, str]:
     return "Failed", f": {row.status}{where}"
 
 
-def _where(rows: list[CaseSummary], groups: list[list[CaseSummary]]) -> str:
+def _group_name(rows: list[CaseSummary], groups: list[list[CaseSummary]]) -> str:
     size = rows[0].case.world_size
-    where = f"on {count_text(size, 'device')}"
+    where = f"on {format_count(size, 'device')}"
     others = [row for group in groups for row in group if row.case.world_size == size]
     if len(others) == len(rows):
         return where
     shared = shared_parts([row.case for row in rows])
-    distinct = [part for part in shared if any(part not in parts(row.case) for row in others)]
+    distinct = [part for part in shared if any(part not in name_parts(row.case) for row in others)]
     return f"{where} with {', '.join(distinct)}" if distinct else where
 
 
-def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
-    by_pace = sorted(_with(run, rows, THROUGHPUT), key=lambda one: -one.speed.value if one.speed else 0.0)
+def _fastest(run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
+    by_pace = sorted(
+        _candidates_with(run, rows, THROUGHPUT), key=lambda one: -one.speed.value if one.speed else 0.0
+    )
     if len(by_pace) < 2:
         return ""
     best, second = by_pace[:2]
     assert best.speed and second.speed
     lead = f"Fastest {where}: {names[best.id]}, {best.speed.text()} tokens/s"
-    if best.barred.startswith(BY_DESIGN):
+    if best.barred.startswith(DIFFERENT_BY_DESIGN):
         lead += ", in another training by design"
     if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:
         who = f"{once[0]} has" if len(once) == 1 else "both have"
         return f"{lead}; its lead over {names[second.id]} may be noise, as {who} only one valid trial."
-    if tied := [
-        names[one.id] for one in by_pace[1:] if one.speed and not one.speed.is_apart_from(best.speed)
-    ]:
+    if tied := [names[one.id] for one in by_pace[1:] if one.speed and not one.speed.differs_from(best.speed)]:
         verb = "is" if len(tied) == 1 else "are"
         return (
-            f"{lead}; {listed(tied, most=3)} {verb} within trial-to-trial variation, so the difference may "
+            f"{lead}; {join_limited(tied, limit=3)} {verb} within trial-to-trial variation, so the "
+            "difference may "
             "be noise."
         )
     ratio = best.speed.ratio(second.speed)
-    return f"{lead}, {ratio_texts(ratio.value, ratio.low, ratio.high)[0]}x {names[second.id]}."
+    return f"{lead}, {format_ratio_interval(ratio.value, ratio.low, ratio.high)[0]}x {names[second.id]}."
 
 
 def _lowest_memory(
-    run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]
+    run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]
 ) -> str:
-    by_memory = sorted(_with(run, rows, MEMORY), key=lambda one: one.memory or 0.0)
+    by_memory = sorted(_candidates_with(run, rows, MEMORY), key=lambda one: one.memory or 0.0)
     if len(by_memory) < 2:
         return ""
     least, most = by_memory[0], by_memory[-1]
-    alike = [names[one.id] for one in by_memory if one.has_memory_of(least)]
+    alike = [names[one.id] for one in by_memory if one.needs_same_memory_as(least)]
     if len(alike) == len(by_memory):
-        return f"Lowest memory {where}: all cases are within {SAME_MEMORY:.0%}; {least.memory_text}."
-    others = f" (tied with {listed(alike[1:], most=3)})" if len(alike) > 1 else ""
+        return f"Lowest memory {where}: all cases are within {MEMORY_TOLERANCE:.0%}; {least.memory_text}."
+    others = f" (tied with {join_limited(alike[1:], limit=3)})" if len(alike) > 1 else ""
     part = (least.memory or 0.0) / (most.memory or 1.0)
     return f"Lowest memory {where}: {alike[0]}{others}, {least.memory_text}, {part:.0%} of {names[most.id]}."
 
 
-def _with(run: AnalysedRun, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
+def _candidates_with(run: RunAnalysis, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
     """The candidates of *rows* that have a number of *column*: they are told apart as in a choice."""
-    known = {row.case.id for row in rows if row.positive(column)}
+    known = {row.case.id for row in rows if row.positive_trials(column)}
     return [one for one in run.candidates if one.id in known]
 
 
-def _diagnosis(run: AnalysedRun) -> list[str]:
+def _anomalies(run: RunAnalysis) -> list[str]:
     """What stands out about the measured cases of *run*."""
-    measured = [row for row in run.cases if row.detail is not None]
-    names = run.names(measured)
-    moved = [(row, found) for row in measured if row.detail and (found := volume(row.detail))]
+    measured = [row for row in run.cases if row.representative_trial is not None]
+    names = run.short_names(measured)
+    moved = [
+        (row, found)
+        for row in measured
+        if row.representative_trial and (found := compare_volume(row.representative_trial))
+    ]
     affected = {
         "steps were still speeding up during timing; increase measure.warmup": [
-            row for row in measured if step_drift.is_unsettled(row)
+            row for row in measured if step_drift.still_speeds_up(row)
         ],
         "gradients are all-reduced instead of reduce-scattered: the same traffic as plain data parallelism, "
-        "plus an all-gather": [row for row, found in moved if found.reduces_whole],
+        "plus an all-gather": [row for row, found in moved if found.all_reduces_gradients],
         "the bytes moved differ from theory; see distbench show --view communication": [
-            row for row, found in moved if found.unexplained > EXPLAINED
+            row for row, found in moved if found.unexplained_share > UNEXPLAINED_TOLERANCE
         ],
     }
     sentences = [
-        f"{listed([names[row.case.id] for row in rows])}: {text}." for text, rows in affected.items() if rows
+        f"{join_limited([names[row.case.id] for row in rows])}: {text}."
+        for text, rows in affected.items()
+        if rows
     ]
-    sentences += step_drift.sentences(measured, names)
-    sentences += _held_back(run, measured, names)
+    sentences += step_drift.drift_sentences(measured, names)
+    sentences += _inter_node_bottlenecks(run, measured, names)
     sentences += [each.sentence for each in run.stragglers]
     # what is said of ranks over all trials needs not be said of one of them
     uneven = [] if run.stragglers else measured
     return sentences + [sentence for row in uneven if (sentence := _imbalance(row, names[row.case.id]))]
 
 
-def _held_back(run: AnalysedRun, measured: Sequence[CaseSummary], names: Mapping[str, str]) -> list[str]:
+def _inter_node_bottlenecks(
+    run: RunAnalysis, measured: Sequence[CaseSummary], names: Mapping[str, str]
+) -> list[str]:
     """The cases that what is between nodes holds back, the worst with its numbers."""
     sentences = []
-    held = [(row.case.id, run.held_back[row.case.id]) for row in measured if row.case.id in run.held_back]
-    for same in grouped(held, lambda pair: pair[1].by).values():
-        worst, most = max(same, key=lambda pair: pair[1].share)
+    held = [
+        (row.case.id, run.inter_node_bottlenecks[row.case.id])
+        for row in measured
+        if row.case.id in run.inter_node_bottlenecks
+    ]
+    for same in group_by(held, lambda pair: pair[1].cause).values():
+        worst, most = max(same, key=lambda pair: pair[1].exposed_share)
         others = [names[case_id] for case_id, _ in same if case_id != worst]
-        more = f"; so {'is' if len(others) == 1 else 'are'} {listed(others)}" if others else ""
+        more = f"; so {'is' if len(others) == 1 else 'are'} {join_limited(others)}" if others else ""
         sentences.append(f"{names[worst]} is {most.sentence}{more}.")
     return sentences
 
 
 def _imbalance(row: CaseSummary, name: str) -> str:
     imbalance = row.values.get("imbalance")
-    if imbalance is None or imbalance.value < STRAGGLER:
+    if imbalance is None or imbalance.value < STRAGGLER_RATIO:
         return ""
     return (
         f"{name}: ranks are uneven: the slowest works {imbalance.value:.2f}x as long as the median rank; no "
@@ -253,11 +271,15 @@ def _imbalance(row: CaseSummary, name: str) -> str:
     )
 
 
-def _notes(run: AnalysedRun) -> list[str]:
+def _condition_sentences(run: RunAnalysis) -> list[str]:
     measured = [row for row in run.cases if row.measured]
-    notes = [*environments.sentences(run.measured), *idle.sentences(measured), *_disturbed(measured)]
-    notes += [*_far(measured), *_restless(run), *_alike(run)]
-    if any(offloads_in_vain(row.case, row.detail) for row in measured):
+    notes = [
+        *environments.environment_sentences(run.timed_records),
+        *idle.idle_gpu_sentences(measured),
+        *_noisy_cases(measured),
+    ]
+    notes += [*_outlier_trials(measured), *_undetected_noise(run), *_autocorrelation_note(run)]
+    if any(offloads_to_same_memory(row.case, row.representative_trial) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
         )
@@ -268,7 +290,7 @@ def _notes(run: AnalysedRun) -> list[str]:
     return notes
 
 
-def _retried(run: AnalysedRun) -> list[str]:
+def _retried_trials(run: RunAnalysis) -> list[str]:
     """Trials that were launched again after they had failed."""
     trials = [
         f"{one_line(record.case.name)} {round_text(record.round)} "
@@ -276,70 +298,78 @@ def _retried(run: AnalysedRun) -> list[str]:
         for record in run.records
         if record.attempts
     ]
-    return [f"Tried again after a failure: {listed(trials, most=4)}."] if trials else []
+    return [f"Tried again after a failure: {join_limited(trials, limit=4)}."] if trials else []
 
 
-def _damage(run: AnalysedRun) -> list[str]:
+def _damaged_trials(run: RunAnalysis) -> list[str]:
     """What is in no number, as it can't be read."""
-    text = damage_text(run.damaged)
+    text = damage_summary(run.damaged)
     return [f"{one_line(text)}. See distbench check RUN."] if text else []
 
 
-def _far(measured: Sequence[CaseSummary]) -> list[str]:
+def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
     """Trials that no mean holds, as they are far from all others of their case."""
-    paced = grouped((row for row in measured if row.positive(THROUGHPUT)), lambda row: row.case.world_size)
+    paced = group_by(
+        (row for row in measured if row.positive_trials(THROUGHPUT)), lambda row: row.case.world_size
+    )
     trials = [
         f"{round_text(number)} of {one_line(row.case.name)}"
         for rows in paced.values()
-        for row, rounds in zip(rows, set_aside([row.positive(THROUGHPUT) for row in rows]), strict=True)
+        for row, rounds in zip(
+            rows, outlier_rounds([row.positive_trials(THROUGHPUT) for row in rows]), strict=True
+        )
         for number in rounds
     ]
     return (
-        [f"Left out, too far from the other trials of the case: {listed(trials, most=6)}."] if trials else []
+        [f"Left out, too far from the other trials of the case: {join_limited(trials, limit=6)}."]
+        if trials
+        else []
     )
 
 
-def _alike(run: AnalysedRun) -> list[str]:
+def _autocorrelation_note(run: RunAnalysis) -> list[str]:
     """Whether trials of a case resemble the one before, which widens all intervals."""
     found = [
-        f"{noise.autocorrelation:.2g} on {count_text(size, 'device')}"
-        for size, noise in noises([row for row in run.cases if not row.degraded]).items()
+        f"{noise.autocorrelation:.2g} on {format_count(size, 'device')}"
+        for size, noise in noise_by_device_count([row for row in run.cases if not row.degraded]).items()
         if noise.autocorrelation
     ]
     if not found:
         return []
     return [
-        f"Trials of a case resemble those of the round before (autocorrelation {listed(found)}), so they "
+        f"Trials of a case resemble those of the round before (autocorrelation {join_limited(found)}), so "
+        "they "
         "tell less than as many independent ones, and intervals are wider for it. Something lasts for a case "
         "alone, such as a file cache or a placement in memory; another run starts anew."
     ]
 
 
-def _restless(run: AnalysedRun) -> list[str]:
+def _undetected_noise(run: RunAnalysis) -> list[str]:
     """How noisy trials are that nothing marks as such, by the noise that the choice rests on."""
     chosen = {
         name: options for metric in run.info.suite.get("metrics", []) for name, options in metric.items()
     }
-    effect = chosen.get("telemetry", {}).get("effect", EFFECT)
+    effect = chosen.get("telemetry", {}).get("effect", DEFAULT_EFFECT)
     noisy = [
-        f"{noise.scale:.1%} on {count_text(size, 'device')}"
-        for size, noise in noises([row for row in run.cases if not row.degraded]).items()
+        f"{noise.scale:.1%} on {format_count(size, 'device')}"
+        for size, noise in noise_by_device_count([row for row in run.cases if not row.degraded]).items()
         if noise.scale > effect
     ]
     if not noisy:
         return []
     return [
-        f"Trials vary within their round by {listed(noisy)} (standard deviation), although they are not "
+        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although they are "
+        "not "
         "marked as noisy: that no other process was seen does not make a machine quiet. Neighbours behind a "
         "hypervisor, clocks and memory can't be watched from here; raise measure.trials."
     ]
 
 
-def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:
+def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
     """Cases and trials on a noisy machine, with the first reason: they are much alike."""
     sentences = []
     if wholly := [row for row in measured if row.degraded]:
-        names = listed([one_line(row.case.name) for row in wholly])
+        names = join_limited([one_line(row.case.name) for row in wholly])
         sentences.append(
             f"Measured on a noisy machine (*); not compared: {names}; the first: "
             f"{one_line(wholly[0].degraded)}."
@@ -347,38 +377,38 @@ def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
         ignored = [f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly]
         sentences.append(
-            f"Noisy trials ignored, as other trials of these cases were clean: {listed(ignored)}."
+            f"Noisy trials ignored, as other trials of these cases were clean: {join_limited(ignored)}."
         )
     return sentences
 
 
-def judged_bad(run: AnalysedRun) -> list[str]:
+def bad_verdict_sentences(run: RunAnalysis) -> list[str]:
     """Bad verdicts in a sentence for each kind and word; they end a run with exit code 1."""
-    pairs = [(row, verdict) for row in run.cases for verdict in row.of_gravity("bad")]
+    pairs = [(row, verdict) for row in run.cases for verdict in row.verdicts_of("bad")]
     return [
         f"{kind.capitalize()}: {word} in {len(same)} of {sum(kind in row.verdicts for row in run.cases)} "
-        f"cases ({listed([one_line(row.case.name) for row, _ in same])})."
-        for (kind, word), same in grouped(pairs, lambda pair: (pair[1].kind, pair[1].word)).items()
+        f"cases ({join_limited([one_line(row.case.name) for row, _ in same])})."
+        for (kind, word), same in group_by(pairs, lambda pair: (pair[1].kind, pair[1].word)).items()
     ]
 
 
-def judgements(run: AnalysedRun, kind: str) -> list[str]:
+def verdict_sentences(run: RunAnalysis, kind: str) -> list[str]:
     """Verdicts of that *kind*: in a line for each word, but for bad ones and the like a line for each case.
 
     Then each of their remarks once.
     """
     judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
-    alike = [verdict for _, verdict in judged if _is_alike(verdict)]
+    alike = [verdict for _, verdict in judged if _is_groupable(verdict)]
     # what one line says of several cases must be true of each of them
-    groups = grouped(alike, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
+    groups = group_by(alike, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
     return [
-        *(_together(same, len(judged)) for same in groups),
-        *_by_sentence([(row, verdict) for row, verdict in judged if not _is_alike(verdict)]),
-        *(one_line(remark, _REMARK) for remark in dict.fromkeys(_remarks(judged))),
+        *(_group_sentence(same, len(judged)) for same in groups),
+        *_grouped_by_sentence([(row, verdict) for row, verdict in judged if not _is_groupable(verdict)]),
+        *(one_line(remark, _MAX_REMARK_LENGTH) for remark in dict.fromkeys(_remarks(judged))),
     ]
 
 
-def _is_alike(verdict: Verdict) -> bool:
+def _is_groupable(verdict: Verdict) -> bool:
     """Whether one line says the same of several cases: good ones, and those of a model that draws."""
     return verdict.gravity == "ok" or verdict.word == NOT_COMPARABLE
 
@@ -388,8 +418,8 @@ def _remarks(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:
         yield from verdict.remarks
 
 
-def _together(verdicts: Sequence[Verdict], judged: int) -> str:
-    first, many = verdicts[0], f"{len(verdicts)} of {count_text(judged, 'case')}"
+def _group_sentence(verdicts: Sequence[Verdict], judged: int) -> str:
+    first, many = verdicts[0], f"{len(verdicts)} of {format_count(judged, 'case')}"
     if len({verdict.sentence for verdict in verdicts}) == 1:
         return f"{one_line(first.sentence)}: {many}"
     extents = [verdict.extent for verdict in verdicts if verdict.extent]
@@ -400,12 +430,13 @@ def _together(verdicts: Sequence[Verdict], judged: int) -> str:
 def _extent_text(size: float, of_what: str) -> str:
     """``0.35 of the allowed deviation``, or where that is left far behind ``66,923 times`` it."""
     return (
-        f"{size:.2f} {of_what}" if size < 10 else f"{number_text(size)} times {of_what.removeprefix('of ')}"
+        f"{size:.2f} {of_what}" if size < 10 else f"{format_number(size)} times {of_what.removeprefix('of ')}"
     )
 
 
-def _by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:
-    for same in grouped(judged, lambda pair: (pair[1].sentence, pair[1].voids)).values():
-        names = listed([one_line(row.case.name) for row, _ in same])
+def _grouped_by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:
+    for same in group_by(judged, lambda pair: (pair[1].sentence, pair[1].invalidates)).values():
+        names = join_limited([one_line(row.case.name) for row, _ in same])
         verdict = same[0][1]
-        yield f"{names}: {one_line(verdict.sentence, _LONGEST)}{'; not compared' if verdict.voids else ''}"
+        excluded = "; not compared" if verdict.invalidates else ""
+        yield f"{names}: {one_line(verdict.sentence, _MAX_SENTENCE_LENGTH)}{excluded}"

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from distbench.record import Record
 
 
-def losses_of(record: Record) -> list[float | None]:
+def mean_losses(record: Record) -> list[float | None]:
     """Loss of each step of a trial, from its first warm-up step on, mean over ranks."""
     timed = record.samples.get("loss", [])
     # with no warm-up steps a record may have no list of them at all
@@ -17,11 +17,11 @@ def losses_of(record: Record) -> list[float | None]:
     return [_mean(step) for step in zip_longest(*ranks)]
 
 
-def numbers(values: Iterable[float | None]) -> list[float]:
+def finite_values(values: Iterable[float | None]) -> list[float]:
     """Those of *values* that are finite numbers."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = numbers(values)
+    known = finite_values(values)
     return math.fsum(known) / len(known) if len(known) == len(values) else None

@@ -5,88 +5,92 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.settings import description_of
+from distbench.analysis.settings import strategy_description
 from distbench.core.case import MODEL_STATES
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.record import Record
-from distbench.strategies.description import Deviation
+from distbench.strategies.description import ExcessCause
 
-TOLERANCE = 0.01
+MODEL_STATE_TOLERANCE = 0.01
 """Model states that are further than this from theory, as a fraction, are worth a sentence."""
 
 
 @dataclass(frozen=True)
-class Held:
+class RankMemory:
     """What one rank keeps, from its rows of a record's table ``memory``."""
 
     phases: list[dict[str, Any]]
     """A row for each phase of the counted step."""
     theory: dict[str, float]
     """Kind -> bytes, empty where there is no theory; ``states`` is the sum."""
-    deviations: tuple[Deviation, ...]
+    deviations: tuple[ExcessCause, ...]
     """Known reasons why the engine may keep more."""
 
-    def find(self, kind: str) -> float | None:
+    def maximum(self, kind: str) -> float | None:
         """Most of *kind* over the phases, or None if no row has it."""
         known = [row[kind] for row in self.phases if row.get(kind) is not None]
         return max(known) if known else None
 
-    def most(self, kind: str) -> float:
+    def maximum_or_zero(self, kind: str) -> float:
         """Most of *kind* over the phases; 0 if no row has it."""
-        return self.find(kind) or 0.0
+        return self.maximum(kind) or 0.0
 
     @property
     def difference(self) -> float | None:
         """How far model states are from theory, as a fraction of it; None if either is unknown."""
-        states, theory = self.find("states"), self.theory.get("states")
+        states, theory = self.maximum("states"), self.theory.get("states")
         return None if states is None or not theory else states / theory - 1
 
     @property
-    def passing(self) -> tuple[str, float]:
+    def transient_peak(self) -> tuple[str, float]:
         """The phase with the largest peak, and how many bytes of that were there when no phase ended."""
         known = [row for row in self.phases if row.get("peak") is not None and "allocated" in row]
         highest = max(known, key=lambda row: float(row["peak"]), default=None)
         if highest is None:
             return "", 0.0
-        return str(highest["phase"]), highest["peak"] - self.most("allocated")
+        return str(highest["phase"]), highest["peak"] - self.maximum_or_zero("allocated")
 
     def excess(self) -> dict[str, float]:
         """Kinds that make up most of the difference, with their bytes."""
         theory = {kind: self.theory.get(kind, 0.0) for kind in MODEL_STATES}
-        excess = {kind: self.most(kind) - size for kind, size in theory.items()}
-        return {kind: size for kind, size in excess.items() if abs(size) > TOLERANCE * theory[kind]}
+        excess = {kind: self.maximum_or_zero(kind) - size for kind, size in theory.items()}
+        return {
+            kind: size for kind, size in excess.items() if abs(size) > MODEL_STATE_TOLERANCE * theory[kind]
+        }
 
-    def cause(self) -> str:
+    def known_cause(self) -> str:
         """Known cause of the difference; empty if there is none."""
         excess = self.excess()
         if any(size < 0 for size in excess.values()):
             return ""
         for deviation in self.deviations:
-            if set(excess) == {deviation.of} or (deviation.of == "states" and _alike(excess, self.theory)):
+            if set(excess) == {deviation.of} or (
+                deviation.of == "states" and _exceeds_evenly(excess, self.theory)
+            ):
                 return deviation.why
         return ""
 
 
-def _alike(excess: dict[str, float], theory: dict[str, float]) -> bool:
+def _exceeds_evenly(excess: dict[str, float], theory: dict[str, float]) -> bool:
     """Whether all kinds exceed theory by about the same fraction, as padding makes them."""
     fractions = [excess.get(kind, 0.0) / theory[kind] for kind in MODEL_STATES if theory.get(kind)]
-    return max(fractions) - min(fractions) <= TOLERANCE
+    return max(fractions) - min(fractions) <= MODEL_STATE_TOLERANCE
 
 
-def held(record: Record | None) -> Held | None:
+def largest_rank_memory(record: Record | None) -> RankMemory | None:
     """Memory of the rank with the largest model states; None if no rank reported any."""
     rows = record.tables.get("memory", []) if record else []
     counted = [row for row in rows if row.get("phase") in ("forward", "update", "backward", "step")]
-    ranks = grouped(counted, lambda row: int(row["rank"]))
+    ranks = group_by(counted, lambda row: int(row["rank"]))
     if not ranks or record is None:
         return None
     theory = next((row for row in rows if row.get("phase") == "theory"), {})
-    deviations = description_of(record.case, record).deviations
-    found = [Held(phases, theory, deviations) for phases in ranks.values()]
-    return max(found, key=lambda rank: (rank.most("states"), rank.most("peak")))
+    deviations = strategy_description(record.case, record).deviations
+    found = [RankMemory(phases, theory, deviations) for phases in ranks.values()]
+    return max(found, key=lambda rank: (rank.maximum_or_zero("states"), rank.maximum_or_zero("peak")))
 
 
-def device_memory(record: Record | None) -> float | None:
+def smallest_device_memory(record: Record | None) -> float | None:
     """Bytes of the smallest GPU that the ranks of *record* had; None: not known, or they had none."""
     if record is None or record.case.device == "cpu":
         return None

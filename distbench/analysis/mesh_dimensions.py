@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.communication import EXPLAINED, moving, steps_of
-from distbench.core.grouping import grouped
-from distbench.core.units import bytes_text
-from distbench.metrics.communication.traffic import SCALAR
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, multi_rank_rows, step_count
+from distbench.core.grouping import group_by
+from distbench.core.units import format_bytes
+from distbench.metrics.communication.traffic import SCALAR_BYTES
 from distbench.record import Record
 
-_NEARLY = 1e-6
+_CALL_TOLERANCE = 1e-6
 """Of a mean over ranks, what rounding may leave."""
 
 
 @dataclass(frozen=True)
-class OverDimension:
+class DimensionTraffic:
     """Collectives of one operation over one dimension, in one step of a rank; means over ranks and steps."""
 
     dimension: str
@@ -27,11 +27,11 @@ class OverDimension:
     theory: float | None
     calls: float
     calls_theory: float | None
-    small: float
+    scalar_calls: float
     """Of the calls those that move no more than a norm or a flag."""
 
     @property
-    def surplus(self) -> float:
+    def surplus_bytes(self) -> float:
         """Bytes more than theory has (less: negative)."""
         return self.measured - (self.theory or 0.0)
 
@@ -41,54 +41,56 @@ class OverDimension:
         if self.calls_theory is None:
             return 0.0
         more = self.calls - self.calls_theory
-        left = max(0.0, more - self.small) if more > 0 else more
-        return left if abs(left) > _NEARLY else 0.0
+        left = max(0.0, more - self.scalar_calls) if more > 0 else more
+        return left if abs(left) > _CALL_TOLERANCE else 0.0
 
     def __str__(self) -> str:
         return f"{self.op} over {self.dimension}"
 
 
-def over_dimensions(record: Record) -> list[OverDimension]:
+def dimension_traffic(record: Record) -> list[DimensionTraffic]:
     """What moved over each dimension in a trial, and should have; empty if its records don't say over which.
 
     Ordered by dimension, in each the most bytes first.
     """
-    rows = [row for row in moving(record) if row.get("dimension")]
+    rows = [row for row in multi_rank_rows(record) if row.get("dimension")]
     theory = [row for row in record.tables.get("collectives_theory", []) if row.get("dimension")]
     if not rows:
         return []
-    steps = steps_of(record)
-    measured = grouped(rows, lambda row: (row["dimension"], row["op"]))
-    expected = grouped(theory, lambda row: (row["dimension"], row["op"]))
+    steps = step_count(record)
+    measured = group_by(rows, lambda row: (row["dimension"], row["op"]))
+    expected = group_by(theory, lambda row: (row["dimension"], row["op"]))
     keys = dict.fromkeys([*expected, *measured])
     # of a dimension of which theory counts the calls it has no others than it names
     counted = {row["dimension"] for row in theory if row.get("calls") is not None}
-    absent = {key: [_none(*key)] for key in measured if key[0] in counted}
-    found = [_over(key, measured.get(key, []), (absent | expected).get(key), steps) for key in keys]
+    absent = {key: [_no_calls(*key)] for key in measured if key[0] in counted}
+    found = [
+        _dimension_traffic(key, measured.get(key, []), (absent | expected).get(key), steps) for key in keys
+    ]
     return sorted(found, key=lambda each: (each.dimension, -each.measured))
 
 
-def misplaced(record: Record) -> str:
+def misplaced_traffic(record: Record) -> str:
     """What moved over another dimension than theory has it over; empty if nothing did.
 
     What an operation moves in all is compared elsewhere: here too much over one dimension stands against too
     little over another.
     """
-    found = [each for each in over_dimensions(record) if each.theory is not None]
+    found = [each for each in dimension_traffic(record) if each.theory is not None]
     wrong = []
-    for op, same in grouped(found, lambda each: each.op).items():
-        most, least = (choose(same, key=lambda each: each.surplus) for choose in (max, min))
-        moved = min(most.surplus, -least.surplus)
-        if moved > EXPLAINED * math.fsum(each.theory or 0.0 for each in same):
+    for op, same in group_by(found, lambda each: each.op).items():
+        most, least = (choose(same, key=lambda each: each.surplus_bytes) for choose in (max, min))
+        moved = min(most.surplus_bytes, -least.surplus_bytes)
+        if moved > UNEXPLAINED_TOLERANCE * math.fsum(each.theory or 0.0 for each in same):
             wrong.append(
-                f"{bytes_text(moved)} {op} moved over {most.dimension}, by theory over {least.dimension}"
+                f"{format_bytes(moved)} {op} moved over {most.dimension}, by theory over {least.dimension}"
             )
     return "; ".join(wrong)
 
 
-def miscounted(record: Record) -> str:
+def call_count_mismatches(record: Record) -> str:
     """Where a trial issued more or fewer collectives than theory has; empty if nowhere."""
-    wrong = [each for each in over_dimensions(record) if each.unexplained_calls]
+    wrong = [each for each in dimension_traffic(record) if each.unexplained_calls]
     return "; ".join(
         f"{each.calls:g} {each} per step, theory: {each.calls_theory:g}, with no known cause for "
         f"{abs(each.unexplained_calls):g} {'more' if each.unexplained_calls > 0 else 'fewer'}"
@@ -96,20 +98,20 @@ def miscounted(record: Record) -> str:
     )
 
 
-def _none(dimension: str, op: str) -> dict[str, Any]:
+def _no_calls(dimension: str, op: str) -> dict[str, Any]:
     """Theory of what is not called at all."""
     return {"dimension": dimension, "op": op, "bytes": 0.0, "calls": 0.0}
 
 
-def _over(
+def _dimension_traffic(
     key: tuple[str, str], rows: list[dict[str, Any]], theory: list[dict[str, Any]] | None, steps: int
-) -> OverDimension:
+) -> DimensionTraffic:
     calls = [row.get("calls") for row in theory or ()]
-    return OverDimension(
+    return DimensionTraffic(
         *key,
         measured=sum(row["bytes"] for row in rows) / steps,
         theory=None if theory is None else math.fsum(row["bytes"] for row in theory),
         calls=len(rows) / steps,
         calls_theory=None if None in calls or not calls else math.fsum(filter(None, calls)),
-        small=sum(row["bytes"] <= SCALAR for row in rows) / steps,
+        scalar_calls=sum(row["bytes"] <= SCALAR_BYTES for row in rows) / steps,
     )

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections import Counter
 
 from distbench.analysis.job_results import INCONCLUSIVE
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import LOSSES
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.core.text import one_line
-from distbench.core.units import count_text
+from distbench.core.units import format_count
 
 
-def unchecked(run: AnalysedRun) -> list[str]:
+def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
     """A sentence for each kind of judgement that was asked for and judged no case, with the commonest reason.
 
     What was tried and can't tell was judged. The timed losses are judged unasked.
     """
     sentences = []
-    for kind in (kind for kind in run.kinds if kind != LOSSES):
+    for kind in (kind for kind in run.verdict_kinds if kind != LOSS_VERDICT):
         verdicts = [row.verdicts[kind] for row in run.cases if kind in row.verdicts]
         if any(verdict.gravity != "unknown" or verdict.word == INCONCLUSIVE for verdict in verdicts):
             continue
         ((reason, count),) = Counter(one_line(verdict.sentence) for verdict in verdicts).most_common(1)
         of = "" if count == len(verdicts) else f" ({count} of them)"
-        cases = count_text(len(verdicts), "case")
+        cases = format_count(len(verdicts), "case")
         sentences.append(
             f"{kind.capitalize()}: asked for, but none of {cases} could be judged: {reason}{of}."
         )

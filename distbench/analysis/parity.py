@@ -10,18 +10,24 @@ from itertools import groupby
 from typing import Any, Literal
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.settings import Kind, meaning, settings, software, text
-from distbench.core.case import CURRENT, MEANS
-from distbench.core.grouping import grouped
-from distbench.core.text import listed
-from distbench.strategies.base import DDP, SINGLE
+from distbench.analysis.settings import (
+    SettingKind,
+    effective_settings,
+    setting_meaning,
+    setting_text,
+    software_versions,
+)
+from distbench.core.case import CURRENT_ENVIRONMENT, EXECUTION_FIELDS
+from distbench.core.grouping import group_by
+from distbench.core.text import join_limited
+from distbench.strategies.base import REFERENCE_STRATEGY, SPEED_BASELINE
 
-_FIRST_BATCH = "data.first_batch"
-_PREFERRED = {SINGLE: 0, DDP: 1}
+_FIRST_BATCH_SETTING = "data.first_batch"
+_PREFERRED_REFERENCES = {REFERENCE_STRATEGY: 0, SPEED_BASELINE: 1}
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """One setting in which a case differs from its reference, or its trials from one another."""
 
     key: str
@@ -29,7 +35,7 @@ class Difference:
     """The reference's, or that of the first trial; None: it was not reported, which is not equal."""
     found: str | None
     """The case's, or those of the other trials."""
-    kind: Kind
+    kind: SettingKind
     """work: the numbers belong to other work. speed: the same work at another pace. strategy: what
     the comparison is about. unknown: an unclassified key, a finding of lower rank."""
     why: str
@@ -54,7 +60,7 @@ class PeerGroup:
 
     reference: CaseSummary
     cases: tuple[CaseSummary, ...]
-    differences: dict[str, tuple[Difference, ...]]
+    differences: dict[str, tuple[SettingDifference, ...]]
     """Case id -> its differences from the reference; and of its trials from one another."""
 
     @property
@@ -62,7 +68,7 @@ class PeerGroup:
         """Whether any of the cases reported its settings; else none can be compared."""
         return _has_settings(self.reference)
 
-    def findings(self, row: CaseSummary) -> list[Difference]:
+    def findings(self, row: CaseSummary) -> list[SettingDifference]:
         """Differences of a case that change its work, then unclassified ones."""
         own = self.differences[row.case.id]
         return [difference for kind in ("work", "unknown") for difference in own if difference.kind == kind]
@@ -82,7 +88,7 @@ class Footnotes:
 class Parity:
     """Whether the cases of a run did the same work."""
 
-    comparisons: tuple[PeerGroup, ...]
+    groups: tuple[PeerGroup, ...]
 
     @classmethod
     def of(cls, cases: Sequence[CaseSummary]) -> Parity:
@@ -92,16 +98,16 @@ class Parity:
         the first case, unless it reported no settings. What a suite asks for on purpose (another
         precision, optimizer or global batch) makes another group.
         """
-        measured = (row for row in cases if row.detail is not None)
-        groups = grouped(measured, lambda row: row.case.work((*MEANS, "world_size")))
-        return cls(tuple(_compare(rows) for rows in groups.values()))
+        measured = (row for row in cases if row.representative_trial is not None)
+        groups = group_by(measured, lambda row: row.case.work_key((*EXECUTION_FIELDS, "world_size")))
+        return cls(tuple(_compare_group(rows) for rows in groups.values()))
 
     @cached_property
-    def findings(self) -> dict[str, list[Difference]]:
+    def findings(self) -> dict[str, list[SettingDifference]]:
         """Findings of each case that has any, by case id."""
         return {
             row.case.id: found
-            for comparison in self.comparisons
+            for comparison in self.groups
             for row in comparison.cases
             if (found := comparison.findings(row))
         }
@@ -116,10 +122,10 @@ class Parity:
             marks[case_id] = f"[{_letters(sorted(mine))}]"
         return Footnotes(marks, {f"[{_letter(number)}]": sentence for sentence, number in numbers.items()})
 
-    def other_work(self) -> dict[str, list[str]]:
+    def work_changes(self) -> dict[str, list[str]]:
         """Changes of the work with the names of their cases: what strict parity forbids."""
         changes: dict[str, list[str]] = {}
-        for comparison in self.comparisons:
+        for comparison in self.groups:
             for row in comparison.cases:
                 for difference in comparison.findings(row):
                     if difference.kind == "work":
@@ -130,7 +136,7 @@ class Parity:
         return changes
 
 
-def _sentences(found: list[Difference]) -> list[str]:
+def _sentences(found: list[SettingDifference]) -> list[str]:
     """One sentence for each finding that changes the work, and one for all others."""
     sentences = [
         f"Not {'' if difference.is_known else 'known to be '}the same work: {difference}."
@@ -138,12 +144,12 @@ def _sentences(found: list[Difference]) -> list[str]:
         if difference.kind == "work"
     ]
     if unknown := [difference.key for difference in found if difference.kind == "unknown"]:
-        sentences.append(f"Not known to be the same work: unclassified {listed(unknown)}.")
+        sentences.append(f"Not known to be the same work: unclassified {join_limited(unknown)}.")
     return sentences
 
 
-def _compare(rows: list[CaseSummary]) -> PeerGroup:
-    ranked = sorted(rows, key=_rank)
+def _compare_group(rows: list[CaseSummary]) -> PeerGroup:
+    ranked = sorted(rows, key=_reference_order)
     expected = _settings(ranked[0])
     if expected.get("dtypes.reduce") is None:
         # one device reduces nothing, and devices with the same rows no gradients; so those that do are held
@@ -154,12 +160,12 @@ def _compare(rows: list[CaseSummary]) -> PeerGroup:
     return PeerGroup(ranked[0], tuple(rows), differences)
 
 
-def _rank(row: CaseSummary) -> tuple[bool, int, bool, int]:
-    preferred = _PREFERRED.get(row.case.label, len(_PREFERRED))
-    return not _has_settings(row), preferred, row.case.environment != CURRENT, row.case.world_size
+def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int]:
+    preferred = _PREFERRED_REFERENCES.get(row.case.label, len(_PREFERRED_REFERENCES))
+    return not _has_settings(row), preferred, row.case.environment != CURRENT_ENVIRONMENT, row.case.world_size
 
 
-def _have_the_same_rows(found: Mapping[str, Any]) -> bool:
+def _share_all_rows(found: Mapping[str, Any]) -> bool:
     """Whether all ranks work on the same rows, so that no gradients are to be reduced."""
     sizes = [found.get(key) for key in ("micro_batch_size", "gradient_accumulation_steps")]
     numbers = [size for size in sizes if isinstance(size, int)]
@@ -168,44 +174,48 @@ def _have_the_same_rows(found: Mapping[str, Any]) -> bool:
 
 
 def _has_settings(row: CaseSummary) -> bool:
-    return row.detail is not None and bool(row.detail.effective)
+    return row.representative_trial is not None and bool(row.representative_trial.effective)
 
 
 def _settings(row: CaseSummary) -> dict[str, Any]:
-    if row.detail is None:
+    if row.representative_trial is None:
         return {}
-    versions = {f"software.{name}": version for name, version in software(row.detail).items()}
-    return {**settings(row.detail), **versions}
+    versions = {
+        f"software.{name}": version for name, version in software_versions(row.representative_trial).items()
+    }
+    return {**effective_settings(row.representative_trial), **versions}
 
 
-def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSummary) -> Iterator[Difference]:
+def _differences(
+    expected: dict[str, Any], row: CaseSummary, reference: CaseSummary
+) -> Iterator[SettingDifference]:
     if not _has_settings(reference):
         return
     if not _has_settings(row):
         # one finding, not one for each setting
-        yield Difference("effective", "reported", None, *meaning("effective"))
+        yield SettingDifference("effective", "reported", None, *setting_meaning("effective"))
         return
     found = _settings(row)
-    records = [record for record in (row.detail, reference.detail) if record]
-    reduces_nothing = found.get("dtypes.reduce", "") is None and _have_the_same_rows(found)
+    records = [record for record in (row.representative_trial, reference.representative_trial) if record]
+    reduces_nothing = found.get("dtypes.reduce", "") is None and _share_all_rows(found)
     for key in sorted({**expected, **found}):
-        kind, why = meaning(key, *records)
+        kind, why = setting_meaning(key, *records)
         one_sided = key not in expected or key not in found
         # what only one strategy has can't be compared, nor what only new records have
-        is_apart = kind == "strategy" or key == _FIRST_BATCH
+        is_apart = kind == "strategy" or key == _FIRST_BATCH_SETTING
         if (is_apart and one_sided) or (key == "dtypes.reduce" and reduces_nothing):
             continue
         if one_sided or expected[key] != found[key]:
-            yield Difference(key, _text(expected, key), _text(found, key), kind, why)
-    for key, (first, *rest) in row.unsteady.items():
-        kind, why = meaning(key, *records)
+            yield SettingDifference(key, _text(expected, key), _text(found, key), kind, why)
+    for key, (first, *rest) in row.varying_settings.items():
+        kind, why = setting_meaning(key, *records)
         # a strategy that shards otherwise from trial to trial is not one case
         kind = "work" if kind == "strategy" else kind
-        yield Difference(key, first, " or ".join(rest), kind, why, "trials")
+        yield SettingDifference(key, first, " or ".join(rest), kind, why, "trials")
 
 
 def _text(of: dict[str, Any], key: str) -> str | None:
-    return text(of[key]) if key in of else None
+    return setting_text(of[key]) if key in of else None
 
 
 def _letters(numbers: list[int]) -> str:

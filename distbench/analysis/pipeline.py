@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.ranks import work
-from distbench.core.grouping import gathered, grouped
+from distbench.analysis.ranks import mean_by_rank
+from distbench.core.grouping import group_by, group_pairs
 from distbench.record import Record
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
-KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
+PASS_KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
 
 
 @dataclass(frozen=True)
-class Pass:
+class PipelinePass:
     """A pass of a stage over a micro-batch; times in seconds from the step's begin."""
 
     rank: int
@@ -30,7 +30,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageActivations:
     """A stage, and of how many micro-batches it kept activations at once; None: not told."""
 
     number: int
@@ -48,16 +48,16 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class RankWaits:
     """How long a rank waited, mean over the profiled steps; seconds, and shares of the step."""
 
     rank: int
-    stages: tuple[Stage, ...]
+    stages: tuple[StageActivations, ...]
     step_s: float
     bubble: float | None
     """None: not known when messages were under way."""
     bubble_s: float | None
-    transfer_s: float | None
+    message_s: float | None
     activations: float | None
     """Most bytes of activations at the end of a phase of the counted step."""
 
@@ -72,32 +72,32 @@ class Waiting:
         return math.fsum(known) if len(known) == len(sizes) else None
 
 
-def passes(record: Record) -> list[Pass]:
+def pipeline_passes(record: Record) -> list[PipelinePass]:
     """Passes of the kept step; rows that no step can have are left out."""
     rows = record.tables.get("pipeline", [])
     return [
-        Pass(row["rank"], row["stage"], row["pass"], row["micro_batch"], row["begin_s"], row["end_s"])
+        PipelinePass(row["rank"], row["stage"], row["pass"], row["micro_batch"], row["begin_s"], row["end_s"])
         for row in rows
-        if _is_sound(row)
+        if _is_valid(row)
     ]
 
 
-def _is_sound(row: Mapping[str, Any]) -> bool:
+def _is_valid(row: Mapping[str, Any]) -> bool:
     """Whether *row* is that of a pass: a foreign record may hold anything."""
     counts = all(_is_count(row.get(key)) for key in ("rank", "stage", "micro_batch"))
     times = [row.get(key) for key in ("begin_s", "end_s")]
     known = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
-    return counts and known and row.get("pass") in KINDS and row["begin_s"] <= row["end_s"]
+    return counts and known and row.get("pass") in PASS_KINDS and row["begin_s"] <= row["end_s"]
 
 
-def waiting(record: Record) -> list[Waiting]:
+def rank_waits(record: Record) -> list[RankWaits]:
     """Each rank of a pipeline that was profiled, by its number."""
-    stages = gathered({(each.rank, each.stage): None for each in passes(record)})
-    means = {name: work(record, name) for name in ("profile_step_s", "bubble", "bubble_s")}
-    transfers = work(record, "pipeline_transfer_s")
-    left, kept = _left_by_forward(record), work(record, "memory_activations")
+    stages = group_pairs({(each.rank, each.stage): None for each in pipeline_passes(record)})
+    means = {name: mean_by_rank(record, name) for name in ("profile_step_s", "bubble", "bubble_s")}
+    transfers = mean_by_rank(record, "pipeline_transfer_s")
+    left, kept = _activation_bytes(record), mean_by_rank(record, "memory_activations")
     return [
-        Waiting(
+        RankWaits(
             rank,
             tuple(_stage(record, number, left.get((rank, number))) for number in sorted(numbers)),
             means["profile_step_s"][rank],
@@ -111,14 +111,14 @@ def waiting(record: Record) -> list[Waiting]:
     ]
 
 
-def _stage(record: Record, number: int, left: float | None) -> Stage:
+def _stage(record: Record, number: int, left: float | None) -> StageActivations:
     kept, theory = (record.effective.get(key) for key in ("in_flight", "in_flight_theory"))
-    return Stage(number, _at(kept, number), _at(theory, number), left)
+    return StageActivations(number, _count_at(kept, number), _count_at(theory, number), left)
 
 
-def _left_by_forward(record: Record) -> dict[tuple[int, int], float]:
+def _activation_bytes(record: Record) -> dict[tuple[int, int], float]:
     """Rank and stage -> bytes of activations that a forward pass over a micro-batch leaves, in the median."""
-    of_ranks = grouped(
+    of_ranks = group_by(
         (
             row
             for row in record.tables.get("memory", [])
@@ -126,7 +126,7 @@ def _left_by_forward(record: Record) -> dict[tuple[int, int], float]:
         ),
         lambda row: int(row["rank"]),
     )
-    grown = gathered(
+    grown = group_pairs(
         ((rank, after["stage"]), after["activations"] - before["activations"])
         for rank, rows in of_ranks.items()
         for before, after in itertools.pairwise(rows)
@@ -138,7 +138,7 @@ def _left_by_forward(record: Record) -> dict[tuple[int, int], float]:
     return {place: statistics.median(sizes) for place, sizes in grown.items()}
 
 
-def _at(counts: Any, place: int) -> int | None:
+def _count_at(counts: Any, place: int) -> int | None:
     is_there = isinstance(counts, Sequence) and place < len(counts) and _is_count(counts[place])
     return int(counts[place]) if is_there else None
 

@@ -10,27 +10,31 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.serialization import decoded
-from distbench.core.units import number_text
-from distbench.suite.cost import Cost
+from distbench.core.serialization import decode
+from distbench.core.units import format_number
+from distbench.suite.cost import DeviceCost
 
 if TYPE_CHECKING:
     from distbench.analysis.estimate import Estimate
 
-PER_BILLION, HOURS, WHOLE = "cost_per_billion_tokens", "training_hours", "training_cost"
-NAMES = (PER_BILLION, HOURS, WHOLE)
+COST_PER_BILLION_TOKENS, TRAINING_HOURS, TRAINING_COST = (
+    "cost_per_billion_tokens",
+    "training_hours",
+    "training_cost",
+)
+COST_COLUMNS = (COST_PER_BILLION_TOKENS, TRAINING_HOURS, TRAINING_COST)
 _BILLION, _HOUR = 1e9, 3600.0
 _PRICE = re.compile(r"([0-9.]+)\s*([A-Za-z]{1,8})")
 
 
-def cost_of(suite: Mapping[str, Any]) -> Cost | None:
+def device_cost(suite: Mapping[str, Any]) -> DeviceCost | None:
     """What a device costs by a resolved *suite*; None: it does not say.
 
     Raises:
         RecordError: what it says is not of the right type.
     """
     said = suite.get("cost")
-    return decoded(Cost, said, "run.json: suite.cost") if said else None
+    return decode(DeviceCost, said, "run.json: suite.cost") if said else None
 
 
 def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
@@ -49,18 +53,21 @@ def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
     said = suite.get("cost") or {}
     return {
         **suite,
-        "cost": {**asdict(Cost(amount, match[2])), **{k: said[k] for k in ("tokens",) if k in said}},
+        "cost": {**asdict(DeviceCost(amount, match[2])), **{k: said[k] for k in ("tokens",) if k in said}},
     }
 
 
-def described(cost: Cost) -> dict[str, dict[str, Any]]:
+def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     """The columns of the prices of a case, as a record describes its own."""
-    whole = f"the whole training ({number_text(cost.tokens)} tokens)"
-    price = f"at {number_text(cost.per_device_hour)} {cost.currency} for a device and hour"
+    whole = f"the whole training ({format_number(cost.tokens)} tokens)"
+    price = f"at {format_number(cost.per_device_hour)} {cost.currency} for a device and hour"
     told = {
-        PER_BILLION: (cost.currency, f"Money for 1e9 tokens {price}: devices x price x 1e9 / tokens/s."),
-        HOURS: ("h", f"Hours of {whole}: tokens / tokens/s."),
-        WHOLE: (cost.currency, f"Money for {whole} {price}."),
+        COST_PER_BILLION_TOKENS: (
+            cost.currency,
+            f"Money for 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
+        ),
+        TRAINING_HOURS: ("h", f"Hours of {whole}: tokens / tokens/s."),
+        TRAINING_COST: (cost.currency, f"Money for {whole} {price}."),
     }
     return {
         name: {"unit": unit, "better": "lower", "over_ranks": "first", "doc": doc}
@@ -68,28 +75,32 @@ def described(cost: Cost) -> dict[str, dict[str, Any]]:
     }
 
 
-def prices(speed: Estimate, devices: int, cost: Cost) -> dict[str, Estimate]:
+def cost_estimates(speed: Estimate, devices: int, cost: DeviceCost) -> dict[str, Estimate]:
     """The prices of a case that trains *speed* tokens per second on so many *devices*; empty if it is 0."""
     if min(speed.trials, default=0.0) <= 0:
         return {}
     per_token = devices * cost.per_device_hour / _HOUR
-    factors = {PER_BILLION: per_token * _BILLION, HOURS: cost.tokens / _HOUR, WHOLE: per_token * cost.tokens}
-    return {name: _over(speed, factor) for name, factor in factors.items()}
+    factors = {
+        COST_PER_BILLION_TOKENS: per_token * _BILLION,
+        TRAINING_HOURS: cost.tokens / _HOUR,
+        TRAINING_COST: per_token * cost.tokens,
+    }
+    return {name: _divided_by(speed, factor) for name, factor in factors.items()}
 
 
-def sentence(values: Mapping[str, Estimate], cost: Cost) -> str:
+def cost_sentence(values: Mapping[str, Estimate], cost: DeviceCost) -> str:
     """What a case with these *values* costs, in words; empty if it is not known."""
-    if not all(name in values for name in NAMES):
+    if not all(name in values for name in COST_COLUMNS):
         return ""
-    each, hours, whole = (number_text(values[name].value) for name in NAMES)
-    lead = f"At {number_text(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
+    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
     if cost.tokens == _BILLION:
         return f"{lead} {each} {cost.currency} and take {hours} h."
-    tokens = f"{number_text(cost.tokens)} tokens"
+    tokens = f"{format_number(cost.tokens)} tokens"
     return f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."
 
 
-def _over(speed: Estimate, factor: float) -> Estimate:
+def _divided_by(speed: Estimate, factor: float) -> Estimate:
     """*factor* over *speed*."""
     interval = speed.interval and replace(speed.interval, value=factor / speed.interval.value)
     trials = tuple(factor / trial for trial in speed.trials)

@@ -7,36 +7,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from distbench.analysis.candidates import candidates, noises
+from distbench.analysis.candidates import make_candidates, noise_by_device_count
 from distbench.analysis.case_names import short_names
-from distbench.analysis.case_summary import CaseSummary, summarise
+from distbench.analysis.case_summary import CaseSummary, summarize_cases
 from distbench.analysis.choice import Candidate
-from distbench.analysis.node_bottleneck import HeldBack, held_back
+from distbench.analysis.node_bottleneck import InterNodeBottleneck, inter_node_bottlenecks
 from distbench.analysis.parity import Parity
-from distbench.analysis.scaling import Scaling, scaling
+from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
 from distbench.analysis.stragglers import Straggler, stragglers
 from distbench.core.job import MEASURE
-from distbench.record import Record, of_kind
-from distbench.record.reading import Damaged
-from distbench.record.rebuilding import described
+from distbench.record import Record, records_of_kind
+from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import Run, RunInfo
+from distbench.record.run_rebuild import describe_run
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class AnalysedRun:
+class RunAnalysis:
     """A run with everything that pages, tables, gates and queries read from it."""
 
     info: RunInfo
     records: Sequence[Record]
     """Of all kinds of job."""
-    damaged: Sequence[Damaged] = ()
+    damaged: Sequence[DamagedTrial] = ()
     """What can't be read: trials, which are in no number, and ``run.json``."""
 
     @classmethod
-    def read(cls, run: Run) -> AnalysedRun:
+    def read(cls, run: Run) -> RunAnalysis:
         """Read the run in a folder; its damaged trials are left out of everything but ``damaged``.
 
         Raises:
@@ -44,22 +44,22 @@ class AnalysedRun:
             RecordError: neither ``run.json`` nor a record can be read.
         """
         contents = run.contents()
-        return cls(described(run, contents), contents.records, contents.damaged)
+        return cls(describe_run(run, contents), contents.records, contents.damaged)
 
     @cached_property
     def cases(self) -> tuple[CaseSummary, ...]:
         """A summary of each case, in the order of the suite."""
-        return tuple(summarise(self.info, self.records, self.damaged))
+        return tuple(summarize_cases(self.info, self.records, self.damaged))
 
     @property
-    def kinds(self) -> list[str]:
+    def verdict_kinds(self) -> list[str]:
         """Kinds of the verdicts that any case has."""
         return list(dict.fromkeys(kind for row in self.cases for kind in row.verdicts))
 
     @cached_property
-    def measured(self) -> list[Record]:
+    def timed_records(self) -> list[Record]:
         """Records of trials that were made to be timed."""
-        return of_kind(self.records, MEASURE)
+        return records_of_kind(self.records, MEASURE)
 
     @cached_property
     def parity(self) -> Parity:
@@ -67,35 +67,35 @@ class AnalysedRun:
         return Parity.of(self.cases)
 
     @cached_property
-    def scaling(self) -> list[Scaling]:
+    def scaling(self) -> list[ScalingSeries]:
         """How throughput grows with the number of devices."""
-        return scaling(self.cases)
+        return scaling_series(self.cases)
 
     @cached_property
     def stragglers(self) -> list[Straggler]:
         """Ranks and nodes that the others wait for over trials, more often than chance allows."""
-        return stragglers(self.measured)
+        return stragglers(self.timed_records)
 
     @cached_property
-    def held_back(self) -> dict[str, HeldBack]:
+    def inter_node_bottlenecks(self) -> dict[str, InterNodeBottleneck]:
         """The cases that what is between nodes holds back, by their ids."""
-        return held_back(self.cases)
+        return inter_node_bottlenecks(self.cases)
 
     @cached_property
     def candidates(self) -> list[Candidate]:
         """The cases as candidates of a choice."""
-        return candidates(self.cases, self.parity.findings)
+        return make_candidates(self.cases, self.parity.findings)
 
     @cached_property
-    def noises(self) -> dict[int, Noise]:
+    def noise_by_device_count(self) -> dict[int, Noise]:
         """Noise of throughput by number of devices."""
-        return noises(self.cases)
+        return noise_by_device_count(self.cases)
 
-    def evidence(self, kind: type[T]) -> list[tuple[CaseSummary, T]]:
+    def cases_with_evidence(self, kind: type[T]) -> list[tuple[CaseSummary, T]]:
         """The cases with a verdict that rests on a *kind* of evidence, each with that."""
         return [(row, evidence) for row in self.cases if (evidence := row.evidence(kind))]
 
-    def names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
+    def short_names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
         """Short names of *rows* by case id, with the marks of their parity footnotes."""
         marks, names = self.parity.footnotes.marks, short_names([row.case for row in rows])
         return {case_id: name + marks.get(case_id, "") for case_id, name in names.items()}

@@ -10,13 +10,13 @@ from typing import Literal
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.estimate import Estimate
-from distbench.analysis.ranks import work
+from distbench.analysis.ranks import mean_by_rank
 from distbench.core.case import Case
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 
-Kind = Literal["strong", "weak"]
+ScalingKind = Literal["strong", "weak"]
 
-DEFINITIONS: dict[Kind, str] = {
+SCALING_DEFINITIONS: dict[ScalingKind, str] = {
     "strong": "Strong scaling (the global batch is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s. It is the "
     "parallel efficiency of the ScaLAPACK Users' Guide (T₁ / (n Tₙ), T the time of a step), with the "
     "same strategy on one device instead of the best sequential program.",
@@ -33,7 +33,7 @@ class ScalingPoint:
     throughput: Estimate
     """``X_n``, in tokens/s."""
     efficiency: float
-    """``X_n / (n X_1)``; see ``DEFINITIONS``."""
+    """``X_n / (n X_1)``; see ``SCALING_DEFINITIONS``."""
     low: float
     """Lower end of its 95% interval; the efficiency itself if the spread is unknown."""
     high: float
@@ -42,29 +42,29 @@ class ScalingPoint:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingSeries:
     """One strategy over world sizes, its work otherwise the same."""
 
     name: str
     """The label, with what distinguishes the series of one run."""
-    kind: Kind
+    kind: ScalingKind
     case: Case
     """The case at world size 1."""
     points: tuple[ScalingPoint, ...]
 
 
-def scaling(cases: Sequence[CaseSummary]) -> list[Scaling]:
+def scaling_series(cases: Sequence[CaseSummary]) -> list[ScalingSeries]:
     """Series for each strategy that was measured on one device and on more.
 
     Cases belong to one series if they differ in nothing but the world size and what follows from
     it: the batch per device if the global batch is fixed, and the other way round.
     """
-    rows = {row.case.id: row for row in cases if row.comparable and row.positive(THROUGHPUT)}
-    found = series_of([row.case for row in rows.values()])
+    rows = {row.case.id: row for row in cases if row.comparable and row.positive_trials(THROUGHPUT)}
+    found = case_series([row.case for row in rows.values()])
     names = short_names([series[0] for _, series in found])
     kinds = {kind for kind, _ in found}
     return [
-        Scaling(
+        ScalingSeries(
             name=names[series[0].id] + (f" ({kind})" if len(kinds) > 1 else ""),
             kind=kind,
             case=series[0],
@@ -74,30 +74,37 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Scaling]:
     ]
 
 
-def series_of(cases: Sequence[Case]) -> list[tuple[Kind, list[Case]]]:
+def case_series(cases: Sequence[Case]) -> list[tuple[ScalingKind, list[Case]]]:
     """Cases of each series, by world size, that of one device first."""
-    return [(kind, one) for group in families(cases) for kind in DEFINITIONS for one in _series(group, kind)]
+    return [
+        (kind, one)
+        for group in case_families(cases)
+        for kind in SCALING_DEFINITIONS
+        for one in _series(group, kind)
+    ]
 
 
-def families(cases: Sequence[Case]) -> list[list[Case]]:
+def case_families(cases: Sequence[Case]) -> list[list[Case]]:
     """Groups of cases that differ in nothing but world size and batch, in their order."""
-    return list(grouped(cases, lambda case: case.work(("world_size", "batch"))).values())
+    return list(group_by(cases, lambda case: case.work_key(("world_size", "batch"))).values())
 
 
-def _series(group: Sequence[Case], kind: Kind) -> list[list[Case]]:
+def _series(group: Sequence[Case], kind: ScalingKind) -> list[list[Case]]:
     """Cases of each series of *kind* in *group*, by world size, that of one device first."""
     found = []
-    for same_size in grouped(group, lambda case: _size(case, kind)).values():
+    for same_size in group_by(group, lambda case: _fixed_batch(case, kind)).values():
         # if a world size splits its batch in several ways, the same micro-batch size or the same
         # number of them makes a series: whichever covers more of the cases
-        by_micro = _whole(grouped(same_size, lambda case: case.batch.micro_batch_size).values())
-        by_count = _whole(grouped(same_size, lambda case: case.batch.gradient_accumulation_steps).values())
-        either = [_whole([same_size]), by_micro, by_count]
+        by_micro = _complete_series(group_by(same_size, lambda case: case.batch.micro_batch_size).values())
+        by_count = _complete_series(
+            group_by(same_size, lambda case: case.batch.gradient_accumulation_steps).values()
+        )
+        either = [_complete_series([same_size]), by_micro, by_count]
         found += max(either, key=lambda all_series: sum(map(len, all_series)))
     return found
 
 
-def _whole(groups: Iterable[list[Case]]) -> list[list[Case]]:
+def _complete_series(groups: Iterable[list[Case]]) -> list[list[Case]]:
     """The groups with one case per world size, one device among them and not alone."""
     ordered = [sorted(group, key=lambda case: case.world_size) for group in groups]
     return [group for group in ordered if _is_series([case.world_size for case in group])]
@@ -117,14 +124,14 @@ def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     return ScalingPoint(size, here, ratio.value / size, ratio.low / size, ratio.high / size, row)
 
 
-def _size(case: Case, kind: Kind) -> int:
+def _fixed_batch(case: Case, kind: ScalingKind) -> int:
     """Samples of a step that are the same at every world size of a series: all, or those of a device."""
     whole = case.batch.global_batch_size
     return whole if kind == "strong" else whole // case.world_size
 
 
 @dataclass(frozen=True)
-class Budget:
+class EfficiencyBreakdown:
     """What becomes of the device time of a step; fractions of the step that add up to 1.
 
     With E the efficiency (``scaling.DEFINITIONS``), in each second of a device, the fraction E does what a
@@ -147,26 +154,29 @@ class Budget:
     work: float
 
 
-def budget(point: ScalingPoint) -> Budget | str:
+def efficiency_breakdown(point: ScalingPoint) -> EfficiencyBreakdown | str:
     """Where the device time of a step at *point* goes, or why that is unknown."""
     row = point.row
     columns = ("profile_step_s", "profile_exposed_comm_s")
     step, exposed = map(row.values.get, columns)
     if step is None or exposed is None or step.value <= 0:
-        return next(filter(None, map(row.absent.get, columns)), "no step was profiled")
-    waited = _waited(row)
+        return next(filter(None, map(row.absence_reasons.get, columns)), "no step was profiled")
+    waited = _waiting_share(row)
     if waited is None:
-        return row.absent.get("work_s", "no rank reported its own work")
+        return row.absence_reasons.get("work_s", "no rank reported its own work")
     lost = exposed.value / step.value
     waiting = min(waited, lost)
-    return Budget(point.efficiency, lost - waiting, waiting, 1 - point.efficiency - lost)
+    return EfficiencyBreakdown(point.efficiency, lost - waiting, waiting, 1 - point.efficiency - lost)
 
 
-def _waited(row: CaseSummary) -> float | None:
+def _waiting_share(row: CaseSummary) -> float | None:
     """Share of a profiled step in which an average rank waits for others; None: unknown."""
-    if row.detail is None:
+    if row.representative_trial is None:
         return None
-    own, steps = work(row.detail), work(row.detail, "profile_step_s")
+    own, steps = (
+        mean_by_rank(row.representative_trial),
+        mean_by_rank(row.representative_trial, "profile_step_s"),
+    )
     if not own or own.keys() != steps.keys():
         return None
     whole = statistics.fmean(steps.values())

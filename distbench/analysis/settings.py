@@ -11,81 +11,90 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.core.grouping import gathered
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.record import Record
 from distbench.strategies.cards import strategy_of
-from distbench.strategies.description import ENGINE_SETTINGS, ByDesign, Description, Meaning
+from distbench.strategies.description import (
+    ENGINE_SETTINGS,
+    IntendedDifference,
+    SettingMeaning,
+    StrategyDescription,
+)
 
-Kind = Literal["work", "speed", "strategy", "unknown"]
+SettingKind = Literal["work", "speed", "strategy", "unknown"]
 
-_PRECISION = Meaning("work", "multiplies fp32 matrices in a different precision")
-_PROCESS = {
-    "seed": Meaning("work", "different seed"),
+_PRECISION = SettingMeaning("work", "multiplies fp32 matrices in a different precision")
+_PROCESS_SETTINGS = {
+    "seed": SettingMeaning("work", "different seed"),
     "tf32": _PRECISION,
     "matmul_precision": _PRECISION,
-    "attention": Meaning("work", "may choose from different attention kernels"),
-    "attention_ran": Meaning("speed", "ran different attention kernels"),
-    "deterministic": Meaning("speed", "different choice of algorithms"),
-    "determinism": Meaning("speed", "refuses other operations that are not deterministic"),
-    "threads": Meaning("speed", "different number of threads per rank"),
-    "warm": Meaning("speed", "ranks started differently"),
+    "attention": SettingMeaning("work", "may choose from different attention kernels"),
+    "attention_ran": SettingMeaning("speed", "ran different attention kernels"),
+    "deterministic": SettingMeaning("speed", "different choice of algorithms"),
+    "determinism": SettingMeaning("speed", "refuses other operations that are not deterministic"),
+    "threads": SettingMeaning("speed", "different number of threads per rank"),
+    "warm": SettingMeaning("speed", "ranks started differently"),
 }
-_UNKNOWN: tuple[Kind, str] = ("unknown", "nobody has said what this setting means for the work")
+_UNKNOWN: tuple[SettingKind, str] = ("unknown", "nobody has said what this setting means for the work")
 
 
-def settings(record: Record) -> dict[str, Any]:
+def effective_settings(record: Record) -> dict[str, Any]:
     """Effective settings of a trial by flat name: ``optimizer.lr``, ``process.threads``."""
-    effective, process = _source(record)
+    effective, process = _reported_settings(record)
     known = {f"process.{key}": value for key, value in process.items() if value is not None}
-    return {**dict(_flat(effective, "")), **known}
+    return {**dict(_flatten(effective, "")), **known}
 
 
-def software(record: Record) -> dict[str, str]:
+def software_versions(record: Record) -> dict[str, str]:
     """Versions of ``python`` and of the relevant packages that the ranks of a trial had."""
     told = {"python": record.environment.get("python")}
     # a foreign record may hold anything
     packages = record.environment.get("packages")
     told |= packages if isinstance(packages, dict) else {}
-    return {one_line(str(name)): text(version) for name, version in told.items() if version is not None}
+    return {
+        one_line(str(name)): setting_text(version) for name, version in told.items() if version is not None
+    }
 
 
-def unsteady(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+def varying_settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     """Settings that are not the same in all *records* of one case, with their values."""
     first = records[0]
-    if all(_source(record) == _source(first) for record in records):
+    if all(_reported_settings(record) == _reported_settings(first) for record in records):
         return {}
-    trials = [settings(record) for record in records]
+    trials = [effective_settings(record) for record in records]
     values = {
-        key: tuple(dict.fromkeys(text(trial[key]) if key in trial else "not reported" for trial in trials))
+        key: tuple(
+            dict.fromkeys(setting_text(trial[key]) if key in trial else "not reported" for trial in trials)
+        )
         for key in sorted({key for trial in trials for key in trial})
     }
     return {key: different for key, different in values.items() if len(different) > 1}
 
 
-def text(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """Value of a setting as people read it; it may come from a foreign plug-in."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list):
-        return one_line(", ".join(map(text, value)))
+        return one_line(", ".join(map(setting_text, value)))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))
 
 
-def _source(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
-    return record.effective, {key: record.environment.get(key) for key in _PROCESS}
+def _reported_settings(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    return record.effective, {key: record.environment.get(key) for key in _PROCESS_SETTINGS}
 
 
-def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{one_line(str(key))}" if prefix else one_line(str(key)))
+            yield from _flatten(inner, f"{prefix}.{one_line(str(key))}" if prefix else one_line(str(key)))
     else:
         yield prefix, list(value) if isinstance(value, tuple) else value
 
 
-def meaning(key: str, *records: Record) -> tuple[Kind, str]:
+def setting_meaning(key: str, *records: Record) -> tuple[SettingKind, str]:
     """What a difference in setting *key* (``optimizer.lr``) means, and why, by *records* that have it."""
     described = [record.described_strategy.settings for record in records if record.described_strategy]
     parts = key.split(".")
@@ -98,30 +107,32 @@ def meaning(key: str, *records: Record) -> tuple[Kind, str]:
 
 
 @functools.cache
-def _own_settings() -> Mapping[str, Meaning]:
+def _own_settings() -> Mapping[str, SettingMeaning]:
     """What distbench's own strategies and its process say, all together."""
-    known = {"effective": Meaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
-    known["data"] = Meaning("work", "trains on other data, as versions of numpy may draw from one seed")
-    known |= {f"process.{key}": each for key, each in _PROCESS.items()}
-    known["software"] = Meaning("strategy", "another version, as in another Python environment")
-    for strategy in registry.built_in("strategies").values():
+    known = {"effective": SettingMeaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
+    known["data"] = SettingMeaning(
+        "work", "trains on other data, as versions of numpy may draw from one seed"
+    )
+    known |= {f"process.{key}": each for key, each in _PROCESS_SETTINGS.items()}
+    known["software"] = SettingMeaning("strategy", "another version, as in another Python environment")
+    for strategy in registry.built_in_plugins("strategies").values():
         known |= strategy.settings
     return known
 
 
-def facts(data: dict[str, Any]) -> dict[str, str]:
+def flatten_facts(data: dict[str, Any]) -> dict[str, str]:
     """Nested facts as a flat table: ``packages.torch`` -> ``2.13.0``."""
-    return {key: text(value) for key, value in _flat(data, "")}
+    return {key: setting_text(value) for key, value in _flatten(data, "")}
 
 
-def environment(records: Sequence[Record], machine: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+def merge_environments(records: Sequence[Record], machine: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Facts of the ranks of a run with all their values; of the launching machine if no rank reported any."""
     sources = [record.environment for record in records if record.environment] or [machine]
-    every = gathered(fact for source in sources for fact in facts(source).items())
+    every = group_pairs(fact for source in sources for fact in flatten_facts(source).items())
     return {key: tuple(dict.fromkeys(values)) for key, values in every.items()}
 
 
-def differences(
+def fact_differences(
     before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, str]]:
     """Facts that differ between two runs, with their value in each."""
@@ -136,32 +147,32 @@ def _values(of: dict[str, tuple[str, ...]], key: str) -> str:
     return " or ".join(of[key]) if key in of else "not recorded"
 
 
-def description_of(case: Case, record: Record | None) -> Description:
+def strategy_description(case: Case, record: Record | None) -> StrategyDescription:
     """Description in *record*, else that of distbench's own strategy of that name: old records have none."""
     if record and record.described_strategy:
         return record.described_strategy
     strategy = strategy_of(case.strategy)
-    return strategy.description() if strategy else Description()
+    return strategy.description() if strategy else StrategyDescription()
 
 
-def design_of(case: Case, record: Record | None) -> ByDesign | None:
+def design_difference(case: Case, record: Record | None) -> IntendedDifference | None:
     """In what the training of *case* is another one by design; None: it is meant to be the same as others.
 
     By its strategy, or as the suite rounds gradients to a shorter dtype than they are computed in.
     """
-    if design := description_of(case, record).by_design:
+    if design := strategy_description(case, record).by_design:
         return design
     compute, reduce = case.precision.compute, case.precision.reduce
-    if BYTES[reduce] < BYTES[compute] and not _reduces_nothing(record):
-        return ByDesign(f"gradients are rounded to {reduce} to be reduced (precision.reduce)")
+    if DTYPE_BYTES[reduce] < DTYPE_BYTES[compute] and not _reduces_nothing(record):
+        return IntendedDifference(f"gradients are rounded to {reduce} to be reduced (precision.reduce)")
     return None
 
 
 def _reduces_nothing(record: Record | None) -> bool:
     """Whether the live engine said that it reduces no gradients, as one process does."""
-    return record is not None and settings(record).get("dtypes.reduce", "") is None
+    return record is not None and effective_settings(record).get("dtypes.reduce", "") is None
 
 
-def offloads_in_vain(case: Case, record: Record | None) -> bool:
+def offloads_to_same_memory(case: Case, record: Record | None) -> bool:
     """Whether training state is moved from CPU memory to CPU memory."""
-    return case.device == "cpu" and set(description_of(case, record).offloads) == {"cpu"}
+    return case.device == "cpu" and set(strategy_description(case, record).offloads) == {"cpu"}

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.core.grouping import grouped
-from distbench.core.text import listed
-from distbench.core.units import bytes_text
+from distbench.core.grouping import group_by
+from distbench.core.text import join_limited
+from distbench.core.units import format_bytes
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled
 from distbench.record import Record
 
-_GROWN = 0.05
+_MIN_GROWTH = 0.05
 """What steps left behind is worth a sentence from this fraction of the peak of the counted step on."""
-_SLACK = 1.25
+_GROWTH_SLACK = 1.25
 """Steps may leave a little less than the counted one did, and that is growth all the same."""
-_APART = 2.0
+_OUTLIER_RATIO = 2.0
 """A rank stands out if its peak is so many times the highest of all others."""
 
 
@@ -42,12 +42,12 @@ def memory_growth(record: Record | None) -> MemoryGrowth | None:
     if record is None or not (steps := _steps_before(record)):
         return None
     found = []
-    for counted in grouped((row for row in rows if "rank" in row), lambda row: int(row["rank"])).values():
+    for counted in group_by((row for row in rows if "rank" in row), lambda row: int(row["rank"])).values():
         ends = [row for row in counted if row.get("phase") == "step"]
         left = float(ends[-1].get("activations") or 0) if ends else 0.0
         before = max((float(row.get("other") or 0) for row in counted), default=0.0)
         peak = max((float(row.get("peak") or 0) for row in counted), default=0.0)
-        if _GROWN * peak < left * steps < _SLACK * before:
+        if _MIN_GROWTH * peak < left * steps < _GROWTH_SLACK * before:
             found.append(MemoryGrowth(left, left * steps, steps))
     return max(found, key=lambda each: each.total, default=None)
 
@@ -73,17 +73,17 @@ def memory_outlier(record: Record | None) -> MemoryOutlier | None:
     samples = record.samples.get("memory_peak", []) if record else []
     known = [(ranks[0], rank) for rank, ranks in enumerate(samples) if ranks and ranks[0] is not None]
     peaks = sorted(known, reverse=True)
-    if len(known) < max(2, len(samples)) or not peaks[1][0] or peaks[0][0] < _APART * peaks[1][0]:
+    if len(known) < max(2, len(samples)) or not peaks[1][0] or peaks[0][0] < _OUTLIER_RATIO * peaks[1][0]:
         return None
     return MemoryOutlier(peaks[0][1], peaks[0][0], peaks[1][0])
 
 
-def is_unsettled(row: CaseSummary) -> bool:
+def still_speeds_up(row: CaseSummary) -> bool:
     """Whether steps were still speeding up during timing."""
     return _drifts(row, are_unsettled)
 
 
-def is_slowing(row: CaseSummary) -> bool:
+def slows_down(row: CaseSummary) -> bool:
     """Whether steps became slower and slower during timing."""
     return _drifts(row, are_slowing)
 
@@ -93,45 +93,46 @@ def _drifts(row: CaseSummary, test: Callable[[Sequence[float], Sequence[float]],
     return bool(chances and changes and test(changes.trials, chances.trials))
 
 
-def sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
+def drift_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
     """Each finding once: the case with most of it, and which others have it too."""
-    grown = {row.case.id: found for row in measured if (found := memory_growth(row.detail))}
+    grown = {row.case.id: found for row in measured if (found := memory_growth(row.representative_trial))}
     leaking = [row for row in measured if row.case.id in grown]
     if leaking:
         row = max(leaking, key=lambda each: grown[each.case.id].total)
-        slower = f" Steps become slower{_by(row)}." if is_slowing(row) else ""
+        slower = f" Steps become slower{_drift_size(row)}." if slows_down(row) else ""
         yield f"{_growth_text(grown[row.case.id], names[row.case.id])}{_others(leaking, row, names)}.{slower}"
-    if slowing := [row for row in measured if is_slowing(row) and row not in leaking]:
+    if slowing := [row for row in measured if slows_down(row) and row not in leaking]:
         row = max(slowing, key=lambda each: each.values["drift"].value)
         yield (
-            f"{names[row.case.id]}: steps became slower during timing{_by(row)}: their work grows, or the "
-            f"machine slows down (distbench show --view telemetry){_others(slowing, row, names)}."
+            f"{names[row.case.id]}: steps became slower during timing{_drift_size(row)}: their work grows, "
+            f"or the machine slows down (distbench show --view telemetry){_others(slowing, row, names)}."
         )
-    yield from _outlier(measured, names)
+    yield from _outlier_sentences(measured, names)
 
 
 def _growth_text(found: MemoryGrowth, name: str) -> str:
     return (
-        f"{name}: memory grows by {bytes_text(found.per_step)} with every step, to {bytes_text(found.total)} "
-        f"after {found.steps}: something keeps tensors of each step, such as a list of losses or logits"
+        f"{name}: memory grows by {format_bytes(found.per_step)} with every step, to "
+        f"{format_bytes(found.total)} after {found.steps}: something keeps tensors of each step, such as a "
+        "list of losses or logits"
     )
 
 
-def _outlier(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
-    found = [(row, one) for row in measured if (one := memory_outlier(row.detail))]
+def _outlier_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
+    found = [(row, one) for row in measured if (one := memory_outlier(row.representative_trial))]
     if found:
         row, one = max(found, key=lambda pair: pair[1].peak / pair[1].others)
         others = _others([each for each, _ in found], row, names)
         yield (
-            f"{names[row.case.id]}: rank {one.rank} alone needs {bytes_text(one.peak)}, any other rank "
-            f"{bytes_text(one.others)} at most{others}."
+            f"{names[row.case.id]}: rank {one.rank} alone needs {format_bytes(one.peak)}, any other rank "
+            f"{format_bytes(one.others)} at most{others}."
         )
 
 
-def _by(row: CaseSummary) -> str:
+def _drift_size(row: CaseSummary) -> str:
     return f", by {row.values['drift'].value:.0%} of the median step from the first to the last"
 
 
 def _others(rows: Sequence[CaseSummary], but: CaseSummary, names: Mapping[str, str]) -> str:
     others = [names[row.case.id] for row in rows if row is not but]
-    return f"; likewise {listed(others, most=3)}" if others else ""
+    return f"; likewise {join_limited(others, limit=3)}" if others else ""

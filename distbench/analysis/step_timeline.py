@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distbench.core.grouping import grouped
-from distbench.metrics.profile.intervals import Interval, difference, union
+from distbench.core.grouping import group_by
+from distbench.metrics.profile.intervals import TimeInterval, difference, union
 from distbench.record import Record
 
 STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
-LANES = (COMPUTE, COMMUNICATION, COPY)
+ACTIVITY_KINDS = (COMPUTE, COMMUNICATION, COPY)
 """Kinds of what a rank does in a step."""
 _SECONDS = ("begin_s", "end_s", "busy_s")
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Something that ran, with gaps of up to ``RankStep.bridged`` bridged; in seconds."""
+class Activity:
+    """Something that ran, with gaps of up to ``RankStep.merge_gap`` bridged; in seconds."""
 
     kind: str
     name: str
@@ -37,14 +37,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Gap:
+class IdleGap:
     """A time in which a rank neither computed nor communicated nor copied."""
 
     begin: float
     end: float
-    after: str
+    previous: str
     """What ran before; empty: the step began."""
-    before: str
+    following: str
     """What ran next; empty: the step ended."""
 
     @property
@@ -63,11 +63,11 @@ class RankStep:
     end: float
     busy: float
     """Time in which anything ran."""
-    bridged: float
+    merge_gap: float
     """Gaps up to this long are not shown as gaps."""
     trace: str
     """File in the trial's folder with the rank's full trace; empty: none was kept."""
-    pieces: tuple[Piece, ...]
+    activities: tuple[Activity, ...]
     """By their begin."""
 
     @property
@@ -80,35 +80,35 @@ class RankStep:
         """Time in which nothing ran."""
         return max(0.0, self.seconds - self.busy)
 
-    def of(self, kind: str, name: str = "") -> list[Piece]:
+    def activities_of(self, kind: str, name: str = "") -> list[Activity]:
         """Pieces of that *kind*, and of that *name* if one is given."""
-        return [piece for piece in self.pieces if piece.kind == kind and name in ("", piece.name)]
+        return [piece for piece in self.activities if piece.kind == kind and name in ("", piece.name)]
 
-    def gaps(self) -> list[Gap]:
-        """Gaps longer than ``bridged``, the longest first."""
-        ran = union((piece.begin, piece.end) for piece in self.pieces)
+    def idle_gaps(self) -> list[IdleGap]:
+        """Gaps longer than ``merge_gap``, the longest first."""
+        ran = union((piece.begin, piece.end) for piece in self.activities)
         found = difference([(self.begin, self.end)], ran)
         return sorted((self._gap(each) for each in found), key=lambda gap: -gap.seconds)
 
-    def _gap(self, idle: Interval) -> Gap:
+    def _gap(self, idle: TimeInterval) -> IdleGap:
         begin, end = idle
-        earlier = max((p for p in self.pieces if p.end <= begin), key=lambda p: p.end, default=None)
-        later = min((p for p in self.pieces if p.begin >= end), key=lambda p: p.begin, default=None)
-        return Gap(begin, end, earlier.name if earlier else "", later.name if later else "")
+        earlier = max((p for p in self.activities if p.end <= begin), key=lambda p: p.end, default=None)
+        later = min((p for p in self.activities if p.begin >= end), key=lambda p: p.begin, default=None)
+        return IdleGap(begin, end, earlier.name if earlier else "", later.name if later else "")
 
-    def coarser(self, most: int) -> RankStep:
-        """The same in at most *most* pieces, or one for each kind and name, with longer gaps bridged."""
-        by_name = grouped(self.pieces, lambda piece: (piece.kind, piece.name, piece.group))
-        bridged, pieces = self.bridged, self.pieces
-        while len(pieces) > max(most, len(by_name)) and 0 < bridged <= self.seconds:
+    def merged_to(self, limit: int) -> RankStep:
+        """The same in at most *limit* pieces, or one for each kind and name, with longer gaps bridged."""
+        by_name = group_by(self.activities, lambda piece: (piece.kind, piece.name, piece.group))
+        bridged, pieces = self.merge_gap, self.activities
+        while len(pieces) > max(limit, len(by_name)) and 0 < bridged <= self.seconds:
             bridged *= 1.25
-            pieces = tuple(piece for same in by_name.values() for piece in _merged(same, bridged))
-        return replace(self, bridged=bridged, pieces=pieces)
+            pieces = tuple(piece for same in by_name.values() for piece in _merge_adjacent(same, bridged))
+        return replace(self, merge_gap=bridged, activities=pieces)
 
 
-def _merged(pieces: Iterable[Piece], gap: float) -> Iterator[Piece]:
+def _merge_adjacent(pieces: Iterable[Activity], gap: float) -> Iterator[Activity]:
     """Pieces of one name by their begin, those with no more than *gap* between them made one."""
-    last: Piece | None = None
+    last: Activity | None = None
     for piece in pieces:
         if last is None or piece.begin - last.end > gap:
             if last:
@@ -123,8 +123,8 @@ def _merged(pieces: Iterable[Piece], gap: float) -> Iterator[Piece]:
 
 def rank_steps(record: Record | None) -> list[RankStep]:
     """The kept step of each rank that has one, by rank; rows that no step can have are left out."""
-    rows = [row for row in (record.tables.get("timeline", []) if record else []) if _is_sound(row)]
-    found = [_rank_step(rank, of) for rank, of in grouped(rows, lambda row: int(row["rank"])).items()]
+    rows = [row for row in (record.tables.get("timeline", []) if record else []) if _is_valid(row)]
+    found = [_rank_step(rank, of) for rank, of in group_by(rows, lambda row: int(row["rank"])).items()]
     return sorted((step for step in found if step), key=lambda step: step.rank)
 
 
@@ -132,7 +132,7 @@ def _rank_step(rank: int, rows: Sequence[Mapping[str, Any]]) -> RankStep | None:
     whole = next((row for row in rows if row["kind"] == STEP), None)
     if whole is None or whole["end_s"] <= whole["begin_s"]:
         return None
-    pieces = [_piece(row) for row in rows if row["kind"] in LANES]
+    pieces = [_activity(row) for row in rows if row["kind"] in ACTIVITY_KINDS]
     return RankStep(
         rank,
         whole["begin_s"],
@@ -144,8 +144,8 @@ def _rank_step(rank: int, rows: Sequence[Mapping[str, Any]]) -> RankStep | None:
     )
 
 
-def _piece(row: Mapping[str, Any]) -> Piece:
-    return Piece(
+def _activity(row: Mapping[str, Any]) -> Activity:
+    return Activity(
         row["kind"],
         str(row.get("name") or ""),
         str(row.get("group") or ""),
@@ -157,9 +157,9 @@ def _piece(row: Mapping[str, Any]) -> Piece:
     )
 
 
-def _is_sound(row: Mapping[str, Any]) -> bool:
+def _is_valid(row: Mapping[str, Any]) -> bool:
     """Whether *row* has a rank, a kind and times: a foreign record may hold anything."""
-    known = row.get("rank") is not None and row.get("kind") in (STEP, *LANES)
+    known = row.get("rank") is not None and row.get("kind") in (STEP, *ACTIVITY_KINDS)
     return known and all(_is_number(row.get(key)) for key in _SECONDS) and row["begin_s"] <= row["end_s"]
 
 

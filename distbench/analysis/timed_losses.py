@@ -23,79 +23,97 @@ from types import MappingProxyType
 
 import numpy as np
 
-from distbench.analysis.job_results import ExpectedLosses
-from distbench.analysis.loss_deviation import DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN, TimedLosses
-from distbench.analysis.timed_trials import Timed
-from distbench.core.case import CHOICES
-from distbench.core.grouping import grouped
+from distbench.analysis.job_results import ReferenceLosses
+from distbench.analysis.loss_deviation import (
+    CASES_DISAGREE,
+    NOT_COMPARABLE,
+    NOT_COMPARED,
+    SAME_LOSSES,
+    LossComparison,
+)
+from distbench.analysis.timed_trials import CaseLosses
+from distbench.core.case import TUNABLE_FIELDS
+from distbench.core.grouping import group_by
 from distbench.record import Record, Status
-from distbench.strategies.base import SINGLE
+from distbench.strategies.base import REFERENCE_STRATEGY
 
-_DRAWS = (
+_DRAWS_RANDOM_NUMBERS = (
     "the model draws random numbers while it trains, as dropout does, and which row gets which of them "
     "depends on how rows are divided among ranks"
 )
-_NO_MEAN = (
+_LOSS_MAY_NOT_BE_MEAN = (
     "the loss of a batch may not be the mean over its parts (masked tokens, batch norm), or it is a mistake; "
     "--check tells"
 )
 
 
-def timed_losses(
+def compare_timed_losses(
     records: Sequence[Record],
-    expected: Mapping[str, ExpectedLosses],
+    expected: Mapping[str, ReferenceLosses],
     perturbed: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
-) -> dict[str, TimedLosses]:
+) -> dict[str, LossComparison]:
     """What the losses of measured trials say, by case id; nothing of a case without anything to compare with.
 
     *expected* are the trusted trainings by case id; *perturbed* the losses (steps,) of trainings of a case
     from weights perturbed by rounding.
     """
     measured = [record for record in records if record.status is Status.MEASURED]
-    by_case = grouped(measured, lambda record: record.case_id)
-    cases = [Timed(mine, perturbed.get(case_id, ())) for case_id, mine in by_case.items()]
-    found: dict[str, TimedLosses] = {}
-    for peers in grouped(cases, _training_of).values():
-        found |= _of_peers(peers, expected)
+    by_case = group_by(measured, lambda record: record.case_id)
+    cases = [CaseLosses(mine, perturbed.get(case_id, ())) for case_id, mine in by_case.items()]
+    found: dict[str, LossComparison] = {}
+    for peers in group_by(cases, _training_key).values():
+        found |= _compare_group(peers, expected)
     return found
 
 
-def _training_of(timed: Timed) -> Hashable:
+def _training_key(timed: CaseLosses) -> Hashable:
     """What two cases have alike whose trainings are the same."""
     case = timed.case
-    return case.work((*CHOICES, "world_size")), timed.parts if case.parts_matter else 0
+    return case.work_key(
+        (*TUNABLE_FIELDS, "world_size")
+    ), timed.batch_parts if case.depends_on_batch_division else 0
 
 
-def _of_peers(peers: Sequence[Timed], expected: Mapping[str, ExpectedLosses]) -> dict[str, TimedLosses]:
+def _compare_group(
+    peers: Sequence[CaseLosses], expected: Mapping[str, ReferenceLosses]
+) -> dict[str, LossComparison]:
     """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
     # what only some of them draw, or draw beside a reference that draws nothing, is not the model's
-    if all(timed.draws for timed in peers) and not any(timed.case.id in expected for timed in peers):
-        return {timed.case.id: TimedLosses(NOT_COMPARABLE, _DRAWS) for timed in peers}
-    found: dict[str, TimedLosses] = {}
+    if all(timed.draws_random_numbers for timed in peers) and not any(
+        timed.case.id in expected for timed in peers
+    ):
+        return {timed.case.id: LossComparison(NOT_COMPARABLE, _DRAWS_RANDOM_NUMBERS) for timed in peers}
+    found: dict[str, LossComparison] = {}
     known = [timed for timed in peers if timed.curves]
     vouched = {
-        timed.case.id: timed.against(expected[timed.case.id]) for timed in known if timed.case.id in expected
+        timed.case.id: timed.compare_with(expected[timed.case.id])
+        for timed in known
+        if timed.case.id in expected
     }
-    others = [timed for timed in known if timed.case.id not in vouched or not vouched[timed.case.id].is_other]
-    among = _among([timed for timed in others if not timed.design])
-    among |= _designed([timed for timed in others if timed.design], others)
+    others = [
+        timed for timed in known if timed.case.id not in vouched or not vouched[timed.case.id].is_different
+    ]
+    among = _compare_with_each_other([timed for timed in others if not timed.design])
+    among |= _compare_designed([timed for timed in others if timed.design], others)
     for timed in known:
         own, theirs = vouched.get(timed.case.id), among.get(timed.case.id)
         # those that what is vouched for calls another training are not among the others
-        if theirs and (own is None or own.word == UNKNOWN or theirs.is_other):
+        if theirs and (own is None or own.word == NOT_COMPARED or theirs.is_different):
             found[timed.case.id] = theirs
         elif own:
             found[timed.case.id] = own
-    remark = "" if vouched else _of_parts(known)
-    return {id_: replace(one, remark=remark) if one.word == SAME else one for id_, one in found.items()}
+    remark = "" if vouched else _batch_parts_remark(known)
+    return {
+        id_: replace(one, remark=remark) if one.word == SAME_LOSSES else one for id_, one in found.items()
+    }
 
 
-def _of_parts(cases: Sequence[Timed]) -> str:
+def _batch_parts_remark(cases: Sequence[CaseLosses]) -> str:
     """What the losses of *cases* can't tell, as all divide the batch alike; empty: they can.
 
     The losses of workloads that come with distbench are means over the parts.
     """
-    parts, losses = {timed.parts for timed in cases}, cases[0].case.workload.options if cases else {}
+    parts, losses = {timed.batch_parts for timed in cases}, cases[0].case.workload.options if cases else {}
     if len(parts) > 1 or 1 in parts or not losses.get("loss_function") or losses.get("count_function"):
         return ""
     return (
@@ -105,83 +123,93 @@ def _of_parts(cases: Sequence[Timed]) -> str:
     )
 
 
-def _among(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
+def _compare_with_each_other(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
     """Findings on *cases* of the same work by nothing but each other."""
-    reference = _single(cases) or _consensus(cases)
+    reference = _single_process_reference(cases) or _majority_reference(cases)
     if reference is None:
-        return _by_parts(cases)
-    found = {timed.case.id: timed.against(reference) for timed in cases}
-    agreed = {timed.parts for timed in cases if found[timed.case.id].word == SAME}
-    return found | _divided([timed for timed in cases if timed.parts not in agreed], found, reference)
+        return _without_majority(cases)
+    found = {timed.case.id: timed.compare_with(reference) for timed in cases}
+    agreed = {timed.batch_parts for timed in cases if found[timed.case.id].word == SAME_LOSSES}
+    return found | _explained_by_batch_parts(
+        [timed for timed in cases if timed.batch_parts not in agreed], found, reference
+    )
 
 
-def _designed(cases: Sequence[Timed], others: Sequence[Timed]) -> dict[str, TimedLosses]:
+def _compare_designed(cases: Sequence[CaseLosses], others: Sequence[CaseLosses]) -> dict[str, LossComparison]:
     """Findings on *cases* that are other trainings by design, by those of *others* that are not."""
     same = [timed for timed in others if not timed.design]
-    alone = same[0].trained if len(same) == 1 else None
-    reference = _single(same) or _consensus(same) or alone
-    return {timed.case.id: timed.against(reference) for timed in cases} if reference else {}
+    alone = same[0].as_reference if len(same) == 1 else None
+    reference = _single_process_reference(same) or _majority_reference(same) or alone
+    return {timed.case.id: timed.compare_with(reference) for timed in cases} if reference else {}
 
 
-def _single(cases: Sequence[Timed]) -> ExpectedLosses | None:
+def _single_process_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
     """What a plain process trained, if its trials agree."""
     for timed in cases:
-        if timed.case.label == SINGLE:
-            return None if timed.against(timed.trained).is_other else timed.trained
+        if timed.case.label == REFERENCE_STRATEGY:
+            return None if timed.compare_with(timed.as_reference).is_different else timed.as_reference
     return None
 
 
-def _consensus(cases: Sequence[Timed]) -> ExpectedLosses | None:
+def _majority_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
     """What more than half of *cases* trained, all their trials; None if there is no such majority."""
-    ways = [timed.trained for timed in cases]
-    support = [sum(timed.against(way).word == SAME for timed in cases) for way in ways]
+    ways = [timed.as_reference for timed in cases]
+    support = [sum(timed.compare_with(way).word == SAME_LOSSES for timed in cases) for way in ways]
     most = max(support, default=0)
     if most < 2 or 2 * most <= len(cases):
         return None
     way = ways[support.index(most)]
-    return replace(way, source=f"most of the {len(cases)} cases of the same work")
+    return replace(way, name=f"most of the {len(cases)} cases of the same work")
 
 
-def _divided(
-    cases: Sequence[Timed], found: Mapping[str, TimedLosses], reference: ExpectedLosses
-) -> dict[str, TimedLosses]:
+def _explained_by_batch_parts(
+    cases: Sequence[CaseLosses], found: Mapping[str, LossComparison], reference: ReferenceLosses
+) -> dict[str, LossComparison]:
     """Those of *cases* that divide the batch alike and agree with each other, but not with *reference*.
 
     Where that shows before the first update, and several strategies have it, a loss that is not the mean over
     parts of the batch explains it as well as a mistake that all of them share.
     """
-    told: dict[str, TimedLosses] = {}
-    for alike in grouped(cases, lambda timed: timed.parts).values():
-        early = [timed for timed in alike if (worst := found[timed.case.id].worst) and worst.step == 0]
-        way = _consensus(early)
-        agreeing = [timed for timed in early if way and timed.against(way).word == SAME]
+    told: dict[str, LossComparison] = {}
+    for alike in group_by(cases, lambda timed: timed.batch_parts).values():
+        early = [
+            timed for timed in alike if (worst := found[timed.case.id].largest_deviation) and worst.step == 0
+        ]
+        way = _majority_reference(early)
+        agreeing = [timed for timed in early if way and timed.compare_with(way).word == SAME_LOSSES]
         if len({timed.case.strategy.name for timed in agreeing}) > 1:
-            reason = (
-                f"{len(agreeing)} cases that divide the batch alike agree, but not with {reference.source}"
-            )
-            told |= {timed.case.id: TimedLosses(UNKNOWN, f"{reason}: {_NO_MEAN}") for timed in agreeing}
+            reason = f"{len(agreeing)} cases that divide the batch alike agree, but not with {reference.name}"
+            told |= {
+                timed.case.id: LossComparison(NOT_COMPARED, f"{reason}: {_LOSS_MAY_NOT_BE_MEAN}")
+                for timed in agreeing
+            }
     return told
 
 
-def _by_parts(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
+def _without_majority(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
     """Findings on *cases* without a majority: only those that divide the batch alike surely disagree."""
-    found: dict[str, TimedLosses] = {}
+    found: dict[str, LossComparison] = {}
     for timed in cases:
         against = [
-            (other, timed.against(other.trained))
+            (other, timed.compare_with(other.as_reference))
             for other in cases
             # of a case alone its own trials
             if other is not timed or len(cases) == 1
         ]
-        apart = [(other, one) for other, one in against if one.is_other]
+        apart = [(other, one) for other, one in against if one.is_different]
         sure = [
-            one for other, one in apart if other.parts == timed.parts or (one.worst and one.worst.step > 0)
+            one
+            for other, one in apart
+            if other.batch_parts == timed.batch_parts
+            or (one.largest_deviation and one.largest_deviation.step > 0)
         ]
         if sure:
-            found[timed.case.id] = replace(sure[0], word=DISAGREE)
+            found[timed.case.id] = replace(sure[0], word=CASES_DISAGREE)
         elif apart:
             other, _ = apart[0]
-            found[timed.case.id] = TimedLosses(UNKNOWN, f"not as {other.case.name}: {_NO_MEAN}")
+            found[timed.case.id] = LossComparison(
+                NOT_COMPARED, f"not as {other.case.name}: {_LOSS_MAY_NOT_BE_MEAN}"
+            )
         elif len(cases) > 1:
-            found[timed.case.id] = next((one for _, one in against if one.word != SAME), against[0][1])
+            found[timed.case.id] = next((one for _, one in against if one.word != SAME_LOSSES), against[0][1])
     return found

@@ -8,19 +8,19 @@ from itertools import accumulate
 from typing import Any
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
-from distbench.analysis.job_results import CurvePoint, job_results
-from distbench.analysis.losses import numbers
-from distbench.core.text import one_line, plain, shorten
+from distbench.analysis.job_results import CurvePoint, job_judges
+from distbench.analysis.losses import finite_values
+from distbench.core.text import one_line, shorten, strip_control_characters
 from distbench.record import Record
-from distbench.record.untrusted import untrusted_records
+from distbench.record.untrusted_records import untrusted_records
 from distbench.system.files import slug
 
 # the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value
-_LONGEST_NAME, _LONGEST_VALUE = 100, 250
+_MAX_NAME_LENGTH, _MAX_VALUE_LENGTH = 100, 250
 
 
 @dataclass(frozen=True)
-class Curves:
+class TrainingCurve:
     """One training to a target of one seed, or one measured trial."""
 
     kind: str
@@ -36,24 +36,26 @@ class Curves:
     points: tuple[CurvePoint, ...]
 
 
-def curves_of(records: Iterable[Record]) -> list[Curves]:
+def training_curves(records: Iterable[Record]) -> list[TrainingCurve]:
     """Curves of *records*; those without any are left out, as are those of kinds that are not installed.
 
     Raises:
         RecordError: the parts of a record do not fit together.
     """
-    known = {results.kind.name: results for results in job_results().values()}
+    known = {results.kind.name: results for results in job_judges().values()}
     shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
     with untrusted_records("the curves"):
         made = [(record, results.kind.folder, *results.curve(record)) for record, results in shown]
-    return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
+    return [
+        _training_curve(record, folder, title, points) for record, folder, title, points in made if points
+    ]
 
 
-def _curves(record: Record, kind: str, title: str, points: Sequence[CurvePoint]) -> Curves:
-    group = one_line(record.case.name, _LONGEST_NAME) or "unnamed"
+def _training_curve(record: Record, kind: str, title: str, points: Sequence[CurvePoint]) -> TrainingCurve:
+    group = one_line(record.case.name, _MAX_NAME_LENGTH) or "unnamed"
     # trainings of one case differ in their seed, and so in their id
     of = record.job.options.of or record.case_id
-    return Curves(
+    return TrainingCurve(
         kind=kind,
         group=group,
         name=f"{group} {title}",
@@ -74,31 +76,31 @@ def _config(record: Record) -> dict[str, str | int | float | bool]:
         "role": asked.role or None,
         "target": getattr(asked, "target", None),
     }
-    return _flat({**told, **case})
+    return _flatten_config({**told, **case})
 
 
-def _flat(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:
+def _flatten_config(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:
     """*data* with ``outer.inner`` for keys; an option of a plug-in may be any tree."""
     found: dict[str, str | int | float | bool] = {}
     for key, value in data.items():
         here = (*path, slug(str(key)))
         if isinstance(value, dict) and len(here) < 3:
-            found |= _flat(value, here)
+            found |= _flatten_config(value, here)
         elif isinstance(value, bool | int | float):
             found[".".join(here)] = value
         elif value is not None:
-            found[".".join(here)] = shorten(plain(str(value)), _LONGEST_VALUE)
+            found[".".join(here)] = shorten(strip_control_characters(str(value)), _MAX_VALUE_LENGTH)
     return found
 
 
-def progress(row: CaseSummary) -> dict[str, Sequence[float]]:
+def consumed_per_step(row: CaseSummary) -> dict[str, Sequence[float]]:
     """What had been consumed after each step of ``row.losses``; empty where that is not known.
 
     ``steps``, ``tokens`` of all ranks together, and ``seconds``, warm-up included: a step takes as long as
     its slowest rank.
     """
-    steps, per_step = range(1, len(row.losses) + 1), _tokens(row)
-    seconds = list(accumulate(_seconds(row)))
+    steps, per_step = range(1, len(row.losses) + 1), _tokens_per_step(row)
+    seconds = list(accumulate(_step_seconds(row)))
     return {
         "steps": steps,
         "tokens": [] if per_step is None else [per_step * step for step in steps],
@@ -106,7 +108,7 @@ def progress(row: CaseSummary) -> dict[str, Sequence[float]]:
     }
 
 
-def _tokens(row: CaseSummary) -> float | None:
+def _tokens_per_step(row: CaseSummary) -> float | None:
     tokens, samples = row.values.get(THROUGHPUT), row.values.get("samples_per_s")
     if tokens is None or samples is None or samples.value <= 0:
         return None
@@ -114,11 +116,13 @@ def _tokens(row: CaseSummary) -> float | None:
     return row.case.batch.global_batch_size * round(tokens.value / samples.value, 6)
 
 
-def _seconds(row: CaseSummary) -> list[float]:
+def _step_seconds(row: CaseSummary) -> list[float]:
     """Seconds of each step, warm-up first; empty if any is unknown."""
-    if row.detail is None:
+    if row.representative_trial is None:
         return []
-    warmup, timed = (row.detail.samples.get(column, []) for column in ("warmup_step_s", "step_s"))
+    warmup, timed = (
+        row.representative_trial.samples.get(column, []) for column in ("warmup_step_s", "step_s")
+    )
     steps = [*zip(*warmup, strict=False), *zip(*timed, strict=False)]
-    known = [numbers(step) for step in steps]
+    known = [finite_values(step) for step in steps]
     return [max(step) for step in known] if list(map(len, known)) == list(map(len, steps)) else []

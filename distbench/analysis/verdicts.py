@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distbench.analysis.job_results import ExpectedLosses, Gravity, Verdict, job_results
-from distbench.analysis.loss_deviation import BY_DESIGN, SAME, TimedLosses
-from distbench.analysis.timed_losses import timed_losses
+from distbench.analysis.job_results import Gravity, ReferenceLosses, Verdict, job_judges
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN, SAME_LOSSES, LossComparison
+from distbench.analysis.timed_losses import compare_timed_losses
 from distbench.core.job import MEASURE
-from distbench.record import Record, of_kind
-from distbench.record.untrusted import untrusted_records
+from distbench.record import Record, records_of_kind
+from distbench.record.untrusted_records import untrusted_records
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-LOSSES = "losses"
+LOSS_VERDICT = "losses"
 """Kind of the verdicts on what was timed, which nobody has to ask for and no plug-in makes."""
 
 
-def vouched(verdicts: Mapping[str, Verdict]) -> bool:
+def is_confirmed(verdicts: Mapping[str, Verdict]) -> bool:
     """Whether *verdicts* on a case, by kind, show that it trains as well as its reference.
 
     A bad one speaks against that whatever the others say. Timed steps that parted from their reference show
@@ -31,42 +31,44 @@ def vouched(verdicts: Mapping[str, Verdict]) -> bool:
     """
     if any(verdict.gravity == "bad" for verdict in verdicts.values()):
         return False
-    timed = verdicts.get(LOSSES)
-    has_parted = timed is not None and timed.word == BY_DESIGN
-    return any(each.vouches and (each.by_outcome or not has_parted) for each in verdicts.values())
+    timed = verdicts.get(LOSS_VERDICT)
+    has_parted = timed is not None and timed.word == DIFFERENT_BY_DESIGN
+    return any(
+        each.confirms_quality and (each.confirms_by_outcome or not has_parted) for each in verdicts.values()
+    )
 
 
-def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
+def collect_verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
     """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*.
 
     Raises:
         RecordError: the records of a kind of job do not fit together.
     """
     by_case: dict[str, dict[str, Verdict]] = {}
-    for plugin, results in job_results().items():
+    for plugin, results in job_judges().items():
         kind = results.kind
-        if own := of_kind(records, kind.name):
+        if own := records_of_kind(records, kind.name):
             with untrusted_records(f"the records in {kind.folder}"):
                 judged = results.judge(suite.get(kind.name) or {}, own)
             for case_id, verdict in judged.items():
                 by_case.setdefault(case_id, {})[plugin] = verdict
-    for case_id, found in judged_losses(records).items():
-        by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)
+    for case_id, found in loss_comparisons(records).items():
+        by_case.setdefault(case_id, {})[LOSS_VERDICT] = _loss_verdict(found)
     return by_case
 
 
-def judged_losses(records: Sequence[Record]) -> dict[str, TimedLosses]:
+def loss_comparisons(records: Sequence[Record]) -> dict[str, LossComparison]:
     """What the losses of the timed trials among *records* say, by case id, with what all kinds know of them.
 
     Raises:
         RecordError: the records of a kind of job do not fit together.
     """
-    expected: dict[str, ExpectedLosses] = {}
-    for results in job_results().values():
-        if own := of_kind(records, results.kind.name):
+    expected: dict[str, ReferenceLosses] = {}
+    for results in job_judges().values():
+        if own := records_of_kind(records, results.kind.name):
             with untrusted_records(f"the records in {results.kind.folder}"):
                 expected |= results.expected_losses(own)
-    return timed_losses(of_kind(records, MEASURE), expected, perturbed_losses(records))
+    return compare_timed_losses(records_of_kind(records, MEASURE), expected, perturbed_losses(records))
 
 
 def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
@@ -76,16 +78,24 @@ def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray
         RecordError: the records of a kind of job do not fit together.
     """
     perturbed: dict[str, Sequence[np.ndarray]] = {}
-    for results in job_results().values():
-        if own := of_kind(records, results.kind.name):
+    for results in job_judges().values():
+        if own := records_of_kind(records, results.kind.name):
             with untrusted_records(f"the records in {results.kind.folder}"):
                 perturbed |= results.perturbed_losses(own)
     return perturbed
 
 
-def _of_timed(found: TimedLosses) -> Verdict:
-    gravity: Gravity = "bad" if found.is_other else "ok" if found.word in (SAME, BY_DESIGN) else "unknown"
-    extent = (found.furthest, "of the allowed deviation")
+def _loss_verdict(found: LossComparison) -> Verdict:
+    gravity: Gravity = (
+        "bad"
+        if found.is_different
+        else "ok"
+        if found.word in (SAME_LOSSES, DIFFERENT_BY_DESIGN)
+        else "unknown"
+    )
+    extent = (found.limit_share, "of the allowed deviation")
     remarks = (found.remark,) if found.remark else ()
-    sentence, voids = found.sentence(), found.is_other
-    return Verdict(LOSSES, found.word, gravity, sentence, found, voids=voids, extent=extent, remarks=remarks)
+    sentence, voids = found.sentence(), found.is_different
+    return Verdict(
+        LOSS_VERDICT, found.word, gravity, sentence, found, invalidates=voids, extent=extent, remarks=remarks
+    )

@@ -17,11 +17,11 @@ import typer
 
 from distbench import __version__
 from distbench.cli import commands
-from distbench.cli.output import complain, drop_output, say
-from distbench.core.errors import INTERRUPTED, DistbenchError
+from distbench.cli.output import discard_stdout, print_error, print_text
+from distbench.core.errors import EXIT_INTERRUPTED, DistbenchError
 
 # typer moves its exceptions from version to version; this one it exports
-_REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
+_CLICK_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
 _ORDER = ["init", "run", "plan", "doctor", "prepare", "launch", "attach", "list", "runs", "show", "report"]
 _ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
@@ -38,20 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # commands that record how they were called take it from their context
         call = ["distbench", *words]
-        code = int(_application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
-    except _REFUSED as error:
-        return _refused(error)
+        code = int(_make_app(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
+    except _CLICK_USAGE_ERROR as error:
+        return _print_usage_error(error)
     except typer.Abort:
-        code = INTERRUPTED
+        code = EXIT_INTERRUPTED
     except DistbenchError as error:
-        complain(error)
+        print_error(error)
         return error.exit_code
-    if code == INTERRUPTED:
-        drop_output()
+    if code == EXIT_INTERRUPTED:
+        discard_stdout()
     return code
 
 
-def _application(words: Sequence[str]) -> typer.Typer:
+def _make_app(words: Sequence[str]) -> typer.Typer:
     """Application with the command that *words* begin with; where there is none, with all by name."""
     app = typer.Typer(
         name="distbench",
@@ -62,7 +62,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_distbench)
+    app.callback()(_root_options)
     files = Path(commands.__file__).parent.glob("[!_]*.py")
     modules = {file.stem.rstrip("_"): file.stem for file in files}
     command = next(iter(words), "")
@@ -88,11 +88,11 @@ def _listed() -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        say(f"distbench {__version__}")
+        print_text(f"distbench {__version__}")
         raise typer.Exit
 
 
-def _distbench(
+def _root_options(
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_version, help="Print the version."),
@@ -101,10 +101,10 @@ def _distbench(
     pass
 
 
-def _refused(error: Any) -> int:
+def _print_usage_error(error: Any) -> int:
     message = error.format_message()
     if message.startswith("Usage:"):
-        say(message)
+        print_text(message)
     else:
-        complain(message)
+        print_error(message)
     return 2

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from distbench.core.errors import UsageError
-from distbench.core.grouping import gathered
-from distbench.core.units import count_text
+from distbench.core.grouping import group_pairs
+from distbench.core.units import format_count
 from distbench.record.run_folder import Run
 
-Trial = tuple[Hashable, str]
+_TrialKey = tuple[Hashable, str]
 
 
-def once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
+def drop_copies(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     """*runs*, of copies only the one with most trials, and a line on each copy that has others than that.
 
     A folder that was copied and then resumed in both places has the same run id twice.
     """
     runs = list(runs)
     left_out, lines = set(), []
-    for (run_id, _), copies in gathered((_id(run), run) for run in runs).items():
+    for (run_id, _), copies in group_pairs((_run_identity(run), run) for run in runs).items():
         if len(copies) == 1:
             continue
-        trials = {run.folder: _trials(run) for run in copies}
+        trials = {run.folder: _trial_keys(run) for run in copies}
         kept = max(copies, key=lambda run: len(trials[run.folder]))
         for copy in copies:
             if copy is kept:
@@ -31,12 +31,12 @@ def once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
             if own := trials[copy.folder] - trials[kept.folder]:
                 lines.append(
                     f"{copy.folder}: a copy of run {run_id}, as is {kept.folder}, which lacks "
-                    f"{count_text(len(own), 'trial')} of it: left out; read it alone"
+                    f"{format_count(len(own), 'trial')} of it: left out; read it alone"
                 )
     return [run for run in runs if run.folder not in left_out], lines
 
 
-def _id(run: Run) -> tuple[str, str]:
+def _run_identity(run: Run) -> tuple[str, str]:
     """Id of *run*, and when it was made; its folder if ``run.json`` does not tell."""
     try:
         info = run.info()
@@ -45,5 +45,5 @@ def _id(run: Run) -> tuple[str, str]:
     return info.run_id, info.created
 
 
-def _trials(run: Run) -> set[Trial]:
+def _trial_keys(run: Run) -> set[_TrialKey]:
     return {(record.key, record.started) for record in run.records()}

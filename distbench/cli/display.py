@@ -9,26 +9,26 @@ from typing import Any
 
 import typer
 
-from distbench.cli.colour import is_coloured
-from distbench.core.text import plain
-from distbench.core.units import duration_text
-from distbench.record.progress import Event
+from distbench.cli.colour import supports_colour
+from distbench.core.text import strip_control_characters
+from distbench.core.units import format_duration
+from distbench.record.progress import ProgressEvent
 
-_WORTH_A_LINE_S = 1.0
+_MIN_REPORTED_BUILD_S = 1.0
 """Seconds from which on something that was built gets a line: most of it is there already."""
 
 
-class Display:
+class ProgressDisplay:
     """Shows what happens in a run; this one shows nothing."""
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ProgressEvent) -> None:
         """Show *event*."""
 
-    def waiting(self, text: str) -> None:
+    def show_waiting(self, text: str) -> None:
         """Say what is waited for; said again only if it has changed."""
 
 
-class Lines(Display):
+class LineProgress(ProgressDisplay):
     """One plain line on stderr per finished trial."""
 
     def __init__(self) -> None:
@@ -36,44 +36,44 @@ class Lines(Display):
         self._remaining: float | None = None
         self._awaited = ""
 
-    def waiting(self, text: str) -> None:
+    def show_waiting(self, text: str) -> None:
         """Print *text* if it is new."""
         if text != self._awaited:
             self._awaited = text
             self._line(text)
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ProgressEvent) -> None:
         """Print notes, what failed or took its time, and how each trial ended."""
         if event.kind == "note":
             self._line(event.text)
-        elif event.kind == "item_ended" and _is_worth_a_line(event):
-            self._line(f"[{event.done + 1}/{event.total}] {_built(event)}")
+        elif event.kind == "item_ended" and _is_notable(event):
+            self._line(f"[{event.done + 1}/{event.total}] {_build_text(event)}")
         elif event.kind == "trial_started":
             # kept for the line of this trial
             self._done, self._total, self._remaining = event.done, event.total, event.seconds
         elif event.kind == "trial_ended":
             self._trial_ended(event)
 
-    def _trial_ended(self, event: Event) -> None:
+    def _trial_ended(self, event: ProgressEvent) -> None:
         took = event.seconds or 0.0
         # the estimate includes this trial
         remaining = (self._remaining or 0.0) - took
         is_known = remaining > 0 and self._done + 1 < self._total
-        left = f", about {duration_text(remaining)} left" if is_known else ""
-        self._line(f"[{self._done + 1}/{self._total}] {_ended(event)}, {duration_text(took)}{left}")
+        left = f", about {format_duration(remaining)} left" if is_known else ""
+        self._line(f"[{self._done + 1}/{self._total}] {_trial_text(event)}, {format_duration(took)}{left}")
 
     def _line(self, text: str) -> None:
-        typer.echo(plain(" ".join(text.split())), err=True)
+        typer.echo(strip_control_characters(" ".join(text.split())), err=True)
 
 
-class Live(Display):
+class LiveProgress(ProgressDisplay):
     """A line with the current case, the number of finished trials, and the time left."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._is_coloured = is_coloured(sys.stderr)
+        self._is_coloured = supports_colour(sys.stderr)
         self.progress = Progress(
             BarColumn(bar_width=16),
             TextColumn("{task.fields[count]}", markup=False),
@@ -94,61 +94,68 @@ class Live(Display):
         """On the screen while this is entered."""
         self._task = self.progress.add_task("starting", total=None, count="", left="")
 
-    def waiting(self, text: str) -> None:
+    def show_waiting(self, text: str) -> None:
         """Show *text* in the place of the case."""
-        self.progress.update(self._task, description=plain(text))
+        self.progress.update(self._task, description=strip_control_characters(text))
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ProgressEvent) -> None:
         """Show the case and the time left; print notes and what failed."""
         if event.kind == "note":
             # above the line
             self._print(event.text)
         elif event.kind in ("item_started", "trial_started"):
-            left = f"{duration_text(event.seconds)} left" if event.seconds is not None else ""
+            left = f"{format_duration(event.seconds)} left" if event.seconds is not None else ""
             verb = "preparing: " if event.kind == "item_started" else ""
-            self._at(event.done, event.total, description=f"{verb}{plain(event.text)}", left=left)
+            self._move_to(
+                event.done,
+                event.total,
+                description=f"{verb}{strip_control_characters(event.text)}",
+                left=left,
+            )
         elif event.kind == "item_ended":
-            self._at(event.done + 1, event.total)
-            if _is_worth_a_line(event):
-                self.progress.console.print(plain(_built(event)))
+            self._move_to(event.done + 1, event.total)
+            if _is_notable(event):
+                self.progress.console.print(strip_control_characters(_build_text(event)))
         elif event.kind == "trial_ended":
             self.progress.advance(self._task)
             if event.failed or event.noise or (event.status == "measured" and event.reason):
-                self._print(_ended(event), style="red" if event.failed else "yellow")
+                self._print(_trial_text(event), style="red" if event.failed else "yellow")
 
-    def _at(self, done: int, total: int, **fields: Any) -> None:
+    def _move_to(self, done: int, total: int, **fields: Any) -> None:
         # what has ended is a phase: the clock goes on
         self.progress.tasks[0].finished_time = None
         self.progress.update(self._task, completed=done, total=total, count=f"{done}/{total}", **fields)
 
     def _print(self, text: str, *, style: str = "") -> None:
         # the terminal wraps it; what rich wraps can't be pasted as a command
-        self.progress.console.print(plain(text), soft_wrap=True, style=style if self._is_coloured else "")
+        self.progress.console.print(
+            strip_control_characters(text), soft_wrap=True, style=style if self._is_coloured else ""
+        )
 
 
-def _ended(trial: Event) -> str:
+def _trial_text(trial: ProgressEvent) -> str:
     """How a trial ended: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
     word = f"{trial.status}, noisy" if trial.noise else trial.status
     why = trial.noise or trial.reason
     return f"{trial.text}: {word}{f' ({why})' if why else ''}"
 
 
-def _is_worth_a_line(item: Event) -> bool:
-    return item.failed or (item.seconds or 0.0) >= _WORTH_A_LINE_S
+def _is_notable(item: ProgressEvent) -> bool:
+    return item.failed or (item.seconds or 0.0) >= _MIN_REPORTED_BUILD_S
 
 
-def _built(item: Event) -> str:
+def _build_text(item: ProgressEvent) -> str:
     seconds = item.seconds or 0.0
-    took = f", {duration_text(seconds)}" if seconds >= _WORTH_A_LINE_S else ""
+    took = f", {format_duration(seconds)}" if seconds >= _MIN_REPORTED_BUILD_S else ""
     return f"{item.text}: {'failed' if item.failed else 'ready'}{took}"
 
 
 @contextmanager
-def displayed(*, quiet: bool) -> Iterator[Display]:
+def progress_display(*, quiet: bool) -> Iterator[ProgressDisplay]:
     """Display for this terminal, removed from it at the end."""
     if quiet or not sys.stderr.isatty():
-        yield Display() if quiet else Lines()
+        yield ProgressDisplay() if quiet else LineProgress()
         return
-    live = Live()
+    live = LiveProgress()
     with live.progress:
         yield live

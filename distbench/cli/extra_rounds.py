@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 
-from distbench.analysis.choice import SETTLED
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settling import contenders
+from distbench.analysis.choice import SETTLED_MARGIN
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.undecided_cases import unsettled_candidates
 from distbench.core.job import MEASURE
-from distbench.core.text import listed
-from distbench.core.units import count_text
-from distbench.record import Status, of_kind
+from distbench.core.text import join_limited
+from distbench.core.units import format_count
+from distbench.record import Status, records_of_kind
 from distbench.record.run_folder import Run
 from distbench.run import Observer
 
 
-class Settling:
+class RecommendationRounds:
     """Called with the run after each round: ids of the cases that need another one."""
 
     def __init__(self, observer: Observer, minutes: float, looks: int) -> None:
@@ -28,23 +28,29 @@ class Settling:
         """Cases that need another round; none if the pick is settled, or the time is up."""
         if self._end is None:
             self._end = time.monotonic() + 60 * self._minutes
-        analysed = AnalysedRun.read(run)
+        analysed = RunAnalysis.read(run)
         if not any(one.speed and not one.barred for one in analysed.candidates):
             self._observer.note("nothing to settle: no case can be recommended")
             return []
         self._looks += 1
-        every = contenders(analysed.candidates, self._looks)
+        every = unsettled_candidates(analysed.candidates, self._looks)
         if not every:
-            self._observer.note(f"settled: no case can be more than {SETTLED:.0%} better than the pick")
+            self._observer.note(
+                f"settled: no case can be more than {SETTLED_MARGIN:.0%} better than the pick"
+            )
             return []
-        failing = _failing(analysed)
+        failing = _failing_cases(analysed)
         left = [one for one in every if one.id not in failing]
         if lost := [one.name for one in every if one.id in failing]:
-            self._observer.note(f"not measured again, as the last trial failed: {listed(lost, most=6)}")
+            self._observer.note(
+                f"not measured again, as the last trial failed: {join_limited(lost, limit=6)}"
+            )
         if len(left) < 2:
             self._observer.note("not settled: what may be better can't be measured any more")
             return []
-        names = listed([f"{one.name} on {count_text(one.devices, 'device')}" for one in left], most=6)
+        names = join_limited(
+            [f"{one.name} on {format_count(one.devices, 'device')}" for one in left], limit=6
+        )
         if time.monotonic() >= self._end:
             self._observer.note(
                 f"not settled after {self._minutes:g} minutes (--minutes): {names} may still be the best"
@@ -54,14 +60,14 @@ class Settling:
         return [one.id for one in left]
 
 
-def looks_at(run: Run, trials: int) -> int:
+def previous_looks(run: Run, trials: int) -> int:
     """Looks at *run* in earlier sessions, at most: each asked for a round beyond the *trials* planned."""
-    rounds = 1 + max((record.round for record in of_kind(run.records(), MEASURE)), default=-1)
+    rounds = 1 + max((record.round for record in records_of_kind(run.records(), MEASURE)), default=-1)
     return max(0, rounds - trials)
 
 
-def _failing(run: AnalysedRun) -> set[str]:
+def _failing_cases(run: RunAnalysis) -> set[str]:
     """Cases whose last trial failed: another one would end alike. One that was stopped did not fail."""
-    ended = [record for record in run.measured if record.status is not Status.CANCELLED]
+    ended = [record for record in run.timed_records if record.status is not Status.CANCELLED]
     last = {record.case_id: record for record in sorted(ended, key=lambda record: record.round)}
     return {case_id for case_id, record in last.items() if record.status is not Status.MEASURED}

@@ -7,59 +7,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distbench.cli.output import note
-from distbench.core.errors import INTERRUPTED, OUT_OF_TIME, DistbenchError
-from distbench.run import Stopped, interruptible
+from distbench.cli.output import print_note
+from distbench.core.errors import EXIT_INTERRUPTED, EXIT_TIME_LIMIT, DistbenchError
+from distbench.run import StopReason, raise_on_termination
 
 
 @contextmanager
-def resumable(command: str) -> Iterator[None]:
+def resume_hint_on_abort(command: str) -> Iterator[None]:
     """Print how to resume, with *command*, if the body is ended by what does not say so itself.
 
     Args:
         command: Ready to be pasted into a shell; empty: it can't be resumed.
     """
-    with _remarked(stopped(command)):
+    with _hint_on_abort(stopped_text(command)):
         yield
 
 
 @contextmanager
-def reporting(folder: Path) -> Iterator[None]:
+def report_hint_on_abort(folder: Path) -> Iterator[None]:
     """Print how to write the report of the run in *folder* if the body, which writes it, is ended so."""
-    with _remarked(f"stopped after the last trial; write the report with: {report_command(folder)}"):
+    with _hint_on_abort(f"stopped after the last trial; write the report with: {report_command(folder)}"):
         yield
 
 
 @contextmanager
-def _remarked(text: str) -> Iterator[None]:
+def _hint_on_abort(text: str) -> Iterator[None]:
     """Print *text* if the body is ended by Ctrl-C, SIGTERM, SIGHUP or an error that nobody expected."""
-    with interruptible():
+    with raise_on_termination():
         try:
             yield
         except DistbenchError:
             raise
         except BaseException:
-            note(text)
+            print_note(text)
             raise
 
 
-def stopped(command: str) -> str:
+def stopped_text(command: str) -> str:
     """What is said of something that was stopped and is resumed with *command*."""
     return f"stopped; resume with: {command}" if command else "stopped; start it again with the same command"
 
 
-def ended(by: Stopped, command: str) -> int:
+def print_stopped(by: StopReason, command: str) -> int:
     """Say that *by* has ended something, which is resumed with *command*; the exit code.
 
     Args:
         command: Ready to be pasted into a shell; empty: it can't be resumed.
     """
     if by != "time":
-        note(stopped(command))
-        return INTERRUPTED
+        print_note(stopped_text(command))
+        return EXIT_INTERRUPTED
     again = f"resume with: {command}" if command else "start it again with the same command and more time"
-    note(f"the time limit around this run is near: stopped after the trial in flight; {again}")
-    return OUT_OF_TIME
+    print_note(f"the time limit around this run is near: stopped after the trial in flight; {again}")
+    return EXIT_TIME_LIMIT
 
 
 def report_command(folder: Path) -> str:

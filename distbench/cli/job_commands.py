@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from distbench.cli.output import note, say
-from distbench.cli.queue_submission import accepted, queue_of, submission_of
+from distbench.cli.output import print_note, print_text
+from distbench.cli.queue_submission import launcher_queue, make_submission, submit_job
 from distbench.core.errors import InfrastructureError
-from distbench.launchers.base import Job, Queue
-from distbench.record.run_folder import storing
-from distbench.run.control import interruptible
+from distbench.launchers.base import JobQueue, QueuedJob
+from distbench.record.run_folder import resumable_write_errors
+from distbench.run.control import raise_on_termination
 from distbench.suite import Suite
 
 _NO_JOBS = "this launcher takes no jobs; run distbench doctor on that machine"
-_LOOK_S = 1.0
-_UNANSWERED_S = 60.0
+_POLL_S = 1.0
+_NO_ANSWER_S = 60.0
 
 
-def elsewhere(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) -> int:
+def run_as_job(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) -> int:
     """Have ``distbench doctor`` with *words* examine what the launcher of *suite* gives it; its exit code.
 
     Args:
@@ -33,46 +33,46 @@ def elsewhere(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) 
         InfrastructureError: the engine refuses, or does not answer.
         KeyboardInterrupt: Ctrl-C; the job is cancelled.
     """
-    queue = queue_of(suite.launcher.name, _NO_JOBS)
-    with storing(out):
+    queue = launcher_queue(suite.launcher.name, _NO_JOBS)
+    with resumable_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=".doctor-", dir=out.resolve()))
     try:
         file = folder / "suite.yaml"
         file.write_text(suite.text)
         arguments = ["doctor", str(file), "--out", str(out.resolve()), *words]
-        job = accepted(submission_of(suite, arguments, nodes, [], folder), queue)
-        note(f"handed over to {suite.launcher.name}: job {job}; Ctrl-C cancels it")
-        ended = _awaited(queue, job)
-        texts = [_text(log) for log in queue.logs(job, folder)]
-        for text, show in zip(texts, (say, note), strict=True):
+        job = submit_job(make_submission(suite, arguments, nodes, [], folder), queue)
+        print_note(f"handed over to {suite.launcher.name}: job {job}; Ctrl-C cancels it")
+        ended = _wait_for_job(queue, job)
+        texts = [_read_log(log) for log in queue.log_files(job, folder)]
+        for text, show in zip(texts, (print_text, print_note), strict=True):
             if text:
                 show(text)
-        if ended.code is None or not any(texts):
+        if ended.exit_code is None or not any(texts):
             # a job that is cancelled while it waits ends with 0
-            raise InfrastructureError(f"job {job} has examined nothing: {ended.words}")
-        return ended.code
+            raise InfrastructureError(f"job {job} has examined nothing: {ended.state_text}")
+        return ended.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _text(log: Path) -> str:
+def _read_log(log: Path) -> str:
     return log.read_text(errors="replace").rstrip() if log.is_file() else ""
 
 
-def _awaited(queue: Queue, name: str) -> Job:
+def _wait_for_job(queue: JobQueue, name: str) -> QueuedJob:
     """Job *name*, once it has ended."""
     told, answered = "", time.monotonic()
     try:
-        with interruptible():
-            while not ((seen := queue.job(name)) and seen.state == "ended"):
+        with raise_on_termination():
+            while not ((seen := queue.query(name)) and seen.state == "ended"):
                 if seen:
                     answered = time.monotonic()
-                if seen and seen.words != told:
-                    note(told := seen.words)
-                if time.monotonic() - answered > _UNANSWERED_S:
-                    raise InfrastructureError(f"job {name}: no answer about it for {_UNANSWERED_S:g} s")
-                time.sleep(_LOOK_S)
+                if seen and seen.state_text != told:
+                    print_note(told := seen.state_text)
+                if time.monotonic() - answered > _NO_ANSWER_S:
+                    raise InfrastructureError(f"job {name}: no answer about it for {_NO_ANSWER_S:g} s")
+                time.sleep(_POLL_S)
     except KeyboardInterrupt:
         subprocess.run(queue.cancel_command(name), check=False, capture_output=True)
         raise

@@ -5,53 +5,53 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
-from distbench.core.text import listed
-from distbench.core.units import count_text
+from distbench.core.text import join_limited
+from distbench.core.units import format_count
 from distbench.record import Status
 from distbench.record.run_folder import Run
 from distbench.run import Observer
 
 
-class Repeating:
+class NoisyTrialRounds:
     """Called with the run after each round: ids of the cases that have too few undisturbed trials."""
 
-    def __init__(self, observer: Observer, trials: int, most: int) -> None:
+    def __init__(self, observer: Observer, trials: int, max_repeats: int) -> None:
         self._observer = observer
         self._trials = trials
         """Undisturbed trials that each case is to have."""
-        self._most = most
+        self._max_repeats = max_repeats
         """Trials that a case may have beyond those, whoever added them: a resumed run adds no more."""
         self._has_given_up = False
 
     def __call__(self, run: Run) -> list[str]:
         """Cases that need another round; none if all trials are quiet enough, or no more are allowed."""
-        analysed = AnalysedRun.read(run)
+        analysed = RunAnalysis.read(run)
         rows = [row for row in analysed.cases if row.measured and row.degraded_trials]
         noisy = [row.case for row in rows if row.trials - row.degraded_trials < self._trials]
         added = Counter(
             record.case_id
-            for record in analysed.measured
+            for record in analysed.timed_records
             if record.round >= self._trials and record.status is not Status.CANCELLED
         )
-        left = [case for case in noisy if added[case.id] < self._most]
+        left = [case for case in noisy if added[case.id] < self._max_repeats]
         if left:
             self._observer.note(f"noisy trials are repeated: {_names(left)}")
         elif noisy and not self._has_given_up:
             self._has_given_up = True
             self._observer.note(
-                f"still noisy after {count_text(self._most, 'repeat')}, and no more are allowed "
+                f"still noisy after {format_count(self._max_repeats, 'repeat')}, and no more are allowed "
                 f"(measure.repeat_noisy, --repeat-noisy): {_names(noisy)}"
             )
         return [case.id for case in left]
 
 
 def _names(cases: Sequence[Case]) -> str:
-    return listed([case.name for case in cases], most=6)
+    return join_limited([case.name for case in cases], limit=6)
 
 
-def first_of(*reasons: Callable[[Run], Sequence[str]] | None) -> Callable[[Run], Sequence[str]]:
+def first_nonempty(*reasons: Callable[[Run], Sequence[str]] | None) -> Callable[[Run], Sequence[str]]:
     """The cases of the first of *reasons* that has some."""
 
     def cases(run: Run) -> Sequence[str]:

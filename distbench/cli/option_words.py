@@ -20,30 +20,30 @@ REQUIRED = "required"
 """What stands in place of a default where there is none."""
 
 
-def in_words(kind: str, default: str) -> str:
+def type_and_default(kind: str, default: str) -> str:
     """Return the type *kind* and the *default*, both as Python writes them, as a suite file has them."""
-    told = _type(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
-    return f"{told}; {REQUIRED}" if default == REQUIRED else f"{told}; default: {_value(default)}"
+    told = _type_text(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
+    return f"{told}; {REQUIRED}" if default == REQUIRED else f"{told}; default: {_default_text(default)}"
 
 
-def _type(node: ast.expr) -> str:
+def _type_text(node: ast.expr) -> str:
     match node:
         case ast.BinOp(left, ast.BitOr(), right):
-            return f"{_type(left)} or {_type(right)}"
+            return f"{_type_text(left)} or {_type_text(right)}"
         case ast.Subscript(ast.Name("Union"), ast.Tuple(either)):
-            return " or ".join(map(_type, either))
+            return " or ".join(map(_type_text, either))
         case ast.Subscript(ast.Name("Literal"), chosen):
             values = ast.literal_eval(chosen)
             return ", ".join(map(str, values if isinstance(values, tuple) else (values,)))
         case ast.Subscript(ast.Name(name), inside) if name in _LISTS:
-            return f"list of {_type(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)}"
+            return f"list of {_type_text(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)}"
         case ast.Subscript(ast.Name(name)):
             return _WORDS.get(name, name)
         case _:
             return _WORDS.get(ast.unparse(node), ast.unparse(node))
 
 
-def _value(default: str) -> str:
+def _default_text(default: str) -> str:
     try:
         return json.dumps(ast.literal_eval(default))
     except (SyntaxError, ValueError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REPORTS = Path("reports")
+DEFAULT_RUNS_FOLDER = Path("reports")
 
 
 def option(name: str, value: str, text: str, *, has_default: bool = False) -> Any:
@@ -34,24 +34,24 @@ def argument(value: str, text: str) -> Any:
     return typer.Argument(metavar=value, help=text, show_default=False)
 
 
-Suite = Annotated[Path, argument("SUITE", "Suite file (YAML).")]
-RunName = Annotated[str, argument("RUN", "Run folder, or the start of a run ID.")]
-Out = Annotated[Path, option("--out", "DIR", "Folder that holds the runs.", has_default=True)]
-Set = Annotated[list[str], option("--set", "KEY=VALUE", "Override a suite key: measure.steps=10.")]
-Only = Annotated[list[str], option("--only", "GLOB", "Only cases whose name or label matches GLOB.")]
-WorldSizes = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
-Device = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
-On = Annotated[str, option("--on", "LAUNCHER", "Engine to hand the run to, such as slurm.")]
-Nodes = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to ask for.")]
-Check = Annotated[bool, flag("--check", text="First check each case against its reference.")]
-Markdown = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
-Csv = Annotated[bool, flag("--csv", text="Print CSV.")]
-Json = Annotated[bool, flag("--json", text="Print JSON.")]
-Price = Annotated[str, option("--price", "PRICE", "Price of a device and hour: '2.5 USD'.")]
-Quiet = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
+SuiteArgument = Annotated[Path, argument("SUITE", "Suite file (YAML).")]
+RunArgument = Annotated[str, argument("RUN", "Run folder, or the start of a run ID.")]
+OutOption = Annotated[Path, option("--out", "DIR", "Folder that holds the runs.", has_default=True)]
+SetOption = Annotated[list[str], option("--set", "KEY=VALUE", "Override a suite key: measure.steps=10.")]
+OnlyOption = Annotated[list[str], option("--only", "GLOB", "Only cases whose name or label matches GLOB.")]
+WorldSizesOption = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
+DeviceOption = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
+OnOption = Annotated[str, option("--on", "LAUNCHER", "Engine to hand the run to, such as slurm.")]
+NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to ask for.")]
+CheckOption = Annotated[bool, flag("--check", text="First check each case against its reference.")]
+MarkdownOption = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
+CsvOption = Annotated[bool, flag("--csv", text="Print CSV.")]
+JsonOption = Annotated[bool, flag("--json", text="Print JSON.")]
+PriceOption = Annotated[str, option("--price", "PRICE", "Price of a device and hour: '2.5 USD'.")]
+QuietOption = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
 
 
-def overrides(
+def make_overrides(
     set_: Sequence[str],
     only: Sequence[str],
     world_sizes: str,
@@ -71,11 +71,11 @@ def overrides(
     """
     from distbench.suite import Overrides
 
-    sizes, jobs = parsed("--world-sizes", world_sizes, counts), ["check"] if check else []
+    sizes, jobs = parse_option("--world-sizes", world_sizes, parse_counts), ["check"] if check else []
     return Overrides(set_, only, sizes, device or None, jobs, on, option_of)
 
 
-def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:
+def parse_option(name: str, text: str, parse: Callable[[str], T]) -> T | None:
     """What *parse* makes of the *text* of option *name*; None if it is empty.
 
     Raises:
@@ -87,20 +87,20 @@ def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:
         raise UsageError(f"{name} = {text!r}: {error}") from None
 
 
-def check_word(name: str, word: str, allowed: Iterable[str]) -> None:
+def check_choice(name: str, word: str, allowed: Iterable[str]) -> None:
     """Raise UsageError unless *word* is one of the words *allowed* for option *name*."""
     if word not in allowed:
         raise UsageError(f"{name} = {word!r}: {did_you_mean(word, allowed)}")
 
 
-def check_forms(command: str, **forms: bool) -> None:
+def check_exclusive(command: str, **forms: bool) -> None:
     """Raise UsageError if more than one of the *forms* of output is asked for."""
     if sum(forms.values()) > 1:
         names = [f"--{name}" for name in forms]
         raise UsageError(f"{command}: use only one of {', '.join(names[:-1])} and {names[-1]}")
 
 
-def counts(text: str) -> list[int]:
+def parse_counts(text: str) -> list[int]:
     """Whole numbers in *text*, between commas.
 
     Raises:

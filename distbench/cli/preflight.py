@@ -8,50 +8,50 @@ from pathlib import Path
 
 from distbench.core import registry
 from distbench.core.machine import core_count
-from distbench.core.units import count_text
-from distbench.doctor import of_host
-from distbench.metrics.base import Absent
+from distbench.core.units import format_count
+from distbench.doctor import check_host
+from distbench.metrics.base import NotAvailable
 from distbench.metrics.telemetry import Telemetry
-from distbench.metrics.telemetry.host import Host, foreign
-from distbench.metrics.telemetry.sampling import Row
+from distbench.metrics.telemetry.host import HostReader, foreign_cpu_share
+from distbench.metrics.telemetry.sampler import Row
 from distbench.plan import Plan
-from distbench.run import Execution
+from distbench.run import RunExecution
 from distbench.run.control import Observer
 from distbench.suite import Suite
 from distbench.system.host_state import inspect_host
-from distbench.system.machine import cache_folder, no_gpu
+from distbench.system.machine import cache_folder, unsupported_gpu_text
 
-_SPOILING = {
+_SLOW_GPU_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor is allocated by the driver, which waits for the device",
 }
-_LEAST_S = 1.0
+_MIN_CPU_S = 1.0
 """CPU seconds, of all CPUs together, from which on the part that others took says something."""
 
 
-def forewarn(execution: Execution, observer: Observer) -> None:
+def warn_before_run(execution: RunExecution, observer: Observer) -> None:
     """Note what may spoil *execution* on this host; of others, on which ranks may be, it says nothing."""
     folders: list[Path] = [execution.run.folder, cache_folder()]
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
-    for finding in of_host(inspect_host(folders, cache_folder() / "ops", look_up=False), ranks):
+    for finding in check_host(inspect_host(folders, cache_folder() / "ops", resolve_name=False), ranks):
         observer.note(f"{finding.grade}: {finding.check}: {finding.what}; {finding.remedy}")
     on_gpus = any(planned.case.device == "cuda" for planned in execution.plan.cases)
-    for warning in spoiling(os.environ) if on_gpus else []:
+    for warning in slow_gpu_variables(os.environ) if on_gpus else []:
         observer.note(f"warning: {warning}")
-    if not on_gpus and (why := no_gpu()):
+    if not on_gpus and (why := unsupported_gpu_text()):
         observer.note(f"note: {why}; ranks compute on the CPU")
 
 
-def spoiling(environment: Mapping[str, str]) -> list[str]:
+def slow_gpu_variables(environment: Mapping[str, str]) -> list[str]:
     """What variables of *environment* do to every time that is measured on a GPU."""
     return [
         f"{name} = {environment[name]}: {what}; unset it"
-        for name, what in _SPOILING.items()
+        for name, what in _SLOW_GPU_VARIABLES.items()
         if environment.get(name, "0") not in ("", "0")
     ]
 
 
-class Neighbours:
+class CpuContention:
     """How busy others keep the CPUs of this host while a run prepares, which costs no time to watch."""
 
     def __init__(self, suite: Suite, plan: Plan, repeats: int = 0) -> None:
@@ -60,7 +60,7 @@ class Neighbours:
         on_cpus = any(item.case.device == "cpu" and not item.problem for item in plan.cases)
         is_here = suite.launcher.name == "local"
         self._telemetry: Telemetry | None = (
-            registry.make("metrics", chosen) if chosen and on_cpus and is_here else None
+            registry.create_plugin("metrics", chosen) if chosen and on_cpus and is_here else None
         )
         self._repeats = repeats
         self._first = self._read()
@@ -71,27 +71,27 @@ class Neighbours:
         if self._telemetry is None or first is None or last is None:
             return ""
         total = last["total_s"] - first["total_s"]
-        if total < _LEAST_S:
+        if total < _MIN_CPU_S:
             return ""
-        taken, limit = foreign(first, last), self._telemetry.foreign_cpu_limit(core_count(), total)
-        if isinstance(taken, Absent) or taken <= limit:
+        taken, limit = foreign_cpu_share(first, last), self._telemetry.foreign_cpu_limit(core_count(), total)
+        if isinstance(taken, NotAvailable) or taken <= limit:
             return ""
         return (
             f"warning: other processes took {taken:.0%} of the CPU time while this run prepared; above "
             f"{limit:.1%} a trial is marked as noisy, and a case of noisy trials alone is not recommended: "
-            f"end them or wait, {self._repeating()}, or, where they leave CPUs idle, raise the limit: "
+            f"end them or wait, {self._repeat_advice()}, or, where they leave CPUs idle, raise the limit: "
             "--set metrics.telemetry.max_foreign_cpu=0.5"
         )
 
-    def _repeating(self) -> str:
+    def _repeat_advice(self) -> str:
         if not self._repeats:
             return "add --repeat-noisy 3"
-        return f"allow more than the {count_text(self._repeats, 'repeat')} of a case (--repeat-noisy)"
+        return f"allow more than the {format_count(self._repeats, 'repeat')} of a case (--repeat-noisy)"
 
     def _read(self) -> Row | None:
         if self._telemetry is None:
             return None
         try:
-            return Host().read()[0]
-        except Absent:
+            return HostReader().read()[0]
+        except NotAvailable:
             return None

@@ -9,21 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from distbench.cli.output import note
+from distbench.cli.output import print_note
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.errors import DistbenchError, InfrastructureError, UsageError
-from distbench.launchers.base import Controller, Launcher, Queue, Submission
+from distbench.launchers.base import ControllerCommand, JobQueue, Launcher, Submission
 from distbench.record import progress
 from distbench.record import submission as submitted
-from distbench.record.run_folder import SUBMITTED, Run, new_run_id, stamp_of, utc_now, write_text
-from distbench.record.submission import Handed, Request
-from distbench.suite import Overrides, Suite, of_text
-from distbench.suite.yaml_reader import read_text
+from distbench.record.run_folder import SUBMISSION_FOLDER, Run, folder_stamp, new_run_id, utc_now, write_text
+from distbench.record.submission import RunRequest, SubmittedJob
+from distbench.suite import Overrides, Suite, parse_suite_text
+from distbench.suite.yaml_reader import read_suite_text
 from distbench.system.files import slug
 
 
-def override_arguments(
+def to_run_arguments(
     set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool
 ) -> list[str]:
     """Options of ``distbench run`` that override a suite so."""
@@ -32,7 +32,7 @@ def override_arguments(
     return [*given, *(["--check"] if check else [])]
 
 
-def resuming(
+def resume_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Submission:
     """What is handed over for *suite* to begin in *folder*, the whole path, or to be resumed there.
@@ -42,13 +42,13 @@ def resuming(
         flags: Further ones of ``distbench run``.
 
     Raises:
-        UsageError: as of ``submission_of``.
+        UsageError: as of ``make_submission``.
     """
     arguments = ["run", "--resume", str(folder), "--quiet", *flags]
-    return submission_of(suite, arguments, nodes, overrides, folder / SUBMITTED)
+    return make_submission(suite, arguments, nodes, overrides, folder / SUBMISSION_FOLDER)
 
 
-def submission_of(
+def make_submission(
     suite: Suite,
     arguments: Sequence[str],
     nodes: int | None,
@@ -64,11 +64,17 @@ def submission_of(
         UsageError: it takes no runs, or not this one.
     """
     name = suite.launcher.name
-    launcher: Launcher = registry.make("launchers", suite.launcher)
-    nodes = _asked_for(suite, nodes)
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    nodes = _requested_nodes(suite, nodes)
     file = Path(suite.file).name
-    controller = Controller(
-        arguments, nodes, suite.name, logs=logs, file=file, text=suite.text, overrides=overrides
+    controller = ControllerCommand(
+        arguments,
+        nodes,
+        suite.name,
+        log_folder=logs,
+        suite_file=file,
+        suite_text=suite.text,
+        overrides=overrides,
     )
     submission = launcher.submission(controller)
     if submission is None:
@@ -78,20 +84,22 @@ def submission_of(
     return submission
 
 
-def _asked_for(suite: Suite, nodes: int | None) -> int:
+def _requested_nodes(suite: Suite, nodes: int | None) -> int:
     """Number of nodes to ask the launcher of *suite* for.
 
     Raises:
         UsageError: nothing says it.
     """
-    wanted = registry.make("launchers", suite.launcher).asks_for() if nodes is None else nodes
+    wanted = (
+        registry.create_plugin("launchers", suite.launcher).default_node_count() if nodes is None else nodes
+    )
     if wanted is None or wanted < 1:
         given = "is missing" if wanted is None else f"= {wanted}: must be at least 1"
         raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; it is the number of nodes to ask for")
     return int(wanted)
 
 
-def hand_over(submission: Submission) -> str:
+def submit(submission: Submission) -> str:
     """Hand *submission* to its engine; return what that prints.
 
     Raises:
@@ -111,28 +119,30 @@ def hand_over(submission: Submission) -> str:
     return done.stdout
 
 
-def accepted(submission: Submission, queue: Queue) -> str:
+def submit_job(submission: Submission, queue: JobQueue) -> str:
     """Hand *submission* over to the engine of *queue*; the name of its job there.
 
     Raises:
-        InfrastructureError: as of ``hand_over``, or the engine names no job.
+        InfrastructureError: as of ``submit``, or the engine names no job.
     """
-    printed = hand_over(submission)
+    printed = submit(submission)
     try:
-        return queue.accepted(printed)
+        return queue.parse_job_name(printed)
     except ValueError as error:
         raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
 
 
-def shell_text(submission: Submission) -> str:
+def to_shell(submission: Submission) -> str:
     """*submission* as a command to be pasted into a shell."""
     return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
 
 
-_UNFOLLOWED = "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+_CANNOT_FOLLOW = (
+    "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+)
 
 
-def queue_of(launcher: str, remedy: str = _UNFOLLOWED) -> Queue:
+def launcher_queue(launcher: str, remedy: str = _CANNOT_FOLLOW) -> JobQueue:
     """Queue of *launcher*, where its jobs can be followed.
 
     Args:
@@ -142,13 +152,13 @@ def queue_of(launcher: str, remedy: str = _UNFOLLOWED) -> Queue:
     Raises:
         UsageError: it has none.
     """
-    queue: Queue | None = registry.make("launchers", Choice(launcher)).queue()
+    queue: JobQueue | None = registry.create_plugin("launchers", PluginChoice(launcher)).job_queue()
     if queue is None:
         raise UsageError(f"--on {launcher}: {remedy}")
     return queue
 
 
-def begin(
+def submit_run(
     suite: Suite,
     out: Path,
     nodes: int | None,
@@ -168,7 +178,7 @@ def begin(
         UsageError: it can't be handed over, or no folder can be created.
         InfrastructureError: the engine refuses; nothing is left of it.
     """
-    request = Request(
+    request = RunRequest(
         run_id=new_run_id(),
         file=suite.file,
         command=list(command),
@@ -178,15 +188,15 @@ def begin(
         device=overrides.device,
         jobs=list(overrides.jobs),
     )
-    folder = out.resolve() / f"{slug(suite.name)}-{stamp_of(utc_now())}-{request.run_id}"
-    submission = resuming(suite, folder, nodes, flags=flags)
-    with _made(folder, out):
+    folder = out.resolve() / f"{slug(suite.name)}-{folder_stamp(utc_now())}-{request.run_id}"
+    submission = resume_submission(suite, folder, nodes, flags=flags)
+    with _new_run_folder(folder, out):
         write_text(folder / "suite.yaml", suite.text)
-        submitted.write(folder, request)
-        return _handed(suite, folder, submission, nodes)
+        submitted.write_submission(folder, request)
+        return _submit_and_record(suite, folder, submission, nodes)
 
 
-def resume(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
+def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
     """Hand *run* over to *on* once more, for what is missing.
 
     Args:
@@ -198,29 +208,32 @@ def resume(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags:
     """
     if others := [each for each in settings if not each.startswith("launcher.")]:
         raise UsageError(f"--resume --on {on}: only launcher.* can be set anew, not {others[0]}")
-    last = submitted.read_job(run.folder)
-    if last and (job := queue_of(last.launcher).job(last.job)) and job.state != "ended":
+    last = submitted.read_submitted_job(run.folder)
+    if last and (job := launcher_queue(last.launcher).query(last.job)) and job.state != "ended":
         follow = shlex.quote(str(run.folder))
         raise UsageError(
-            f"{run.folder}: job {last.job} does it ({job.words}); follow it with: distbench attach {follow}"
+            f"{run.folder}: job {last.job} does it ({job.state_text}); follow it with: distbench attach "
+            f"{follow}"
         )
     request = submitted.read_request(run.folder)
     asked = request.set if request else []
     file = run.folder / "suite.yaml"
     # what else was overridden is of no account to the engine
     named = request.file if request else str(file)
-    suite = of_text(read_text(file), Overrides([*asked, *settings], on=on), file=named, is_stored=True)
+    suite = parse_suite_text(
+        read_suite_text(file), Overrides([*asked, *settings], launcher=on), file=named, is_stored=True
+    )
     folder = run.folder.resolve()
-    submission = resuming(suite, folder, nodes, flags=flags)
-    (folder / SUBMITTED).mkdir(exist_ok=True)
-    return _handed(suite, folder, submission, nodes)
+    submission = resume_submission(suite, folder, nodes, flags=flags)
+    (folder / SUBMISSION_FOLDER).mkdir(exist_ok=True)
+    return _submit_and_record(suite, folder, submission, nodes)
 
 
 @contextmanager
-def _made(folder: Path, out: Path) -> Iterator[None]:
+def _new_run_folder(folder: Path, out: Path) -> Iterator[None]:
     """Make the folder of a run; remove it again if nobody begins it."""
     try:
-        (folder / SUBMITTED).mkdir(parents=True)
+        (folder / SUBMISSION_FOLDER).mkdir(parents=True)
     except OSError as error:
         raise UsageError(
             f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
@@ -232,11 +245,13 @@ def _made(folder: Path, out: Path) -> Iterator[None]:
         raise
 
 
-def _handed(suite: Suite, folder: Path, submission: Submission, nodes: int | None) -> Run:
-    queue, offset = queue_of(suite.launcher.name), progress.size(folder)
-    job = accepted(submission, queue)
-    submitted.write(folder, Handed(job, suite.launcher.name, _asked_for(suite, nodes), offset))
-    output, _ = queue.logs(job, folder / SUBMITTED)
+def _submit_and_record(suite: Suite, folder: Path, submission: Submission, nodes: int | None) -> Run:
+    queue, offset = launcher_queue(suite.launcher.name), progress.log_size(folder)
+    job = submit_job(submission, queue)
+    submitted.write_submission(
+        folder, SubmittedJob(job, suite.launcher.name, _requested_nodes(suite, nodes), offset)
+    )
+    output, _ = queue.log_files(job, folder / SUBMISSION_FOLDER)
     write_text(output.with_suffix(".sh"), submission.text)
-    note(f"handed over to {suite.launcher.name}: job {job}, run {folder}")
+    print_note(f"handed over to {suite.launcher.name}: job {job}, run {folder}")
     return Run(folder)

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec
 
-from distbench.cli.output import remarks_before_output
-from distbench.record.reading import rereading
-from distbench.record.untrusted import untrusted_records
+from distbench.cli.output import notes_before_output
+from distbench.record.record_reader import retry_eagerly
+from distbench.record.untrusted_records import untrusted_records
 
 P = ParamSpec("P")
 
@@ -22,10 +22,10 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(command)
     def reading(*given: P.args, **named: P.kwargs) -> int:
         def attempt() -> int:
-            with remarks_before_output():
+            with notes_before_output():
                 return command(*given, **named)
 
         with untrusted_records("the records"):
-            return rereading(attempt)
+            return retry_eagerly(attempt)
 
     return reading

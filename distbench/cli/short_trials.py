@@ -9,35 +9,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distbench.cli.interruption import resumable
-from distbench.cli.progress import observer
-from distbench.core.case import Case, Measure
+from distbench.cli.interruption import resume_hint_on_abort
+from distbench.cli.progress import observe_progress
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.job import MEASURE
-from distbench.jobs.measure import shortened
-from distbench.plan import make
+from distbench.jobs.measure import short_measure
+from distbench.plan import make_plan
 from distbench.record import Record
-from distbench.record.catalog import ESTIMATE, usual_times
-from distbench.run import Execution, Stopped
+from distbench.record.catalog import ESTIMATE_PREFIX, median_durations
+from distbench.run import RunExecution, StopReason
 from distbench.suite import Suite
 
-_WARMUP, _STEPS = 1, 3
+_SHORT_WARMUP, _SHORT_STEPS = 1, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class ShortTrials:
+class ShortTrialResults:
     """What came of them."""
 
     seconds: dict[str, float]
     """Case id -> seconds of a trial as long as the suite asks for."""
     records: Sequence[Record]
-    stopped: Stopped
+    stopped: StopReason
     """What ended them before their end."""
-    measure: Measure
+    measure: MeasureConfig
     """How they were measured."""
 
 
-def short_trials(suite: Suite, cases: Sequence[Case], out: Path, command: Sequence[str]) -> ShortTrials:
+def run_short_trials(
+    suite: Suite, cases: Sequence[Case], out: Path, command: Sequence[str]
+) -> ShortTrialResults:
     """Run a short trial of each of *cases* of *suite*, and keep nothing of it.
 
     Args:
@@ -48,37 +50,41 @@ def short_trials(suite: Suite, cases: Sequence[Case], out: Path, command: Sequen
         UsageError: *out* can't be written.
         InfrastructureError: the disk is full, or nodes are missing.
     """
-    short = _shortened(suite, cases)
-    with _folder(out) as folder, resumable(""), observer(quiet=False) as watcher:
-        execution = Execution.start(short, folder, command)
+    short = _short_suite(suite, cases)
+    with (
+        _temporary_run_folder(out) as folder,
+        resume_hint_on_abort(""),
+        observe_progress(quiet=False) as watcher,
+    ):
+        execution = RunExecution.create(short, folder, command)
         try:
             stopped = execution.execute(watcher)
         except InfrastructureError as error:
             raise InfrastructureError(error.problem, "nothing is kept of an estimate: plan again") from error
         asked = [(MEASURE, case.id) for case in cases]
-        times = usual_times(folder, asked, suite.measure)
+        times = median_durations(folder, asked, suite.measure)
         records = execution.run.records()
-    return ShortTrials(
+    return ShortTrialResults(
         {case_id: time for (_, case_id), time in times.items()}, records, stopped, short.measure
     )
 
 
-def _shortened(suite: Suite, cases: Sequence[Case]) -> Suite:
+def _short_suite(suite: Suite, cases: Sequence[Case]) -> Suite:
     """*suite* with one short timed trial of each of *cases*, and nothing else."""
     # those that are left out have to be plannable, too
-    every = [item.case for item in make(dataclasses.replace(suite, only=())).cases]
-    measure = shortened(suite.measure, every, _WARMUP, _STEPS)
+    every = [item.case for item in make_plan(dataclasses.replace(suite, only=())).cases]
+    measure = short_measure(suite.measure, every, _SHORT_WARMUP, _SHORT_STEPS)
     only = tuple(glob.escape(case.name) for case in cases)
     return dataclasses.replace(suite, jobs={MEASURE: measure}, only=only)
 
 
 @contextmanager
-def _folder(out: Path) -> Iterator[Path]:
+def _temporary_run_folder(out: Path) -> Iterator[Path]:
     """A folder in *out* for a run that is no result, removed with what is in it."""
     is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix=ESTIMATE, dir=out, ignore_cleanup_errors=True)
+        made = tempfile.TemporaryDirectory(prefix=ESTIMATE_PREFIX, dir=out, ignore_cleanup_errors=True)
     except OSError as error:
         raise UsageError(f"--out {out}: can't create a folder for the estimate: {error.strerror}") from error
     try:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from distbench.suite.json_schema import SEVERAL
+from distbench.suite.json_schema import AXIS_TITLE
 
 Schema = Mapping[str, Any]
 
@@ -15,7 +15,7 @@ _UNLIMITED = 2**31 - 1
 """Upper ends from here on are those of a 32-bit or 64-bit number, and no advice."""
 
 
-def suite_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
+def describe_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
     """Yield each key of *schema*: its path, type and doc, whether it is required, and the default if any."""
     for name, node in schema["properties"].items():
         key = f"{inside}{name}"
@@ -29,42 +29,44 @@ def suite_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
         for form in node.get("anyOf", [node]):
             # what has a title, such as a plug-in with its options, is listed by it alone
             if "properties" in form and "title" not in form:
-                yield from suite_keys(form, f"{key}.")
+                yield from describe_keys(form, f"{key}.")
 
 
-def heading(row: Mapping[str, Any]) -> str:
+def key_heading(row: Mapping[str, Any]) -> str:
     """Key, type and default of a *row* on one line."""
-    default = f"; default: {_word(row['default'])}" if "default" in row else ""
+    default = f"; default: {_default_text(row['default'])}" if "default" in row else ""
     return f"{row['key']}: {row['type']}{'; required' if row['required'] else default}"
 
 
-def _word(default: Any) -> str:
+def _default_text(default: Any) -> str:
     # the doc says what that means
     return "none" if default is None else json.dumps(default)
 
 
 def _type(node: Schema) -> str:
-    forms = [form for form in node.get("anyOf", [node]) if form.get("title") != SEVERAL]
+    forms = [form for form in node.get("anyOf", [node]) if form.get("title") != AXIS_TITLE]
     several = "; several" if len(forms) < len(node.get("anyOf", [node])) else ""
     is_null = "default" in node and node["default"] is None
-    return " or ".join(_form(form) for form in forms if is_null or form.get("type") != "null") + several
+    return (
+        " or ".join(_schema_text(form) for form in forms if is_null or form.get("type") != "null") + several
+    )
 
 
-def _form(form: Schema) -> str:
+def _schema_text(form: Schema) -> str:
     if "title" in form:
         return str(form["title"])
     if "const" in form or "enum" in form:
         return ", ".join(json.dumps(word).strip('"') for word in form.get("enum", [form.get("const")]))
     kind = form.get("type", "")
     if kind in ("integer", "number"):
-        return f"{'whole number' if kind == 'integer' else 'number'}{_range(form)}"
+        return f"{'whole number' if kind == 'integer' else 'number'}{_range_text(form)}"
     if kind == "array":
         pair = form.get("prefixItems")
         return f"list of {len(pair)}: {_type(pair[0])}" if pair else f"list of {_type(form['items'])}"
     return str(_WORDS.get(kind, "any value"))
 
 
-def _range(form: Schema) -> str:
+def _range_text(form: Schema) -> str:
     low, above = form.get("minimum"), form.get("exclusiveMinimum")
     high, below = form.get("maximum"), form.get("exclusiveMaximum")
     ends = []

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distbench.cli.short_trials import ShortTrials
-from distbench.core.case import Case, Measure
+from distbench.cli.short_trials import ShortTrialResults
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.job import MEASURE
-from distbench.core.text import listed, one_line
-from distbench.core.units import count_text, duration_text
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_count, format_duration
 from distbench.plan import Plan, PlannedTrial
 from distbench.record import Record, Status
-from distbench.record.catalog import usual_times
+from distbench.record.catalog import median_durations
 from distbench.suite import Suite
 
 _EARLIER, _SHORT = "earlier runs", "a short trial"
 
 
 @dataclass(frozen=True)
-class Expected:
+class TimeEstimate:
     """The seconds of each trial of a plan."""
 
     plan: Plan
@@ -30,85 +30,89 @@ class Expected:
     """Where the earlier runs are."""
     seconds: Mapping[tuple[str, str], float]
     """Kind of job and case id -> seconds of a trial; those that are not known are missing."""
-    short: Mapping[str, float]
+    short_trial_s: Mapping[str, float]
     """Case id -> those seconds that are from a short trial."""
-    tried: Sequence[Record]
+    short_records: Sequence[Record]
     """The short trials."""
-    tried_as: Measure
+    short_measure: MeasureConfig
     """How they were measured."""
 
     @classmethod
-    def from_runs(cls, plan: Plan, suite: Suite, out: Path) -> Expected:
+    def from_runs(cls, plan: Plan, suite: Suite, out: Path) -> TimeEstimate:
         """What earlier runs in *out* tell."""
-        seconds = usual_times(out, map(_key, plan.trials), suite.measure)
+        seconds = median_durations(out, map(_task_key, plan.trials), suite.measure)
         return cls(plan, suite, out, seconds, {}, (), suite.measure)
 
-    def with_short(self, trials: ShortTrials) -> Expected:
+    def add_short_trials(self, trials: ShortTrialResults) -> TimeEstimate:
         """This, and what short *trials* tell."""
         found = {(MEASURE, case_id): seconds for case_id, seconds in trials.seconds.items()}
         known = {**self.seconds, **found}
         return replace(
-            self, seconds=known, short=trials.seconds, tried=trials.records, tried_as=trials.measure
+            self,
+            seconds=known,
+            short_trial_s=trials.seconds,
+            short_records=trials.records,
+            short_measure=trials.measure,
         )
 
     @property
-    def unknown(self) -> list[Case]:
+    def cases_without_time(self) -> list[Case]:
         """Cases that are timed, and of whose trials the time is not known."""
-        return [case for key, case in self._timed.items() if key not in self.seconds]
+        return [case for key, case in self._measured_cases.items() if key not in self.seconds]
 
     @property
-    def untimed(self) -> dict[str, str]:
+    def short_trial_failures(self) -> dict[str, str]:
         """Name of a case whose short trial was not measured -> why."""
         return {
             record.case.name: f"{record.status}: {one_line(record.reason)}"
-            for record in self.tried
+            for record in self.short_records
             if record.status is not Status.MEASURED
         }
 
     @property
-    def has_failed(self) -> bool:
+    def any_failed(self) -> bool:
         """Whether a short trial failed, as it would in a run."""
-        return any(record.status.is_failure for record in self.tried)
+        return any(record.status.is_failure for record in self.short_records)
 
     @property
-    def total(self) -> float | None:
+    def total_s(self) -> float | None:
         """Seconds of all trials whose time is known; None: that of none is."""
-        known = [self.seconds[_key(task)] for task in self._trials if _key(task) in self.seconds]
+        known = [self.seconds[_task_key(task)] for task in self._trials if _task_key(task) in self.seconds]
         return sum(known) if known else None
 
     @property
-    def repeats(self) -> int:
+    def max_repeats(self) -> int:
         """Trials that noisy ones may add at most."""
-        return len(self._timed) * self.suite.measure.repeat_noisy
+        return len(self._measured_cases) * self.suite.measure.repeat_noisy
 
     @property
-    def repeats_s(self) -> float | None:
+    def max_repeats_s(self) -> float | None:
         """Seconds that noisy trials may add at most; None: not known of every case."""
-        if self.unknown:
+        if self.cases_without_time:
             return None
-        return sum(self.seconds[key] for key in self._timed) * self.suite.measure.repeat_noisy
+        return sum(self.seconds[key] for key in self._measured_cases) * self.suite.measure.repeat_noisy
 
-    def of(self, case: Case) -> tuple[float | None, str]:
+    def trial_time(self, case: Case) -> tuple[float | None, str]:
         """Seconds of a timed trial of *case*, and from what they are known; None, and why not."""
         seconds = self.seconds.get((MEASURE, case.id))
         if seconds is None:
-            return None, self.untimed.get(case.name, "no earlier run")
-        return seconds, _SHORT if case.id in self.short else _EARLIER
+            return None, self.short_trial_failures.get(case.name, "no earlier run")
+        return seconds, _SHORT if case.id in self.short_trial_s else _EARLIER
 
-    def text(self) -> str:
+    def total_text(self) -> str:
         """The time of the whole run with what it is made of, or why it is not known."""
         return (
-            self.note()
-            if self.total is None
-            else f"{duration_text(self.total)} of trials, and preparing ({self.note()})"
+            self.basis_text()
+            if self.total_s is None
+            else f"{format_duration(self.total_s)} of trials, and preparing ({self.basis_text()})"
         )
 
-    def note(self) -> str:
-        """What ``total`` is made of, and what it lacks; why there is none."""
-        if self.total is not None:
-            return "; ".join([self._basis(), *self._lacking()])
-        if self.untimed:
-            return f"unknown: no short trial was measured: {self._untimed_text()}"
+    def basis_text(self) -> str:
+        """What ``total_s`` is made of, and what it lacks; why there is none."""
+        if self.total_s is not None:
+            return "; ".join([self._source_text(), *self._caveats()])
+        if self.short_trial_failures:
+            return f"unknown: no short trial was measured: {self._failures_text()}"
         return (
             f"unknown: no earlier run of these cases in {self.out}; "
             "--estimate runs one short trial of each, and tells"
@@ -116,45 +120,52 @@ class Expected:
 
     def repeats_text(self) -> str:
         """How much repeating noisy trials may add."""
-        time = f", {duration_text(self.repeats_s)}" if self.repeats_s else ""
+        time = f", {format_duration(self.max_repeats_s)}" if self.max_repeats_s else ""
         each = self.suite.measure.repeat_noisy
-        return f"noisy trials: {self.repeats:,} more at most{time} (measure.repeat_noisy: {each} per case)"
+        return (
+            f"noisy trials: {self.max_repeats:,} more at most{time} (measure.repeat_noisy: {each} per case)"
+        )
 
     @property
     def _trials(self) -> list[PlannedTrial]:
         return [task for task in self.plan.trials if not task.problem]
 
     @property
-    def _timed(self) -> dict[tuple[str, str], Case]:
-        return {_key(task): task.case for task in self._trials if task.job.kind == MEASURE}
+    def _measured_cases(self) -> dict[tuple[str, str], Case]:
+        return {_task_key(task): task.case for task in self._trials if task.job.kind == MEASURE}
 
-    def _basis(self) -> str:
-        if not self.short:
+    def _source_text(self) -> str:
+        if not self.short_trial_s:
             return f"from {_EARLIER} of the same cases"
         measure = self.suite.measure
-        had = f"{self.tried_as.warmup} warm-up and {self.tried_as.steps} timed steps"
+        had = f"{self.short_measure.warmup} warm-up and {self.short_measure.steps} timed steps"
         scaled = f"{had}, scaled to {measure.warmup} and {measure.steps}"
-        if len(self.seconds) == len(self.short):
+        if len(self.seconds) == len(self.short_trial_s):
             return f"from {_SHORT} of each case: {scaled}"
-        return f"from {_EARLIER}, and of {count_text(len(self.short), 'case')} from {_SHORT}: {scaled}"
+        return (
+            f"from {_EARLIER}, and of {format_count(len(self.short_trial_s), 'case')} from {_SHORT}: {scaled}"
+        )
 
-    def _lacking(self) -> list[str]:
-        """What ``total`` lacks, and what makes it doubtful."""
+    def _caveats(self) -> list[str]:
+        """What ``total_s`` lacks, and what makes it doubtful."""
         lacking = []
-        if noisy := sum(bool(record.degraded) for record in self.tried):
-            lacking.append(f"others disturbed {count_text(noisy, 'short trial')}")
-        if self.untimed:
-            lacking.append(f"without cases whose short trial was not measured: {self._untimed_text()}")
-        elif cases := self.unknown:
-            lacking.append(f"without {count_text(len(cases), 'case')} not run yet (--estimate tries them)")
-        unknown = [task for task in self._trials if _key(task) not in self.seconds]
+        if noisy := sum(bool(record.degraded) for record in self.short_records):
+            lacking.append(f"others disturbed {format_count(noisy, 'short trial')}")
+        if self.short_trial_failures:
+            lacking.append(f"without cases whose short trial was not measured: {self._failures_text()}")
+        elif cases := self.cases_without_time:
+            lacking.append(f"without {format_count(len(cases), 'case')} not run yet (--estimate tries them)")
+        unknown = [task for task in self._trials if _task_key(task) not in self.seconds]
         others = Counter(task.job.kind for task in unknown if task.job.kind != MEASURE)
-        kinds = [count_text(count, f"{kind} trial") for kind, count in others.items()]
-        return [*lacking, *([f"without {listed(kinds)}, whose time a first run tells"] if kinds else [])]
+        kinds = [format_count(count, f"{kind} trial") for kind, count in others.items()]
+        return [
+            *lacking,
+            *([f"without {join_limited(kinds)}, whose time a first run tells"] if kinds else []),
+        ]
 
-    def _untimed_text(self) -> str:
-        return listed([f"{name}: {why}" for name, why in self.untimed.items()], most=3)
+    def _failures_text(self) -> str:
+        return join_limited([f"{name}: {why}" for name, why in self.short_trial_failures.items()], limit=3)
 
 
-def _key(task: PlannedTrial) -> tuple[str, str]:
+def _task_key(task: PlannedTrial) -> tuple[str, str]:
     return task.job.kind, task.case.id

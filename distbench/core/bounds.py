@@ -31,17 +31,17 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Length:
+class MaxLength:
     """How long a text may be."""
 
-    most: int
+    characters: int
 
     def problem(self, value: str) -> str | None:
         """What is wrong with *value*, or None."""
-        return f"must have at most {self.most:,} characters" if len(value) > self.most else None
+        return f"must have at most {self.characters:,} characters" if len(value) > self.characters else None
 
 
-Name = Annotated[str, Length(1 << 16)]
+Name = Annotated[str, MaxLength(1 << 16)]
 """A text that names something, which may stand in thousands of places of a page."""
 Count = Annotated[int, Bound(1)]
 """A number of things, of which there is at least one."""

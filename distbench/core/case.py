@@ -19,30 +19,35 @@ from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count, Fraction, Name, Positive
 
-MOST_RANKS = 1_000_000
+MAX_WORLD_SIZE = 1_000_000
 """The largest world size of a case: records have lists as long as that."""
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
-Compile = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """Not at all, or a mode of torch.compile."""
-Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
+Float8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 """Not at all, or a recipe of torchao: how many scales a matrix has, and which products are in float8."""
-FLOAT8_MULTIPLE = 16
+FLOAT8_ALIGNMENT = 16
 """Of what every size of a matrix product in float8 is a multiple, as torch._scaled_mm demands."""
 Device = Literal["cpu", "cuda"]
 OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
 
-CURRENT = "current"
+CURRENT_ENVIRONMENT = "current"
 """The Python environment that distbench itself runs in; a suite names others."""
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
-TORCH_NAMES: dict[str, str] = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TORCH_DTYPE_NAMES: dict[str, str] = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
 """What torch calls each dtype."""
-BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
+DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 
-KEPT_OPERATIONS = (
+SELECTIVE_CHECKPOINT_OPS = (
     *("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution"),
     # which of these is scaled_dot_product_attention, if it is not products and a softmax, torch decides
     "_scaled_dot_product_cudnn_attention",
@@ -55,7 +60,7 @@ FLOPs, so that only what is cheap is made again (norms, activations, casts). tor
 every second product; the selective recomputation of Korthikanti et al. (arXiv:2205.05198) is another one:
 it makes the core of attention again."""
 
-Axis = Literal[
+CaseField = Literal[
     "strategy",
     "world_size",
     "batch",
@@ -70,7 +75,7 @@ Axis = Literal[
 ]
 """What cases that are compared may differ in, where the caller says so: a field of a case, or of its part."""
 
-MEANS: tuple[Axis, ...] = (
+EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "strategy",
     "batch.micro_batch_size",
     "batch.gradient_accumulation_steps",
@@ -79,12 +84,12 @@ MEANS: tuple[Axis, ...] = (
 )
 """How a case does its work on a given number of devices; it computes the same numbers whatever these are."""
 
-CHOICES: tuple[Axis, ...] = (*MEANS, "activation_checkpointing", "compile")
+TUNABLE_FIELDS: tuple[CaseField, ...] = (*EXECUTION_FIELDS, "activation_checkpointing", "compile")
 """What is chosen for a training on a given number of devices: the means, whether to recompute and compile."""
 
 
 @functools.cache
-def newer(cls: Any) -> dict[str, Any]:
+def fields_added_later(cls: Any) -> dict[str, Any]:
     """Fields of the dataclass *cls* that were added since format 3, with their defaults."""
     return {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
@@ -93,22 +98,22 @@ def newer(cls: Any) -> dict[str, Any]:
     }
 
 
-def deciding(part: Any) -> dict[str, Any]:
+def identity_fields(part: Any) -> dict[str, Any]:
     """Fields of the dataclass *part* that decide the id of a case, with their values."""
     cls: Any = type(part)
-    defaults = newer(cls)
+    defaults = fields_added_later(cls)
     values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
     return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
 
 
 @dataclass(frozen=True)
-class Choice:
+class PluginChoice:
     """A plug-in by name, with its options."""
 
     name: Name
     options: dict[str, Any] = field(default_factory=dict)
 
-    def to_raw(self) -> dict[str, Any]:
+    def to_yaml(self) -> dict[str, Any]:
         """The plug-in as in YAML."""
         return {self.name: self.options}
 
@@ -126,13 +131,13 @@ class Batch:
     gradient_accumulation_steps: Count
 
     @property
-    def parts(self) -> int:
+    def total_micro_batches(self) -> int:
         """Micro-batches of all ranks in a step."""
         return self.global_batch_size // self.micro_batch_size
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerConfig:
     """The optimizer, with every hyperparameter explicit so that no framework default applies."""
 
     name: OptimizerName = "adamw"
@@ -172,7 +177,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Precision:
+class PrecisionConfig:
     """The dtypes of one step, the same in every strategy."""
 
     compute: Dtype = "fp32"
@@ -190,7 +195,7 @@ class Precision:
     """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
     know it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
 
-    float8: Float8 = field(default="none", metadata={"since": 4})
+    float8: Float8Recipe = field(default="none", metadata={"since": 4})
     """Recipe of torchao by which the linear layers inside the model's layers multiply in float8; all else is
     in compute: bf16. tensorwise: one scale a matrix, the fastest; rowwise: one a row, closer to bf16;
     rowwise_with_gw_hp: that, with the gradients of weights in bf16."""
@@ -223,7 +228,7 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureConfig:
     """How a case is measured."""
 
     # optimizers make their state in the first step, which is no step to be timed
@@ -251,7 +256,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Deadlines:
+class TimeLimitOverrides:
     """Time limits in seconds; a trial that exceeds one ends with status ``hang`` or ``init_timeout``.
 
     null: by the size of the case, as plan shows, and never less than what is said below.
@@ -270,7 +275,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """The time limits of one trial, in seconds; by default the least that a suite leaves open."""
 
     prepare: float = 900.0
@@ -279,9 +284,9 @@ class Limits:
     step: float = 120.0
     trial: float = 3600.0
 
-    def with_(self, asked: Deadlines) -> "Limits":
-        """These, but for those that are *asked* for."""
-        return dataclasses.replace(self, **{k: v for k, v in vars(asked).items() if v is not None})
+    def overridden_by(self, overrides: TimeLimitOverrides) -> "TimeLimits":
+        """These, but for those that are *overrides* for."""
+        return dataclasses.replace(self, **{k: v for k, v in vars(overrides).items() if v is not None})
 
 
 @dataclass(frozen=True)
@@ -291,14 +296,14 @@ class Case:
     name: Name
     label: Name
     """The strategy's short name with its options, e.g. ``zero3+offload``."""
-    strategy: Choice
-    workload: Choice
-    data: Choice
-    world_size: Annotated[int, Bound(1, MOST_RANKS)]
+    strategy: PluginChoice
+    workload: PluginChoice
+    data: PluginChoice
+    world_size: Annotated[int, Bound(1, MAX_WORLD_SIZE)]
     device: Device
     batch: Batch
-    optimizer: Optimizer
-    precision: Precision
+    optimizer: OptimizerConfig
+    precision: PrecisionConfig
     activation_checkpointing: Literal["none", "selective", "full"]
     threads: Count
     """Intra-op threads per rank."""
@@ -306,21 +311,21 @@ class Case:
     initial_weights: Literal["exact", "drawn"] = field(default="exact", metadata={"since": 4})
     """exact: as the model's constructor draws them one after another. drawn: from the same distributions, but
     each by its tensor's name and its place there, so that a rank draws only what it keeps."""
-    compile: Compile = field(default="none", metadata={"since": 4})
+    compile: CompileMode = field(default="none", metadata={"since": 4})
     """How torch.compile makes code of each layer; all else runs as it is written."""
-    environment: Name = field(default=CURRENT, metadata={"since": 4})
+    environment: Name = field(default=CURRENT_ENVIRONMENT, metadata={"since": 4})
     """Name of the Python environment that its processes run in, as the suite calls it."""
 
     @functools.cached_property
     def id(self) -> str:
         """Hash of everything that defines the work, without the names (ten hex digits)."""
         # asdict would copy every part of every case, which a plan of thousands feels
-        decides = {key: value for key, value in deciding(self).items() if key not in _NAMES}
-        text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=deciding)
+        decides = {key: value for key, value in identity_fields(self).items() if key not in _NAME_FIELDS}
+        text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=identity_fields)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
-    def parts_matter(self) -> bool:
+    def depends_on_batch_division(self) -> bool:
         """Whether the workload is declared to be another training for each division of a batch into parts.
 
         BatchNorm takes the statistics of one micro-batch of one rank there.
@@ -332,24 +337,24 @@ class Case:
         whole = any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))
         return whole or fnmatch.fnmatchcase(self.name, f"{glob}/*")
 
-    def work(self, but: Collection[Axis] = ()) -> tuple[tuple[str, Hashable], ...]:
-        """What the case is asked to do but for the axes *but*, as pairs of axis and value.
+    def work_key(self, ignoring: Collection[CaseField] = ()) -> tuple[tuple[str, Hashable], ...]:
+        """What the case is asked to do but for the axes *ignoring*, as pairs of axis and value.
 
         Equal for two cases that are asked to do the same work, whatever they have on those axes.
         """
-        relaxed: Collection[str] = but
+        relaxed: Collection[str] = ignoring
         return tuple(
             (axis, value)
-            for axis, value in self._axes
+            for axis, value in self._work_items
             if axis not in relaxed and axis.partition(".")[0] not in relaxed
         )
 
     @functools.cached_property
-    def _axes(self) -> tuple[tuple[str, Hashable], ...]:
+    def _work_items(self) -> tuple[tuple[str, Hashable], ...]:
         axes: list[tuple[str, Hashable]] = []
-        for name in (f.name for f in dataclasses.fields(self) if f.name not in _NAMES):
+        for name in (f.name for f in dataclasses.fields(self) if f.name not in _NAME_FIELDS):
             value = getattr(self, name)
-            if isinstance(value, Choice):
+            if isinstance(value, PluginChoice):
                 axes.append((name, (value.name, json.dumps(value.options, sort_keys=True))))
             elif dataclasses.is_dataclass(value):
                 axes += [(f"{name}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
@@ -362,4 +367,4 @@ class Case:
         return dataclasses.asdict(self)
 
 
-_NAMES = ("name", "label")
+_NAME_FIELDS = ("name", "label")

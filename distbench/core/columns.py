@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Better = Literal["higher", "lower"] | None
-OverRanks = Literal["max", "min", "sum", "mean", "first"]
+RankReduction = Literal["max", "min", "sum", "mean", "first"]
 
-OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
+RANK_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "min": min,
     "sum": math.fsum,
@@ -28,7 +28,7 @@ class Column:
     """``s``, ``B``, ``tokens/s``, or empty for a pure number."""
     better: Better
     """Direction of better, or None where there is none."""
-    over_ranks: OverRanks
+    over_ranks: RankReduction
     """How ranks become one number."""
     doc: str
     """The definition, with its source."""
@@ -36,8 +36,8 @@ class Column:
     """Whether a rank gives one number per step; its value is then the mean over the steps."""
 
 
-def alike(
-    unit: str, better: Better, over_ranks: OverRanks, *, per_step: bool = False
+def columns_of(
+    unit: str, better: Better, over_ranks: RankReduction, *, per_step: bool = False
 ) -> Callable[..., tuple[Column, ...]]:
     """Function that makes columns of one kind: name -> definition, by keyword."""
     return lambda **docs: tuple(

@@ -14,13 +14,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-OUT_OF_TIME = 75
+EXIT_TIME_LIMIT = 75
 """Exit code of a run that ended before a time limit around it: to be resumed (EX_TEMPFAIL of sysexits.h)."""
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 
 
-class Refused(Exception):
+class UnsupportedCase(Exception):
     """This model, engine or machine can't do what was requested of a rank; the message is the reason."""
 
 
@@ -44,11 +44,11 @@ class RecordError(UsageError):
     """A run folder or a record that can't be read."""
 
 
-class FormatError(RecordError):
+class RecordFormatError(RecordError):
     """A file that is sound, but of a format that only another version of distbench reads."""
 
 
-class ContentError(RecordError):
+class RecordContentError(RecordError):
     """A file next to a record that has its checksum, but not the content that the record says."""
 
 
@@ -75,7 +75,7 @@ NULL = Null()
 
 
 @dataclass(frozen=True)
-class Mistake:
+class SuiteMistake:
     """One mistake in a suite: file, line, key, value, what is wrong and what to do."""
 
     message: str
@@ -86,21 +86,21 @@ class Mistake:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        what = f"{self.key} = {_shorten(self.value)}" if self.value is not None else self.key
+        what = f"{self.key} = {_short_repr(self.value)}" if self.value is not None else self.key
         return ": ".join(part for part in (place, what, self.message) if part)
 
 
 class SuiteError(UsageError):
     """All mistakes in a suite, each with file, line, key and value."""
 
-    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+    def __init__(self, mistakes: Iterable[SuiteMistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """``"did you mean 'x'? Allowed: a, b"``, with the closest allowed name."""
-    names = sorted(allowed, key=_numbered)
+    names = sorted(allowed, key=_natural_sort_key)
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     # letters are exchanged more often than forgotten: ddp, not dp, for dpp
     same = [each for each in near if len(each) == len(str(name)) and set(each) == set(str(name))]
@@ -108,13 +108,13 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     return f"{hint}Allowed: {', '.join(names)}"
 
 
-def _numbered(name: str) -> list[tuple[int, str]]:
+def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Key by which 3b comes before 70b."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _shorten(value: object, limit: int = 60) -> str:
+def _short_repr(value: object, limit: int = 60) -> str:
     text = as_yaml(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

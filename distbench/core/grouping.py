@@ -7,7 +7,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-def gathered(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+def group_pairs(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
     """The second of each of *pairs* by the first, in the order in which they come."""
     groups: dict[K, list[T]] = {}
     for key, item in pairs:
@@ -15,6 +15,6 @@ def gathered(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
     return groups
 
 
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """*items* by their key, groups and items in the order in which they come."""
-    return gathered((key(item), item) for item in items)
+    return group_pairs((key(item), item) for item in items)

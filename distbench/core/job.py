@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from distbench.core import registry
-from distbench.core.case import Case, Measure
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.columns import Column, TableSpec
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.machine import Machine
-from distbench.core.serialization import decoded
-from distbench.core.suite_mistakes import SuiteMistake
+from distbench.core.serialization import decode
+from distbench.core.suite_mistakes import Problem
 
 T = TypeVar("T", bound="JobOptions")
 
@@ -57,13 +57,13 @@ class JobSpec:
     options: JobOptions = field(default_factory=JobOptions)
 
     @property
-    def provides(self) -> str:
+    def provided_reference(self) -> str:
         """Id of the reference whose result this job gives; empty: of none."""
         return self.options.reference if self.options.role == REFERENCE else ""
 
-    def options_as(self, kind: type[T]) -> T:
-        """The options, which are those of *kind*."""
-        assert isinstance(self.options, kind)
+    def options_as(self, options_type: type[T]) -> T:
+        """The options, which are those of *options_type*."""
+        assert isinstance(self.options, options_type)
         return self.options
 
     def to_json(self) -> dict[str, Any]:
@@ -77,11 +77,11 @@ class JobSpec:
         Raises:
             RecordError: the kind is missing, or an option has the wrong type.
         """
-        shared = decoded(cls, plain, f"{source}: job")
+        shared = decode(cls, plain, f"{source}: job")
         options = next((kind.options for kind in job_kinds() if kind.name == shared.kind), None)
         if options is None:
             return shared
-        return cls(shared.kind, decoded(options, plain.get("options", {}), f"{source}: job.options"))
+        return cls(shared.kind, decode(options, plain.get("options", {}), f"{source}: job.options"))
 
 
 MEASURE_JOB = JobSpec()
@@ -94,13 +94,13 @@ class PlannedTrial:
     case: Case
     round: int = 0
     job: JobSpec = MEASURE_JOB
-    instead: tuple[Case, ...] = ()
+    fallbacks: tuple[Case, ...] = ()
     """Fallback cases, tried in order if it runs out of memory."""
-    needs: str = ""
+    depends_on: str = ""
     """Case id of an earlier task of the same job whose result this one is compared with."""
-    leaves: str = ""
+    output_file: str = ""
     """File in the run's scratch folder that later tasks read; it ends with the run."""
-    reads: str = ""
+    input_file: str = ""
     """File in that folder that an earlier task of the same job leaves."""
     problem: str | None = None
     """Why it can't be launched here, for its record."""
@@ -112,8 +112,8 @@ class PlannedTrial:
 
     def candidates(self) -> Iterator[PlannedTrial]:
         """Yield the task itself, then its fallbacks."""
-        for case in (self.case, *self.instead):
-            yield dataclasses.replace(self, case=case, instead=())
+        for case in (self.case, *self.fallbacks):
+            yield dataclasses.replace(self, case=case, fallbacks=())
 
 
 class JobKind(ABC):
@@ -131,32 +131,32 @@ class JobKind(ABC):
     """Frozen dataclass of the section of a suite: a docstring and bounds at each field."""
     options: ClassVar[type[JobOptions]] = JobOptions
     """Frozen dataclass of what its ranks get besides the case; every field has a default."""
-    always: ClassVar[bool] = False
+    is_default: ClassVar[bool] = False
     """Whether a suite that leaves the section out asks for it all the same."""
     columns: ClassVar[tuple[Column, ...]] = ()
     """The numbers that its ranks deliver besides those of metrics."""
     tables: ClassVar[tuple[TableSpec, ...]] = ()
     """The tables that its ranks leave besides those of metrics."""
-    with_metrics: ClassVar[bool] = False
+    uses_metrics: ClassVar[bool] = False
     """Whether the metrics of the suite take part."""
-    trains: ClassVar[bool] = True
+    trains_model: ClassVar[bool] = True
     """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
-    deterministic: ClassVar[bool] = False
+    is_deterministic: ClassVar[bool] = False
     """Whether its ranks switch on deterministic algorithms; what they call is called again without those that
     torch lacks. Of an iterator only the call itself is."""
-    reads_of_others: ClassVar[bool] = False
+    needs_shared_files: ClassVar[bool] = False
     """Whether ranks read files that other ranks write, which takes a file system that their nodes share."""
     phases: ClassVar[tuple[str, ...]] = ()
     """The phases of its ranks that have steps, in their order; by default one, called as the kind."""
-    deadline: ClassVar[str] = "step"
+    step_limit_key: ClassVar[str] = "step"
     """The key of ``limits`` for one step of these phases."""
     ranks: ClassVar[str] = ".ranks:run"
     """``module:function``, relative to the plug-in's folder, that each rank calls."""
     order: ClassVar[int] = 50
     """Its place in a run and in reports; lower comes first."""
-    later: ClassVar[str] = ""
+    follow_up_text: ClassVar[str] = ""
     """What ``plan`` says of the trials that follow up on others, if the kind has such."""
-    unasked: ClassVar[str] = ""
+    missing_verdict_advice: ClassVar[str] = ""
     """Advice beside a recommendation for a case that has no verdict of this kind."""
 
     def __init_subclass__(cls) -> None:
@@ -164,33 +164,33 @@ class JobKind(ABC):
             cls.phases = (cls.name,)
 
     @abstractmethod
-    def tasks(self, section: Any, cases: Sequence[Case], machine: Machine) -> Iterable[PlannedTrial]:
+    def planned_trials(self, section: Any, cases: Sequence[Case], machine: Machine) -> Iterable[PlannedTrial]:
         """Trials of *cases* that *section* asks for, in the order of launch."""
 
     def perturbed_trials(self, section: Any, cases: Sequence[Case]) -> Iterable[PlannedTrial]:
         """Trials of *cases* from weights perturbed by rounding; by default none."""
         return ()
 
-    def predicted(self, task: PlannedTrial) -> float | None:
+    def predicted_seconds(self, task: PlannedTrial) -> float | None:
         """Seconds that *task* will take, by what is known before it is launched; None: nothing is known."""
         return None
 
-    def steps(self, task: PlannedTrial, measure: Measure) -> int:
+    def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
         """Steps, one after another, that *task* has time for, in a run that measures as *measure* says.
 
         1 where ``predicted`` tells what it takes, or where it trains nothing to speak of.
         """
         return 1
 
-    def foretold(self, tasks: Sequence[PlannedTrial]) -> str:
+    def plan_note(self, tasks: Sequence[PlannedTrial]) -> str:
         """What ``plan`` says of *tasks* of this kind beside their number; by default nothing."""
         return ""
 
-    def problems(self, section: Any, cases: Sequence[Case]) -> list[SuiteMistake]:
+    def problems(self, section: Any, cases: Sequence[Case]) -> list[Problem]:
         """Mistakes in *section* that show only beside the cases of the suite."""
         return []
 
-    def is_idle(self, section: Any) -> bool:
+    def is_empty(self, section: Any) -> bool:
         """Whether *section* asks for no trial at all."""
         return False
 
@@ -204,24 +204,24 @@ def job_kinds() -> tuple[JobKind, ...]:
     Raises:
         UsageError: a plug-in can't be imported, or two share a word or a folder.
     """
-    return _kinds(os.environ.get(registry.PLUGIN_PATH, ""))
+    return _load_job_kinds(os.environ.get(registry.PLUGIN_PATH_VARIABLE, ""))
 
 
-def job_kind(word: str) -> JobKind:
-    """Kind of job that *word* names, as ``job.kind`` of a record does.
+def job_kind(name: str) -> JobKind:
+    """Kind of job that *name* names, as ``job.kind`` of a record does.
 
     Raises:
         UsageError: there is none, or a plug-in can't be imported.
     """
     known = {kind.name: kind for kind in job_kinds()}
-    if word not in known:
-        raise UsageError(f"unknown kind of job {word!r}: {did_you_mean(word, known)}")
-    return known[word]
+    if name not in known:
+        raise UsageError(f"unknown kind of job {name!r}: {did_you_mean(name, known)}")
+    return known[name]
 
 
 @functools.cache
-def _kinds(_plugin_path: str) -> tuple[JobKind, ...]:
-    made: list[JobKind] = [registry.load("jobs", name)() for name in registry.names("jobs")]
+def _load_job_kinds(_plugin_path: str) -> tuple[JobKind, ...]:
+    made: list[JobKind] = [registry.load_plugin("jobs", name)() for name in registry.plugin_names("jobs")]
     names = [word for kind in made for word in dict.fromkeys((kind.name, kind.folder))]
     for word, count in Counter(names).items():
         if count > 1:

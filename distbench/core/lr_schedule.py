@@ -16,53 +16,53 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from distbench.core.case import Optimizer
+from distbench.core.case import OptimizerConfig
 
-ENDING = ("linear", "cosine", "wsd")
+FINITE_SCHEDULES = ("linear", "cosine", "wsd")
 """Schedules that fall towards the end of the training, so that they must know it."""
 
 
-def is_scheduled(spec: Optimizer) -> bool:
+def is_scheduled(spec: OptimizerConfig) -> bool:
     """Whether the rate ever changes."""
     return spec.schedule != "constant" or spec.warmup_steps > 0
 
 
-def factor(spec: Optimizer, update: int) -> float:
+def lr_factor(spec: OptimizerConfig, update: int) -> float:
     """Fraction of the learning rate that *update* has, the first update being 0."""
     warm = spec.warmup_steps
     if update < warm:
         return (update + 1) / warm
-    after = _AFTER.get(spec.schedule)
+    after = _DECAYS.get(spec.schedule)
     return after(spec, update) if after else 1.0
 
 
-def corners(spec: Optimizer) -> list[int]:
+def breakpoints(spec: OptimizerConfig) -> list[int]:
     """Updates, in their order, from which on another law gives the rate."""
-    found = {spec.warmup_steps, *([spec.total_steps or 0] if spec.schedule in ENDING else [])}
+    found = {spec.warmup_steps, *([spec.total_steps or 0] if spec.schedule in FINITE_SCHEDULES else [])}
     if spec.schedule == "wsd":
-        found.add(begin_of_decay(spec))
+        found.add(decay_start(spec))
     return sorted(found - {0})
 
 
-def text(spec: Optimizer) -> str:
+def schedule_text(spec: OptimizerConfig) -> str:
     """The schedule in words: ``cosine to 0.1 at 1000, warm-up 20``."""
     words: str = spec.schedule
-    if spec.schedule in ENDING:
+    if spec.schedule in FINITE_SCHEDULES:
         words += f" to {spec.final_lr_fraction:g} at {spec.total_steps}"
     if spec.schedule == "wsd":
-        words += f" from {begin_of_decay(spec)} on"
+        words += f" from {decay_start(spec)} on"
     return f"{words}, warm-up {spec.warmup_steps}" if spec.warmup_steps else words
 
 
-def problems(spec: Optimizer) -> Iterator[tuple[str, str]]:
+def schedule_problems(spec: OptimizerConfig) -> Iterator[tuple[str, str]]:
     """Options that don't belong to the schedule, or that it lacks: each with what is wrong and what to do."""
     name, total = spec.schedule, spec.total_steps
-    if name in ENDING and total is None:
+    if name in FINITE_SCHEDULES and total is None:
         yield "total_steps", f"missing: {name} falls until that update; set it to that of the real training"
-    if name not in ENDING:
+    if name not in FINITE_SCHEDULES:
         asked = {"total_steps": total is not None, "final_lr_fraction": spec.final_lr_fraction != 0}
         for key in (key for key, is_set in asked.items() if is_set):
-            yield key, f"schedule = {name} never ends; only {', '.join(ENDING)} have it"
+            yield key, f"schedule = {name} never ends; only {', '.join(FINITE_SCHEDULES)} have it"
     if name == "wsd" and spec.decay_steps is None:
         yield "decay_steps", "missing: wsd falls over that many updates, often a tenth of total_steps"
     if name != "wsd" and spec.decay_steps is not None:
@@ -71,39 +71,39 @@ def problems(spec: Optimizer) -> Iterator[tuple[str, str]]:
         yield "total_steps", "must be at least warmup_steps and decay_steps together"
 
 
-def begin_of_decay(spec: Optimizer) -> int:
+def decay_start(spec: OptimizerConfig) -> int:
     """Update from which on a schedule that ends falls."""
     if spec.schedule != "wsd":
         return spec.warmup_steps
     return (spec.total_steps or 0) - (spec.decay_steps or 0)
 
 
-def _straight(spec: Optimizer, update: int) -> float:
-    return _fallen(spec, 1 - _progress(spec, update))
+def _linear(spec: OptimizerConfig, update: int) -> float:
+    return _interpolate(spec, 1 - _progress(spec, update))
 
 
-def _cosine(spec: Optimizer, update: int) -> float:
-    return _fallen(spec, 0.5 * (1 + math.cos(math.pi * _progress(spec, update))))
+def _cosine(spec: OptimizerConfig, update: int) -> float:
+    return _interpolate(spec, 0.5 * (1 + math.cos(math.pi * _progress(spec, update))))
 
 
-def _inverse_sqrt(spec: Optimizer, update: int) -> float:
+def _inverse_sqrt(spec: OptimizerConfig, update: int) -> float:
     return math.sqrt(max(spec.warmup_steps, 1) / (update + 1))
 
 
-def _progress(spec: Optimizer, update: int) -> float:
+def _progress(spec: OptimizerConfig, update: int) -> float:
     """Fraction of the way from the begin of the decay to its end, from 0 to 1."""
-    begin, end = begin_of_decay(spec), spec.total_steps or 0
+    begin, end = decay_start(spec), spec.total_steps or 0
     return min(max((update - begin) / max(end - begin, 1), 0.0), 1.0)
 
 
-def _fallen(spec: Optimizer, part: float) -> float:
-    """Between the final fraction (*part* 0) and all of the rate (*part* 1)."""
-    return spec.final_lr_fraction + (1 - spec.final_lr_fraction) * part
+def _interpolate(spec: OptimizerConfig, fraction: float) -> float:
+    """Between the final fraction (*fraction* 0) and all of the rate (*fraction* 1)."""
+    return spec.final_lr_fraction + (1 - spec.final_lr_fraction) * fraction
 
 
-_AFTER: dict[str, Callable[[Optimizer, int], float]] = {
-    "linear": _straight,
+_DECAYS: dict[str, Callable[[OptimizerConfig, int], float]] = {
+    "linear": _linear,
     "cosine": _cosine,
-    "wsd": _straight,
+    "wsd": _linear,
     "inverse_sqrt": _inverse_sqrt,
 }

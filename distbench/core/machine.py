@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distbench.core.case import CURRENT, Case, Device
+from distbench.core.case import CURRENT_ENVIRONMENT, Case, Device
 
 
 def core_count() -> int:
@@ -55,6 +55,6 @@ class Machine:
     environments: Mapping[str, "Machine"] = field(default_factory=dict)
     """The machine as the suite's other Python environments see it, by their names."""
 
-    def of(self, case: Case) -> "Machine":
+    def for_case(self, case: Case) -> "Machine":
         """The machine as the processes of *case* see it."""
-        return self if case.environment == CURRENT else self.environments[case.environment]
+        return self if case.environment == CURRENT_ENVIRONMENT else self.environments[case.environment]

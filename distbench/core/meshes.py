@@ -7,80 +7,80 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+MESH_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
 last one."""
-NAMES = (*DIMENSIONS, "ep")
+MESH_OPTION_KEYS = (*MESH_DIMENSIONS, "ep")
 """All that the option ``mesh`` of a strategy may have: ``ep`` is of the same ranks as others."""
-OF_DATA = ("dp_replicate", "dp_shard")
+DATA_DIMENSIONS = ("dp_replicate", "dp_shard")
 """Dimensions whose ranks process different samples."""
 
 
 @dataclass(frozen=True)
-class Mesh:
+class MeshShape:
     """Ranks in several dimensions."""
 
     sizes: Mapping[str, int]
     """Ranks of each dimension, at least 1, outermost first."""
 
     @classmethod
-    def of(cls, asked: Mapping[str, int], ranks: int, rest: str) -> Mesh:
-        """The mesh that was *asked* for; the dimension *rest* has what the others leave of *ranks*.
+    def from_request(cls, requested: Mapping[str, int], ranks: int, rest: str) -> MeshShape:
+        """The mesh that was *requested* for; the dimension *rest* has what the others leave of *ranks*.
 
-        Of a mesh with a ``problem`` it has 1 at least.
+        Of a mesh with a ``mesh_size_problem`` it has 1 at least.
         """
-        others = math.prod(size for name, size in asked.items() if name != rest)
-        sizes = {rest: max(1, ranks // others), **asked}
-        return cls({name: sizes[name] for name in DIMENSIONS if name in sizes})
+        others = math.prod(size for name, size in requested.items() if name != rest)
+        sizes = {rest: max(1, ranks // others), **requested}
+        return cls({name: sizes[name] for name in MESH_DIMENSIONS if name in sizes})
 
     @property
-    def ranks(self) -> int:
+    def world_size(self) -> int:
         """Number of all ranks."""
         return math.prod(self.sizes.values())
 
     @property
     def data_ranks(self) -> int:
         """Number of data-parallel ranks: those that process different samples."""
-        return self.size(*OF_DATA)
+        return self.size(*DATA_DIMENSIONS)
 
     def size(self, *names: str) -> int:
         """Ranks of the dimensions *names* together; 1 of those that the mesh doesn't have."""
         return math.prod(self.sizes.get(name, 1) for name in names)
 
-    def place(self, rank: int) -> dict[str, int]:
+    def coordinates(self, rank: int) -> dict[str, int]:
         """Coordinate of *rank* in each dimension."""
         places: dict[str, int] = {}
         for name, size in reversed(tuple(self.sizes.items())):
             rank, places[name] = divmod(rank, size)
         return {name: places[name] for name in self.sizes}
 
-    def index(self, rank: int, names: Iterable[str]) -> int:
+    def group_rank(self, rank: int, names: Iterable[str]) -> int:
         """Number of *rank* among those that differ from it in the dimensions *names* alone."""
-        place, number = self.place(rank), 0
+        place, number = self.coordinates(rank), 0
         for name in names:
             number = number * self.size(name) + place.get(name, 0)
         return number
 
-    def over(self, ranks: Iterable[int]) -> str | None:
+    def spanned_dimensions(self, ranks: Iterable[int]) -> str | None:
         """The dimension over which a group of *ranks* is, ``tp``; of several: ``dp_shard x tp``.
 
         Those in which their places differ. None: the group has one rank, or the mesh is not known.
         """
-        places = [self.place(rank) for rank in ranks]
+        places = [self.coordinates(rank) for rank in ranks]
         names = [name for name in self.sizes if len({place[name] for place in places}) > 1]
         return " x ".join(names) or None
 
     def data_rank(self, rank: int) -> int:
         """Which part of the samples *rank* has."""
-        return self.index(rank, OF_DATA)
+        return self.group_rank(rank, DATA_DIMENSIONS)
 
 
-def asked_by(option: Mapping[Any, int] | Literal["auto"]) -> dict[str, int]:
+def requested_sizes(option: Mapping[Any, int] | Literal["auto"]) -> dict[str, int]:
     """Sizes that the *option* ``mesh`` of a strategy gives; of all meshes (``auto``) none."""
     return {} if option == "auto" else dict(option)
 
 
-def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
+def all_factorizations(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
     """All sizes of the dimensions *names* that multiply to *ranks*, unordered."""
     if len(names) == 1:
         return [{names[0]: ranks}]
@@ -88,17 +88,17 @@ def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
         {names[0]: size, **rest}
         for size in range(1, ranks + 1)
         if ranks % size == 0
-        for rest in every(ranks // size, names[1:])
+        for rest in all_factorizations(ranks // size, names[1:])
     ]
 
 
-def sharing(ranks: int, name: str) -> list[dict[str, int]]:
+def divisor_meshes(ranks: int, name: str) -> list[dict[str, int]]:
     """All sizes of the dimension *name* of several of that many *ranks*; all of them, first, is not named."""
     return [{}, *({name: size} for size in range(2, ranks) if ranks % size == 0)]
 
 
-def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
-    """Why *ranks* can't be in the mesh that was *asked* for, or None; see ``Mesh.of`` for *rest*."""
+def mesh_size_problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
+    """Why *ranks* don't fit the *asked* mesh, or None; for *rest* see ``MeshShape.from_request``."""
     product = math.prod(asked.values())
     if product == ranks if rest in asked else ranks % product == 0:
         return None
@@ -107,32 +107,34 @@ def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
         wrong, instead = "is not", f"leave {rest} out to use the rest of the world size for it"
     else:
         wrong, instead = "does not divide", f"{rest} gets the rest"
-    return f"mesh: {text(asked)}: {made} {wrong} the world size, {ranks}; {instead}"
+    return f"mesh: {mesh_text(asked)}: {made} {wrong} the world size, {ranks}; {instead}"
 
 
-def text(asked: Mapping[str, int]) -> str:
+def mesh_text(asked: Mapping[str, int]) -> str:
     """*asked* as a suite has it."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in asked.items()) + "}"
 
 
-def instead(
+def alternatives_if_invalid(
     asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]
 ) -> list[dict[str, int]] | None:
-    """Those ``near`` the mesh *asked* for, if it has a ``problem``; None: it has none."""
-    return near(asked, ranks, rest, names) if problem(asked, ranks, rest) else None
+    """Those ``similar_meshes`` the mesh *asked* for, if it has a ``mesh_size_problem``; None: it has none."""
+    return similar_meshes(asked, ranks, rest, names) if mesh_size_problem(asked, ranks, rest) else None
 
 
-def near(asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]) -> list[dict[str, int]]:
+def similar_meshes(
+    asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]
+) -> list[dict[str, int]]:
     """Meshes of all *ranks* over the dimensions *names*, those most like the one *asked* for first.
 
     *rest* is in them only if it was asked for, other dimensions also if they have several ranks.
     """
-    every_mesh = (_named(sizes, asked, rest) for sizes in every(ranks, names))
+    every_mesh = (_relevant_dimensions(sizes, asked, rest) for sizes in all_factorizations(ranks, names))
     others = (mesh for mesh in every_mesh if mesh != asked)
     return sorted(others, key=lambda mesh: (_distance(mesh, asked), *mesh.values()))
 
 
-def _named(sizes: Mapping[str, int], asked: Mapping[str, int], rest: str) -> dict[str, int]:
+def _relevant_dimensions(sizes: Mapping[str, int], asked: Mapping[str, int], rest: str) -> dict[str, int]:
     more = {name: size for name, size in sizes.items() if size > 1 and name not in (*asked, rest)}
     return {name: sizes[name] for name in asked} | more
 

@@ -22,18 +22,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.errors import UsageError, did_you_mean
 
-KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
-PLUGIN_PATH = "DISTBENCH_PLUGINS"
+PLUGIN_KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
+PLUGIN_PATH_VARIABLE = "DISTBENCH_PLUGINS"
 # lower layers ask kinds of job, so what they ask lies below them
 _SEAMS = {"jobs": "distbench.core.job", "views": "distbench.report.view"}
-_HERE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
+class OptionInfo:
     """One option of a plug-in, as ``distbench list`` shows it."""
 
     name: str
@@ -42,58 +42,58 @@ class Option:
     doc: str
 
 
-def names(kind: str) -> list[str]:
+def plugin_names(kind: str) -> list[str]:
     """Names of all plug-ins of *kind*, sorted."""
-    return sorted(_places(kind, os.environ.get(PLUGIN_PATH, "")))
+    return sorted(_plugin_files(kind, os.environ.get(PLUGIN_PATH_VARIABLE, "")))
 
 
-def load(kind: str, name: str) -> type[Any]:
+def load_plugin(kind: str, name: str) -> type[Any]:
     """Class of plug-in *name*.
 
     Raises:
         UsageError: there is no such plug-in, or its file can't be imported.
     """
-    return _load(kind, name, os.environ.get(PLUGIN_PATH, ""))
+    return _load(kind, name, os.environ.get(PLUGIN_PATH_VARIABLE, ""))
 
 
 @functools.cache
-def built_in(kind: str) -> Mapping[str, type[Any]]:
+def built_in_plugins(kind: str) -> Mapping[str, type[Any]]:
     """distbench's own plug-ins of *kind* by name: what a record may be read with, as no foreign code runs."""
-    return {name: _load(kind, name, "") for name in sorted(_places(kind, ""))}
+    return {name: _load(kind, name, "") for name in sorted(_plugin_files(kind, ""))}
 
 
-def make(kind: str, choice: Choice) -> Any:
+def create_plugin(kind: str, choice: PluginChoice) -> Any:
     """The plug-in that *choice* names, with its options.
 
     Options come from JSON, which has lists only; a frozen plug-in holds tuples.
     """
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in choice.options.items()}
-    return load(kind, choice.name)(**given)
+    return load_plugin(kind, choice.name)(**given)
 
 
-def part(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None:
+def load_submodule_plugin(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None:
     """The subclass of *base* in *module* of a plug-in that is a folder; None: it has no such module.
 
     Raises:
         UsageError: there is no such plug-in, or the module can't be imported or has not one such class.
     """
-    package = sys.modules[load(kind, name).__module__]
+    package = sys.modules[load_plugin(kind, name).__module__]
     if not hasattr(package, "__path__"):
         return None
     full_name = f"{package.__name__}.{module}"
     spec = importlib.util.find_spec(full_name)
     if spec is None or not spec.origin:
         return None
-    with _importing(spec.origin):
+    with _import_errors_reported(spec.origin):
         imported = importlib.import_module(full_name)
-    return _only_plugin(imported, base)
+    return _single_plugin_class(imported, base)
 
 
-def options(plugin: type[Any]) -> list[Option]:
+def option_infos(plugin: type[Any]) -> list[OptionInfo]:
     """Options of *plugin* with the docs under its fields."""
     docs, types = _field_docs(plugin), _type_texts(plugin)
     return [
-        Option(field.name, types[field.name], _default_text(field), docs.get(field.name, ""))
+        OptionInfo(field.name, types[field.name], _default_text(field), docs.get(field.name, ""))
         for field in dataclasses.fields(plugin)
     ]
 
@@ -107,12 +107,14 @@ def summary(plugin: type[Any]) -> str:
 
 def has_options(kind: str) -> bool:
     """Whether a suite gives options to plug-ins of *kind*."""
-    return bool(getattr(_seam(kind), "HAS_OPTIONS", True))
+    return bool(getattr(_base_module(kind), "HAS_OPTIONS", True))
 
 
-def headline(kind: str, name: str) -> str:
+def file_summary(kind: str, name: str) -> str:
     """First paragraph of the docstring of a plug-in's file, which is not imported."""
-    tree = ast.parse(_places(kind, os.environ.get(PLUGIN_PATH, ""))[name].read_text(encoding="utf-8"))
+    tree = ast.parse(
+        _plugin_files(kind, os.environ.get(PLUGIN_PATH_VARIABLE, ""))[name].read_text(encoding="utf-8")
+    )
     return _first_paragraph(ast.get_docstring(tree))
 
 
@@ -124,26 +126,26 @@ def _singular(kind: str) -> str:
     return {"strategies": "strategy", "data": "data source"}.get(kind, kind.removesuffix("s"))
 
 
-def _places(kind: str, plugin_path: str) -> dict[str, Path]:
+def _plugin_files(kind: str, plugin_path: str) -> dict[str, Path]:
     """File of each plug-in of *kind* by name; read afresh each time, so a new file counts at once."""
     places: dict[str, Path] = {}
-    for folder in [_HERE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
+    for folder in [_PACKAGE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
         try:
             entries = os.scandir(folder)
         except OSError:
             # a plug-in folder need not have every kind
             continue
         # modules in distbench's own room that are shared code, on which plug-ins may build
-        helpers = getattr(_seam(kind), "HELPERS", ()) if folder.parent == _HERE else ()
+        helpers = getattr(_base_module(kind), "HELPERS", ()) if folder.parent == _PACKAGE else ()
         with entries:
             for entry in entries:
-                name, file = _plugin_file(entry)
+                name, file = _entry_file(entry)
                 if file and not name.startswith("_") and name not in ("", "base", *helpers):
                     places.setdefault(name, file)
     return places
 
 
-def _plugin_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
+def _entry_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
     stem, _, suffix = entry.name.partition(".")
     if suffix == "py":
         return stem, Path(entry.path)
@@ -151,21 +153,21 @@ def _plugin_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
     return entry.name, package if not suffix and package.is_file() else None
 
 
-def _seam(kind: str) -> ModuleType:
+def _base_module(kind: str) -> ModuleType:
     return importlib.import_module(_SEAMS.get(kind, f"distbench.{kind}.base"))
 
 
 # a plan of many cases asks for the same few plug-ins thousands of times; a refusal is not kept
 @functools.cache
 def _load(kind: str, name: str, plugin_path: str) -> type[Any]:
-    places = _places(kind, plugin_path)
+    places = _plugin_files(kind, plugin_path)
     if name not in places:
         raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
-    return _only_plugin(_module(kind, name, places[name]), _seam(kind).PLUGIN_BASE)
+    return _single_plugin_class(_import_plugin(kind, name, places[name]), _base_module(kind).PLUGIN_BASE)
 
 
-def _module(kind: str, name: str, file: Path) -> ModuleType:
-    if file.is_relative_to(_HERE / kind):
+def _import_plugin(kind: str, name: str, file: Path) -> ModuleType:
+    if file.is_relative_to(_PACKAGE / kind):
         return importlib.import_module(f"distbench.{kind}.{name}")
     full_name = f"distbench_plugins.{kind}.{name}"
     helpers = [str(file.parent)] if file.name == "__init__.py" else None
@@ -174,13 +176,13 @@ def _module(kind: str, name: str, file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # dataclasses look their module up there while the class is being made
     sys.modules[full_name] = module
-    with _importing(str(file)):
+    with _import_errors_reported(str(file)):
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _importing(file: str) -> Iterator[None]:
+def _import_errors_reported(file: str) -> Iterator[None]:
     """Whatever a plug-in raises, which is foreign code, is a message about its *file*."""
     try:
         yield
@@ -188,7 +190,7 @@ def _importing(file: str) -> Iterator[None]:
         raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
 
 
-def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
+def _single_plugin_class(module: ModuleType, base: type[Any]) -> type[Any]:
     classes = [
         value
         for name, value in vars(module).items()

@@ -21,17 +21,17 @@ from typing import Annotated, Any, Literal, TypeVar
 from distbench.core.errors import RecordError
 
 T = TypeVar("T")
-Reader = Callable[[Any], Any]
+ValueDecoder = Callable[[Any], Any]
 
-MOST_VALUES = 1_000_000
+MAX_JSON_VALUES = 1_000_000
 """Values of a JSON file. A run of 10,000 cases has some 600,000; each takes up to 250 bytes when parsed."""
-MOST_TEXT = 1 << 20
+MAX_TEXT_LENGTH = 1 << 20
 """Characters of one text; what distbench writes is clipped far below (``clipping.clipped``)."""
-_DEPTH = 40
-_MOST_DIGITS = 30
+_MAX_DEPTH = 40
+_MAX_DIGITS = 30
 
 
-class _Misfit(Exception):
+class _DecodingError(Exception):
     """A value that its field can't hold."""
 
     def __init__(self, problem: str) -> None:
@@ -39,31 +39,31 @@ class _Misfit(Exception):
         self.keys: list[str] = []
 
 
-def decoded(cls: Callable[..., T], plain: object, source: str) -> T:
+def decode(cls: Callable[..., T], plain: object, source: str) -> T:
     """Instance of the dataclass *cls* that *plain*, the content of *source*, describes.
 
     Raises:
         RecordError: a key without a default is missing, or a value has the wrong type or is out of bounds.
     """
     try:
-        instance: T = _reader(cls)(plain)
-    except _Misfit as misfit:
+        instance: T = _decoder_of(cls)(plain)
+    except _DecodingError as misfit:
         place = f"{'.'.join(reversed(misfit.keys))}: " if misfit.keys else ""
         raise RecordError(f"{source}: {place}{misfit.problem}") from None
     return instance
 
 
-def parsed(data: bytes, source: str) -> Any:
+def parse_json(data: bytes, source: str) -> Any:
     """JSON value in *data*, the content of *source*.
 
     Raises:
         RecordError: it is no JSON, or larger or deeper than any that distbench writes.
     """
     # a value takes two bytes at least, so that most files need not be counted
-    if len(data) > 2 * MOST_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise RecordError(f"{source}: more than {MOST_VALUES:,} values; not written by distbench")
+    if len(data) > 2 * MAX_JSON_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
+        raise RecordError(f"{source}: more than {MAX_JSON_VALUES:,} values; not written by distbench")
     try:
-        return json.loads(data.decode(), parse_int=_whole_number)
+        return json.loads(data.decode(), parse_int=_parse_int)
     except json.JSONDecodeError as error:
         why = "the file is empty" if not data.strip() else f"line {error.lineno}: {error.msg}"
         raise RecordError(f"{source}: corrupt: not valid JSON: {why}") from error
@@ -74,55 +74,57 @@ def parsed(data: bytes, source: str) -> Any:
         raise RecordError(f"{source}: corrupt: {error}") from error
 
 
-def _whole_number(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     """A number that is a float without an overflow: most are used as one."""
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number of more than {_MOST_DIGITS} digits")
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of more than {_MAX_DIGITS} digits")
     return int(digits)
 
 
-def finite(data: Any) -> Any:
+def replace_nonfinite(data: Any) -> Any:
     """*data* with null for what is infinite or no number: JSON has no word for it."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {str(key): finite(value) for key, value in data.items()}
+        return {str(key): replace_nonfinite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
+        return [replace_nonfinite(value) for value in data]
     return data
 
 
 @functools.cache
-def _reader(hint: Any) -> Reader:
+def _decoder_of(hint: Any) -> ValueDecoder:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return _of_fields(hint)
+        return _dataclass_decoder(hint)
     if origin is Annotated:
-        return _within(_reader(parts[0]), parts[1:])
+        return _bounded_decoder(_decoder_of(parts[0]), parts[1:])
     if origin is Literal:
         kinds = {type(part) for part in parts}
         expected = f"one of {', '.join(map(repr, parts))}"
         # true is not 1
-        return _checked(lambda value: type(value) in kinds and value in parts, expected)
+        return _checking_decoder(lambda value: type(value) in kinds and value in parts, expected)
     if origin in (typing.Union, types.UnionType):
-        return _of_either([_reader(part) for part in parts if part is not types.NoneType], len(parts))
+        return _union_decoder([_decoder_of(part) for part in parts if part is not types.NoneType], len(parts))
     if origin in (list, tuple):
-        return _of_items(origin, parts)
+        return _sequence_decoder(origin, parts)
     if origin in (dict, Mapping) and parts[1] is not Any:
-        return _of_values(_reader(parts[1]))
+        return _mapping_decoder(_decoder_of(parts[1]))
     if origin in (dict, Mapping):
-        return _of_anything
+        return _decode_any_mapping
     if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
         words = {word.value for word in hint}
-        known = _checked(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(hint)}")
+        known = _checking_decoder(
+            lambda value: isinstance(value, str) and value in words, f"one of {', '.join(hint)}"
+        )
         return lambda value: hint(known(value))
-    return _PLAIN.get(origin or hint, _bounded)
+    return _BASIC_DECODERS.get(origin or hint, _check_depth)
 
 
-def _of_fields(cls: Any) -> Reader:
+def _dataclass_decoder(cls: Any) -> ValueDecoder:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [
-        (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
+        (field.name, _decoder_of(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in dataclasses.fields(cls)
     ]
 
@@ -133,21 +135,21 @@ def _of_fields(cls: Any) -> Reader:
             if name in plain:
                 try:
                     values[name] = reader(plain[name])
-                except _Misfit as misfit:
+                except _DecodingError as misfit:
                     misfit.keys.append(name)
                     raise
             elif is_required:
-                raise _Misfit(f"{name} is missing")
+                raise _DecodingError(f"{name} is missing")
         return cls(**values)
 
-    is_mapping = _PLAIN[Mapping]
+    is_mapping = _BASIC_DECODERS[Mapping]
     return read
 
 
-def _within(read: Reader, limits: Sequence[Any]) -> Reader:
+def _bounded_decoder(read: ValueDecoder, limits: Sequence[Any]) -> ValueDecoder:
     """What *read* reads, within bounds, or with the keys of a ``TypedDict``."""
     keys = {
-        key: _reader(hint)
+        key: _decoder_of(hint)
         for limit in limits
         if typing.is_typeddict(limit)
         for key, hint in typing.get_type_hints(limit, include_extras=True).items()
@@ -161,12 +163,12 @@ def _within(read: Reader, limits: Sequence[Any]) -> Reader:
             return held
         for bound in bounds:
             if problem := bound.problem(held):
-                raise _Misfit(f"{value!r:.60}: {problem}")
+                raise _DecodingError(f"{value!r:.60}: {problem}")
         for key, reader in keys.items():
             if key in held:
                 try:
                     reader(held[key])
-                except _Misfit as misfit:
+                except _DecodingError as misfit:
                     misfit.keys.append(key)
                     raise
         return held
@@ -174,7 +176,7 @@ def _within(read: Reader, limits: Sequence[Any]) -> Reader:
     return check
 
 
-def _of_either(readers: Sequence[Reader], parts: int) -> Reader:
+def _union_decoder(readers: Sequence[ValueDecoder], parts: int) -> ValueDecoder:
     """What the first of *readers* reads that can; null if they are not all of the *parts*."""
     *others, last = readers
     takes_null = len(readers) < parts
@@ -183,35 +185,35 @@ def _of_either(readers: Sequence[Reader], parts: int) -> Reader:
         if value is None and takes_null:
             return None
         for reader in others:
-            with suppress(_Misfit):
+            with suppress(_DecodingError):
                 return reader(value)
         return last(value)
 
     return read
 
 
-def _of_items(kind: type, parts: Sequence[Any]) -> Reader:
+def _sequence_decoder(kind: type, parts: Sequence[Any]) -> ValueDecoder:
     """A list, or a tuple of any length or of that of its hint."""
-    read_item = _reader(parts[0])
+    read_item = _decoder_of(parts[0])
     length = len(parts) if kind is tuple and parts[-1] is not Ellipsis else None
 
     def read(value: Any) -> Any:
         if length is not None and len(is_list(value)) != length:
-            raise _Misfit(f"{value!r:.60}: expected {length} values")
+            raise _DecodingError(f"{value!r:.60}: expected {length} values")
         made: list[Any] = []
         try:
             for item in is_list(value):
                 made.append(read_item(item))
-        except _Misfit as misfit:
+        except _DecodingError as misfit:
             misfit.keys.append(str(len(made)))
             raise
         return kind(made)
 
-    is_list = _checked(lambda value: isinstance(value, list | tuple), "a list")
+    is_list = _checking_decoder(lambda value: isinstance(value, list | tuple), "a list")
     return read
 
 
-def _of_values(read_value: Reader) -> Reader:
+def _mapping_decoder(read_value: ValueDecoder) -> ValueDecoder:
     """A mapping from text.
 
     What equals the last one that was read is that one: the records of a run repeat their descriptions.
@@ -225,51 +227,51 @@ def _of_values(read_value: Reader) -> Reader:
         for key, held in plain.items():
             try:
                 made[is_text(key)] = read_value(held)
-            except _Misfit as misfit:
+            except _DecodingError as misfit:
                 misfit.keys.append(f"{key!s:.60}")
                 raise
         last[:] = plain, made
         return made
 
-    is_mapping, is_text = _PLAIN[Mapping], _PLAIN[str]
+    is_mapping, is_text = _BASIC_DECODERS[Mapping], _BASIC_DECODERS[str]
     return read
 
 
-def _of_anything(plain: Any) -> Any:
+def _decode_any_mapping(plain: Any) -> Any:
     """A mapping of whatever JSON can hold."""
-    _bounded(_PLAIN[Mapping](plain))
+    _check_depth(_BASIC_DECODERS[Mapping](plain))
     return plain
 
 
-def _bounded(value: Any, depth: int = 0) -> Any:
+def _check_depth(value: Any, depth: int = 0) -> Any:
     """*value* of any type, if no reader need fear its depth."""
-    if depth > _DEPTH:
-        raise _Misfit(f"nested deeper than {_DEPTH} levels")
+    if depth > _MAX_DEPTH:
+        raise _DecodingError(f"nested deeper than {_MAX_DEPTH} levels")
     if type(value) in _CONTAINERS:
         for held in value.values() if type(value) is dict else value:
             if type(held) in _CONTAINERS:
-                _bounded(held, depth + 1)
+                _check_depth(held, depth + 1)
     return value
 
 
-def _checked(fits: Callable[[Any], bool], expected: str) -> Reader:
+def _checking_decoder(fits: Callable[[Any], bool], expected: str) -> ValueDecoder:
     def read(value: Any) -> Any:
         if not fits(value):
-            raise _Misfit(f"{value!r:.60}: expected {expected}")
+            raise _DecodingError(f"{value!r:.60}: expected {expected}")
         return value
 
     return read
 
 
 _CONTAINERS = (dict, list, tuple)
-_PLAIN: dict[Any, Reader] = {
-    str: _checked(
-        lambda value: isinstance(value, str) and len(value) <= MOST_TEXT,
-        f"text of at most {MOST_TEXT:,} characters",
+_BASIC_DECODERS: dict[Any, ValueDecoder] = {
+    str: _checking_decoder(
+        lambda value: isinstance(value, str) and len(value) <= MAX_TEXT_LENGTH,
+        f"text of at most {MAX_TEXT_LENGTH:,} characters",
     ),
-    bool: _checked(lambda value: type(value) is bool, "true or false"),
-    int: _checked(lambda value: type(value) is int, "a whole number"),
-    float: _checked(lambda value: type(value) in (int, float), "a number"),
-    dict: _checked(lambda value: isinstance(value, Mapping), "a mapping"),
-    Mapping: _checked(lambda value: isinstance(value, Mapping), "a mapping"),
+    bool: _checking_decoder(lambda value: type(value) is bool, "true or false"),
+    int: _checking_decoder(lambda value: type(value) is int, "a whole number"),
+    float: _checking_decoder(lambda value: type(value) in (int, float), "a number"),
+    dict: _checking_decoder(lambda value: isinstance(value, Mapping), "a mapping"),
+    Mapping: _checking_decoder(lambda value: isinstance(value, Mapping), "a mapping"),
 }

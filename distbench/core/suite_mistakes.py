@@ -7,11 +7,11 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class SuiteMistake:
+class Problem:
     """A mistake at a path in a suite, not yet traced to a line."""
 
     path: KeyPath
     message: str
     value: object = None
-    combined: tuple[str, ...] = ()
+    combined_fields: tuple[str, ...] = ()
     """Fields of the section that can't be combined, if no single value is wrong."""

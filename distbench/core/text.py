@@ -11,12 +11,12 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
 )
-_TELLING = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
+_ERROR_LINE = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
 # of the compiler's driver and of ninja: that a part of them failed
-_SUMMARY = re.compile(r"collect2: |ninja: build stopped|FAILED: ")
+_BUILD_SUMMARY = re.compile(r"collect2: |ninja: build stopped|FAILED: ")
 
 
-def plain(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """*text* without anything that a terminal or browser would act on; line ends and tabs stay."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
@@ -26,7 +26,7 @@ def one_line(text: str, limit: int = 300) -> str:
     if text.isascii() and text.isprintable():
         # nearly all names are like that, and a page needs a million of them
         return shorten(" ".join(text.split()), limit)
-    lines = (" ".join(line.split()) for line in plain(text).splitlines())
+    lines = (" ".join(line.split()) for line in strip_control_characters(text).splitlines())
     return shorten(next((line for line in lines if line), ""), limit)
 
 
@@ -38,32 +38,32 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """*names* as a list in a sentence, cut after *most* with the number of the others."""
-    left = len(names) - most
-    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
+def join_limited(names: Sequence[str], limit: int = 6) -> str:
+    """*names* as a list in a sentence, cut after *limit* with the number of the others."""
+    left = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {left} more" if left > 0 else "")
 
 
-def clipped(text: str, most: int, whole: str) -> str:
-    """*text* without its middle if it is longer than *most* characters.
+def truncate_middle(text: str, limit: int, whole: str) -> str:
+    """*text* without its middle if it is longer than *limit* characters.
 
     Args:
         whole: Where all of it is, for whoever reads the rest.
     """
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    half = most // 2
+    half = limit // 2
     left_out = f"{len(text) - 2 * half:,} of {len(text):,} characters left out; {whole}"
     return f"{text[:half]} … [{left_out}] … {text[-half:]}"
 
 
-def telling_line(text: str) -> str:
+def compiler_error_line(text: str) -> str:
     """The line of *text*, an error with a compiler's output in it, that says what is wrong.
 
     What stands before the output is kept. A text without such a line is returned as it is.
     """
     lines = [line.strip() for line in text.splitlines()]
-    telling = [line for line in lines if _TELLING.search(line) and not _SUMMARY.match(line)]
+    telling = [line for line in lines if _ERROR_LINE.search(line) and not _BUILD_SUMMARY.match(line)]
     # the first line names what was built; it may hold the first line of the output as well
     if len(lines) < 2 or not telling:
         return text

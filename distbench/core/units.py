@@ -9,7 +9,7 @@ _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
-def bytes_text(value: float) -> str:
+def format_bytes(value: float) -> str:
     """*value* bytes with a binary prefix and three digits: ``1.50 MiB``."""
     power = 0
     # as rounded, so that no text says 1024
@@ -51,7 +51,7 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def number_text(value: float, half: float = 0.0) -> str:
+def format_number(value: float, half: float = 0.0) -> str:
     """A plain number with thousands separators, to two digits of *half*, half the width of its interval.
 
     Of a number below 100 it shows three digits at most, of others no decimals; that alone if *half* is 0, for
@@ -72,12 +72,12 @@ def _places(value: float, digits: int) -> int:
     return digits - 1 - math.floor(math.log10(abs(value))) if value else 0
 
 
-def percent_text(fraction: float) -> str:
+def format_percent(fraction: float) -> str:
     """``0.4%``, ``9.5%``, ``23%``."""
     return f"{fraction:.0%}" if abs(fraction) >= 0.0995 else f"{fraction:.1%}"
 
 
-def ratio_texts(value: float, low: float, high: float) -> tuple[str, str, str]:
+def format_ratio_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
     """A ratio and the ends of its interval, to two digits of half the width, and 1.00 only for what is 1.
 
     Half the width tells how many digits mean something (JCGM 100:2008, 7.2.6).
@@ -89,7 +89,7 @@ def ratio_texts(value: float, low: float, high: float) -> tuple[str, str, str]:
     return f"{value:.{decimals}f}", f"{low:.{decimals}f}", f"{high:.{decimals}f}"
 
 
-def duration_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for people: ``85 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     # as rounded, so that no text says 1e+03 ms or 60 s
     if seconds < 0.9995:
@@ -103,39 +103,39 @@ def duration_text(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
-def bits_text(bits_per_s: float) -> str:
+def format_bitrate(bits_per_s: float) -> str:
     """Speed of a link, in the units in which links are sold: ``198 Mbit/s``, ``92.4 Gbit/s``."""
     # as rounded, so that no text says 1e+03 Mbit/s
     return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 999.5e6 else f"{bits_per_s / 1e6:.3g} Mbit/s"
 
 
-def count_text(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """``1 pair``, ``5 pairs``, ``2 processes``."""
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
-def list_text(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def multiples_text(of: int, number: int) -> str:
+def nearest_multiples(of: int, number: int) -> str:
     """The multiples *of* a number next to *number*, the smaller one if there is one: ``28 or 32``."""
     below = number // of * of
     return f"{below} or {below + of}" if below else str(of)
 
 
-ABSENT = "–"
+MISSING_TEXT = "–"
 """Text of a number that is not known."""
 
 
-def value_text(value: float | None, unit: str, half: float = 0.0) -> str:
+def format_value(value: float | None, unit: str, half: float = 0.0) -> str:
     """*value* in *unit* (``B``, ``s`` or any other word, then with the digits that *half* allows)."""
     if value is None:
-        return ABSENT
+        return MISSING_TEXT
     if unit == "B":
-        return bytes_text(value)
+        return format_bytes(value)
     if unit == "s":
-        return duration_text(value)
-    return f"{number_text(value, half)} {unit}".rstrip()
+        return format_duration(value)
+    return f"{format_number(value, half)} {unit}".rstrip()

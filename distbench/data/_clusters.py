@@ -6,8 +6,8 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
-from distbench.data._rows import generator
-from distbench.data.base import Batches, Shape
+from distbench.data._rows import step_generator
+from distbench.data.base import BatchFunction, DataShape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,11 +19,15 @@ _ROWS = 2
 _SOURCE = 3
 
 
-def batches_of(shape: Shape, seed: int, source_seed: int) -> Batches:
+def cluster_batches(shape: DataShape, seed: int, source_seed: int) -> BatchFunction:
     """Batches of features or images whose row *i* depends on (seed, step, i) alone."""
     import numpy as np
 
-    size = (shape.channels, shape.length, shape.length) if shape.kind == "images" else (shape.length,)
+    size = (
+        (shape.channels, shape.sample_length, shape.sample_length)
+        if shape.kind == "images"
+        else (shape.sample_length,)
+    )
     (name,) = shape.inputs
 
     def batches(step: int, rows: range) -> dict[str, np.ndarray]:
@@ -32,7 +36,7 @@ def batches_of(shape: Shape, seed: int, source_seed: int) -> Batches:
         labels = np.empty(len(rows), dtype=np.int64)
         for place, row in enumerate(rows):
             # a generator for each row: a rank draws no more than its share of a global batch
-            random = generator(seed, step, _ROWS, row)
+            random = step_generator(seed, step, _ROWS, row)
             labels[place] = random.integers(shape.classes)
             random.standard_normal(dtype=np.float32, out=values[place])
         # not as a matrix product, whose rounding of a row may depend on how many rows there are
@@ -48,7 +52,7 @@ def _classes(width: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarra
     """Patterns (patterns, width), and how much of each is in a class (classes, patterns)."""
     import numpy as np
 
-    random = generator(seed, classes, _SOURCE)
+    random = step_generator(seed, classes, _SOURCE)
     mixes = random.standard_normal((classes, _PATTERNS), dtype=np.float32)
     # the patterns of a class vary as much as the noise does
     return random.standard_normal((_PATTERNS, width), dtype=np.float32), mixes / math.sqrt(_PATTERNS)

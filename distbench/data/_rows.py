@@ -8,30 +8,38 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.data.base import IGNORED, Batches, Kind, Shape, Source, Split
+from distbench.data.base import (
+    IGNORE_INDEX,
+    BatchFunction,
+    DataKind,
+    DataShape,
+    DataSource,
+    TrainHeldOutSplit,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-OF_TOKENS: tuple[Kind, ...] = ("tokens", "masked_tokens", "pairs")
+TOKEN_KINDS: tuple[DataKind, ...] = ("tokens", "masked_tokens", "pairs")
 """Kinds of rows that are made of a row of tokens."""
-OF_PICTURES: tuple[Kind, ...] = ("features", "images")
+CLASSIFICATION_KINDS: tuple[DataKind, ...] = ("features", "images")
 """Kinds of rows that are made of numbers with one label."""
-MASKED = 0.15
+MASKED_FRACTION = 0.15
 """Share of the tokens of a row that are masked (BERT, arXiv:1810.04805, section 3.1), all by the mask."""
 
-_SOURCES = dict.fromkeys(OF_TOKENS, "text, tokens or synthetic") | dict.fromkeys(
-    OF_PICTURES, "digits or synthetic"
+_SOURCES_BY_KIND = dict.fromkeys(TOKEN_KINDS, "text, tokens or synthetic") | dict.fromkeys(
+    CLASSIFICATION_KINDS, "digits or synthetic"
 )
 
 
-def kind_problem(name: str, kinds: Collection[Kind], shape: Shape) -> str | None:
+def data_kind_problem(name: str, kinds: Collection[DataKind], shape: DataShape) -> str | None:
     """Why source *name*, which gives rows of *kinds*, can't feed *shape*, or None."""
     if shape.kind in kinds:
         return None
     given = " or ".join(kinds) if len(kinds) < 3 else f"{', '.join([*kinds][:-1])} or {[*kinds][-1]}"
-    return f"{name} provides {given}, but the workload needs {shape.kind}; set data to {_SOURCES[shape.kind]}"
+    fitting = _SOURCES_BY_KIND[shape.kind]
+    return f"{name} provides {given}, but the workload needs {shape.kind}; set data to {fitting}"
 
 
 def file_problem(path: str) -> str | None:
@@ -48,11 +56,13 @@ def file_problem(path: str) -> str | None:
     return None
 
 
-def tokens_problem(what: str, shape: Shape, available: int, largest: int) -> str | None:
+def tokens_problem(what: str, shape: DataShape, available: int, largest: int) -> str | None:
     """Why *available* tokens with ids up to *largest* are too few or too many, or None."""
-    needed = window(shape)
+    needed = window_length(shape)
     if available < needed:
-        length = f"length {shape.length}" + (f" and {shape.target_length}" if shape.kind == "pairs" else "")
+        length = f"length {shape.sample_length}" + (
+            f" and {shape.target_length}" if shape.kind == "pairs" else ""
+        )
         return f"{what} has {available} tokens; a sample of {length} needs {needed}"
     if largest < shape.ids:
         return None
@@ -63,50 +73,54 @@ def tokens_problem(what: str, shape: Shape, available: int, largest: int) -> str
     )
 
 
-def window(shape: Shape) -> int:
+def window_length(shape: DataShape) -> int:
     """Tokens, following each other, of which a row of *shape* is made."""
-    return shape.length if shape.kind == "masked_tokens" else shape.length + max(1, shape.target_length)
+    return (
+        shape.sample_length
+        if shape.kind == "masked_tokens"
+        else shape.sample_length + max(1, shape.target_length)
+    )
 
 
-Windows = Callable[[int, range], "np.ndarray"]
+WindowFunction = Callable[[int, range], "np.ndarray"]
 """``windows(step, rows)`` -> tokens (rows, window)."""
 
 
-def formed(windows: Windows, shape: Shape, seed: int, batch_size: int) -> Batches:
+def form_batches(windows: WindowFunction, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
     """Batches of *shape* of *windows*; what is masked is drawn from (seed, step) for the global batch."""
     import numpy as np
 
     def batches(step: int, rows: range) -> dict[str, np.ndarray]:
         tokens = windows(step, rows).astype(np.int64)
         if shape.kind == "masked_tokens":
-            order = generator(seed, step, _MASKS).random((batch_size, shape.length))
+            order = step_generator(seed, step, _MASKS).random((batch_size, shape.sample_length))
             return _masked(tokens, shape, order[rows.start : rows.stop])
-        return _source_and_target(tokens, shape) if shape.kind == "pairs" else pair(tokens)
+        return _source_and_target(tokens, shape) if shape.kind == "pairs" else shift_labels(tokens)
 
     return batches
 
 
-def _source_and_target(tokens: np.ndarray, shape: Shape) -> dict[str, np.ndarray]:
+def _source_and_target(tokens: np.ndarray, shape: DataShape) -> dict[str, np.ndarray]:
     """First part of each window as source, and the rest as target."""
     import numpy as np
 
     # the decoder begins with the last token of the source, so a model needs no token to start with
-    target = pair(tokens[:, shape.length - 1 :])
+    target = shift_labels(tokens[:, shape.sample_length - 1 :])
     return {
-        "input_ids": np.ascontiguousarray(tokens[:, : shape.length]),
+        "input_ids": np.ascontiguousarray(tokens[:, : shape.sample_length]),
         "decoder_input_ids": target["input_ids"],
         "labels": target["labels"],
     }
 
 
-def _masked(tokens: np.ndarray, shape: Shape, order: np.ndarray) -> dict[str, np.ndarray]:
+def _masked(tokens: np.ndarray, shape: DataShape, order: np.ndarray) -> dict[str, np.ndarray]:
     """Input with masked places, and labels there: in each row the first few by *order* (rows, length)."""
     import numpy as np
 
     # as many, so that the mean loss of a batch is the mean of those of its parts
-    count = max(1, round(MASKED * shape.length))
+    count = max(1, round(MASKED_FRACTION * shape.sample_length))
     places = np.argsort(order, axis=1, kind="stable")[:, :count]
-    ids, labels = tokens.copy(), np.full_like(tokens, IGNORED)
+    ids, labels = tokens.copy(), np.full_like(tokens, IGNORE_INDEX)
     np.put_along_axis(labels, places, np.take_along_axis(tokens, places, axis=1), axis=1)
     np.put_along_axis(ids, places, shape.mask_id, axis=1)
     return {"input_ids": ids, "labels": labels}
@@ -118,22 +132,22 @@ HELD_OUT_SEED = 2**32 - 1
 _MASKS = 1
 
 # share of the tokens that is trained on where the rest is held out
-_KEPT = 0.9
+_TRAINED_FRACTION = 0.9
 
 
-class TokenRow(Source):
+class TokenStream(DataSource):
     """A source that is one long row of tokens, seen through windows."""
 
     @abstractmethod
     def tokens(self) -> np.ndarray:
         """All of them (n,)."""
 
-    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
-        return _windows(self.tokens(), shape, seed, batch_size)
+    def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
+        return _random_windows(self.tokens(), shape, seed, batch_size)
 
-    def split_problem(self, shape: Shape) -> str | None:
-        available, needed = len(self.tokens()), window(shape)
-        cut = int(available * _KEPT)
+    def split_problem(self, shape: DataShape) -> str | None:
+        available, needed = len(self.tokens()), window_length(shape)
+        cut = int(available * _TRAINED_FRACTION)
         if min(cut, available - cut) >= needed:
             return None
         return (
@@ -141,7 +155,7 @@ class TokenRow(Source):
             f"{needed}; it takes {10 * needed:,} tokens"
         )
 
-    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+    def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:
         """Windows of the first nine tenths of the tokens, and *held_out* evenly spread over the last.
 
         The tail is held out whole: windows at random places of all of it would overlap with those
@@ -154,17 +168,19 @@ class TokenRow(Source):
 
         if problem := self.split_problem(shape):
             raise ValueError(problem)
-        tokens, needed = self.tokens(), window(shape)
-        cut = int(len(tokens) * _KEPT)
+        tokens, needed = self.tokens(), window_length(shape)
+        cut = int(len(tokens) * _TRAINED_FRACTION)
         tail = tokens[cut:]
         count = min(held_out, len(tail) - needed + 1)
         places = np.linspace(0, len(tail) - needed, count).astype(np.int64)
         rows = tail[places[:, None] + np.arange(needed)]
-        judged = formed(lambda _step, _rows: rows, shape, HELD_OUT_SEED, count)
-        return Split(_windows(tokens[:cut], shape, seed, batch_size), judged(0, range(count)))
+        judged = form_batches(lambda _step, _rows: rows, shape, HELD_OUT_SEED, count)
+        return TrainHeldOutSplit(
+            _random_windows(tokens[:cut], shape, seed, batch_size), judged(0, range(count))
+        )
 
 
-def _windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:
+def _random_windows(tokens: np.ndarray, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
     """Batches of windows at random places of *tokens* (n,), drawn from (seed, step) alone.
 
     The places of the whole global batch are drawn and the rows asked for are cut out, so that
@@ -172,24 +188,24 @@ def _windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Ba
     """
     import numpy as np
 
-    offsets = np.arange(window(shape))
+    offsets = np.arange(window_length(shape))
 
     def windows(step: int, rows: range) -> np.ndarray:
-        places = generator(seed, step).integers(0, len(tokens) - len(offsets) + 1, batch_size)
+        places = step_generator(seed, step).integers(0, len(tokens) - len(offsets) + 1, batch_size)
         chosen: np.ndarray = tokens[places[rows.start : rows.stop, None] + offsets]
         return chosen
 
-    return formed(windows, shape, seed, batch_size)
+    return form_batches(windows, shape, seed, batch_size)
 
 
-def generator(seed: int, step: int, *more: int) -> np.random.Generator:
+def step_generator(seed: int, step: int, *more: int) -> np.random.Generator:
     """Random numbers of one step, and of *more* of it, independent of those of any other step or seed."""
     import numpy as np
 
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, *more])))
 
 
-def pair(whole: np.ndarray) -> dict[str, np.ndarray]:
+def shift_labels(whole: np.ndarray) -> dict[str, np.ndarray]:
     """Inputs and labels, shifted by one, of *whole* (rows, length + 1)."""
     import numpy as np
 

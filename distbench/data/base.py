@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
-Kind = Literal["tokens", "masked_tokens", "pairs", "features", "images"]
+DataKind = Literal["tokens", "masked_tokens", "pairs", "features", "images"]
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """A label that torch's cross-entropy leaves out (its default ``ignore_index``)."""
 
-Batches = Callable[[int, range], "dict[str, np.ndarray]"]
+BatchFunction = Callable[[int, range], "dict[str, np.ndarray]"]
 """``batches(step, rows)`` -> arrays whose first axis is ``len(rows)``."""
 
 
-INPUTS: dict[Kind, tuple[str, ...]] = {
+INPUT_ARRAYS: dict[DataKind, tuple[str, ...]] = {
     "tokens": ("input_ids",),
     "masked_tokens": ("input_ids",),
     "pairs": ("input_ids", "decoder_input_ids"),
@@ -34,18 +34,18 @@ INPUTS: dict[Kind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class DataShape:
     """What a workload wants of its data."""
 
-    kind: Kind
+    kind: DataKind
     """``tokens``: ``input_ids`` and ``labels`` (rows, length), int64, labels shifted by one.
     ``masked_tokens``: the same arrays, of the same tokens. In as many places of every row ``input_ids`` has
-    ``mask`` and ``labels`` the token; elsewhere ``labels`` is ``IGNORED``.
+    ``mask`` and ``labels`` the token; elsewhere ``labels`` is ``IGNORE_INDEX``.
     ``pairs``: ``input_ids`` (rows, length), and ``decoder_input_ids`` and ``labels`` (rows, target_length),
     int64, labels shifted by one.
     ``features``: ``features`` (rows, length), float32, and ``labels`` (rows,), int64.
     ``images``: ``pixel_values`` (rows, channels, length, length), float32, and ``labels`` (rows,), int64."""
-    length: int
+    sample_length: int
     """Tokens, or features, a row; of pairs those of the source; of images the pixels of a side."""
     classes: int
     """Vocabulary size, or number of classes."""
@@ -59,12 +59,12 @@ class Shape:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Arrays of a batch that a model takes, in that order."""
-        return INPUTS[self.kind]
+        return INPUT_ARRAYS[self.kind]
 
     @property
     def tokens(self) -> int:
         """Tokens of a row, of pairs those of both parts; 1 where a row is no sequence."""
-        return self.length + self.target_length if self.takes_ids else 1
+        return self.sample_length + self.target_length if self.takes_ids else 1
 
     @property
     def takes_ids(self) -> bool:
@@ -74,12 +74,16 @@ class Shape:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one row of the first array that a model takes."""
-        return (self.channels, self.length, self.length) if self.kind == "images" else (self.length,)
+        return (
+            (self.channels, self.sample_length, self.sample_length)
+            if self.kind == "images"
+            else (self.sample_length,)
+        )
 
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of the labels of one row."""
-        return (self.target_length or self.length,) if self.takes_ids else ()
+        return (self.target_length or self.sample_length,) if self.takes_ids else ()
 
     @property
     def mask_id(self) -> int:
@@ -94,7 +98,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Merit:
+class HeldOutMetric:
     """The figure of merit of a source's held-out rows: ``(mean loss - floor) * scale``, or accuracy."""
 
     name: str
@@ -109,45 +113,45 @@ class Merit:
 
 
 @dataclass(frozen=True)
-class Split:
+class TrainHeldOutSplit:
     """A source in two parts."""
 
-    training: Batches
+    train: BatchFunction
     """As ``open`` gives them, of rows that are not held out."""
     held_out: dict[str, np.ndarray]
     """The rows to judge by, whatever the seed; every array has the rows as its first axis."""
 
 
-class Source(ABC):
+class DataSource(ABC):
     """Where the rows come from."""
 
     @property
-    def is_of_python(self) -> bool:
+    def depends_on_python_version(self) -> bool:
         """Whether its rows come with Python and differ between versions of it."""
         return False
 
     @abstractmethod
-    def problem(self, shape: Shape) -> str | None:
+    def problem(self, shape: DataShape) -> str | None:
         """Why this source can't feed *shape* (file missing, ...), or None; asked without torch, and quick."""
 
     @abstractmethod
-    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+    def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
         """Function that gives row *i* of the global batch of *batch_size* at a step."""
 
-    def merit(self, shape: Shape) -> Merit | None:
+    def held_out_metric(self, shape: DataShape) -> HeldOutMetric | None:
         """How held-out rows are judged, or None if the source keeps none."""
         return None
 
-    def split_problem(self, shape: Shape) -> str | None:
+    def split_problem(self, shape: DataShape) -> str | None:
         """Why no rows of *shape* can be held out, or None; asked without torch, where ``problem`` is None."""
         return None
 
-    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+    def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:
         """Batches for training, and *held_out* rows (or all there are) that never appear in one.
 
-        Called of sources that have a ``merit`` only.
+        Called of sources that have a ``held_out_metric`` only.
         """
         raise NotImplementedError(f"{type(self).__name__} has a merit but no held-out rows")
 
 
-PLUGIN_BASE = Source
+PLUGIN_BASE = DataSource

@@ -8,25 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 from distbench.core.bounds import Bound
 from distbench.data import _clusters
-from distbench.data._rows import HELD_OUT_SEED, OF_TOKENS, formed, generator, tokens_problem, window
-from distbench.data.base import Batches, Merit, Shape, Source, Split
+from distbench.data._rows import (
+    HELD_OUT_SEED,
+    TOKEN_KINDS,
+    form_batches,
+    step_generator,
+    tokens_problem,
+    window_length,
+)
+from distbench.data.base import BatchFunction, DataShape, DataSource, HeldOutMetric, TrainHeldOutSplit
 
 if TYPE_CHECKING:
     import numpy as np
 
 _SLOTS = 4096
 # the source keeps states x slots
-MOST_STATES = 1024
+MAX_STATES = 1024
 
 
 @dataclass(frozen=True)
-class Synthetic(Source):
+class Synthetic(DataSource):
     """A seeded source: tokens of a first-order Markov chain, or features or images of classes under noise.
 
     No model's mean loss of the next token can fall below the entropy rate of the chain.
     """
 
-    states: Annotated[int | None, Bound(2, MOST_STATES)] = None
+    states: Annotated[int | None, Bound(2, MAX_STATES)] = None
     """Number of different tokens, 2 to 1024; null: the vocabulary (without the mask of masked tokens), or
     1024 of a larger one. Features and images don't read it, nor concentration."""
     concentration: Annotated[float, Bound(0.001, 1000)] = 0.1
@@ -34,49 +41,53 @@ class Synthetic(Source):
     source_seed: Annotated[int, Bound(0)] = 0
     """Seed of the source itself, apart from the suite's seed that draws samples from it."""
 
-    def problem(self, shape: Shape) -> str | None:
-        if shape.kind not in OF_TOKENS:
+    def problem(self, shape: DataShape) -> str | None:
+        if shape.kind not in TOKEN_KINDS:
             return None
         if shape.ids < 2:
             return f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
         what = "synthetic" if self.states is None else f"states = {self.states}"
-        return tokens_problem(what, shape, window(shape), self._states(shape.ids) - 1)
+        return tokens_problem(what, shape, window_length(shape), self._state_count(shape.ids) - 1)
 
-    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+    def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
         import numpy as np
 
-        if shape.kind not in OF_TOKENS:
-            return _clusters.batches_of(shape, seed, self.source_seed)
-        states, needed = self._states(shape.ids), window(shape)
-        slots = _slots(states, self.concentration, self.source_seed)
-        before = np.cumsum(_stationary(states, self.concentration, self.source_seed))
+        if shape.kind not in TOKEN_KINDS:
+            return _clusters.cluster_batches(shape, seed, self.source_seed)
+        states, needed = self._state_count(shape.ids), window_length(shape)
+        slots = _slot_table(states, self.concentration, self.source_seed)
+        before = np.cumsum(_stationary_distribution(states, self.concentration, self.source_seed))
 
         def windows(step: int, rows: range) -> np.ndarray:
-            random = generator(seed, step)
+            random = step_generator(seed, step)
             first = np.searchsorted(before, random.random(batch_size)[rows.start : rows.stop], side="right")
             draws = random.integers(0, _SLOTS, (batch_size, needed - 1), dtype=np.int64)
-            return _walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop])
+            return _sample_walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop])
 
-        return formed(windows, shape, seed, batch_size)
+        return form_batches(windows, shape, seed, batch_size)
 
-    def merit(self, shape: Shape) -> Merit:
-        if shape.kind not in OF_TOKENS:
-            return Merit("accuracy", "", "higher", "Share of fresh rows whose class is found.", of="accuracy")
+    def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
+        if shape.kind not in TOKEN_KINDS:
+            return HeldOutMetric(
+                "accuracy", "", "higher", "Share of fresh rows whose class is found.", of="accuracy"
+            )
         if shape.kind == "masked_tokens":
             doc = (
                 "Cross-entropy of the masked tokens of fresh samples, in nats; its least value is not known."
             )
-            return Merit("nats_per_token", "nats/token", "lower", doc)
+            return HeldOutMetric("nats_per_token", "nats/token", "lower", doc)
         doc = "Cross-entropy of fresh samples above the source's entropy rate, in nats a token; 0 is perfect."
-        return Merit("excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes))
+        return HeldOutMetric(
+            "excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes)
+        )
 
-    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+    def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:
         fresh = self.open(shape, HELD_OUT_SEED, held_out)
-        return Split(self.open(shape, seed, batch_size), fresh(0, range(held_out)))
+        return TrainHeldOutSplit(self.open(shape, seed, batch_size), fresh(0, range(held_out)))
 
     def transitions(self, classes: int) -> np.ndarray:
         """Exact probabilities of each token's successors (states, states), for *classes* ids."""
-        return _counts(self._states(classes), self.concentration, self.source_seed) / _SLOTS
+        return _slot_counts(self._state_count(classes), self.concentration, self.source_seed) / _SLOTS
 
     def entropy_rate(self, classes: int) -> float:
         """Entropy rate in nats a token: the floor of the mean loss, for *classes* ids.
@@ -88,14 +99,16 @@ class Synthetic(Source):
 
         p = self.transitions(classes)
         entropies = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1)
-        stationary = _stationary(self._states(classes), self.concentration, self.source_seed)
+        stationary = _stationary_distribution(
+            self._state_count(classes), self.concentration, self.source_seed
+        )
         return float(stationary @ entropies)
 
-    def _states(self, classes: int) -> int:
-        return min(classes, MOST_STATES) if self.states is None else self.states
+    def _state_count(self, classes: int) -> int:
+        return min(classes, MAX_STATES) if self.states is None else self.states
 
 
-def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def _sample_walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Tokens (rows, n + 1) that start at *first* (rows,) and follow *draws* (rows, n)."""
     import numpy as np
 
@@ -107,7 +120,7 @@ def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarra
 
 
 @functools.lru_cache(maxsize=4)
-def _counts(states: int, concentration: float, seed: int) -> np.ndarray:
+def _slot_counts(states: int, concentration: float, seed: int) -> np.ndarray:
     """Number of a token's slots that each successor holds (states, states).
 
     Probabilities are whole numbers of slots, so that a draw is one look into a table, and the
@@ -126,21 +139,21 @@ def _counts(states: int, concentration: float, seed: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4)
-def _slots(states: int, concentration: float, seed: int) -> np.ndarray:
+def _slot_table(states: int, concentration: float, seed: int) -> np.ndarray:
     """Successor in each slot of each token (states, slots)."""
     import numpy as np
 
     successors = np.arange(states, dtype=np.int16)
-    counts = _counts(states, concentration, seed)
+    counts = _slot_counts(states, concentration, seed)
     return np.stack([np.repeat(successors, row) for row in counts])
 
 
 @functools.lru_cache(maxsize=4)
-def _stationary(states: int, concentration: float, seed: int) -> np.ndarray:
+def _stationary_distribution(states: int, concentration: float, seed: int) -> np.ndarray:
     """Long-run share of each token (states,)."""
     import numpy as np
 
-    system = _counts(states, concentration, seed).T / _SLOTS - np.eye(states)
+    system = _slot_counts(states, concentration, seed).T / _SLOTS - np.eye(states)
     # one equation follows from the others; in its place: the shares make 1
     system[-1] = 1.0
     return np.linalg.solve(system, np.eye(states)[-1])

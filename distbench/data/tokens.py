@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distbench.core.errors import InfrastructureError, RecordError
-from distbench.core.serialization import decoded
-from distbench.data._rows import OF_TOKENS, TokenRow, file_problem, kind_problem, tokens_problem
-from distbench.data.base import Merit, Shape
-from distbench.system.files import content, write_whole
+from distbench.core.serialization import decode
+from distbench.data._rows import TOKEN_KINDS, TokenStream, data_kind_problem, file_problem, tokens_problem
+from distbench.data.base import DataShape, HeldOutMetric
+from distbench.system.files import read_bounded, write_atomic
 from distbench.system.machine import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np
 
 _CHUNK = 1 << 24
-_MOST_BYTES = 1 << 12
+_MAX_CACHE_BYTES = 1 << 12
 """Of a file in the cache."""
 
 
 @dataclass(frozen=True)
-class _Range:
+class _IdRange:
     smallest: int
     largest: int
 
 
 @dataclass(frozen=True)
-class Tokens(TokenRow):
+class Tokens(TokenStream):
     """Token ids of one's own as a flat binary file (nanoGPT's and Megatron's .bin), memory-mapped."""
 
     path: str
@@ -40,35 +40,35 @@ class Tokens(TokenRow):
     dtype: Literal["uint16", "uint32", "int32"] = "uint16"
     """Type of an id in the file, little-endian."""
 
-    def problem(self, shape: Shape) -> str | None:
-        if problem := kind_problem("tokens", OF_TOKENS, shape) or file_problem(self.path):
+    def problem(self, shape: DataShape) -> str | None:
+        if problem := data_kind_problem("tokens", TOKEN_KINDS, shape) or file_problem(self.path):
             return problem
         what = f"path = {self.path!r}"
         state = Path(self.path).stat()
         width = int(self.dtype.removeprefix("u").removeprefix("int")) // 8
         if state.st_size % width:
             return f"{what}: {state.st_size} bytes are not a whole number of {self.dtype} ids; check dtype"
-        ids = _range(self.path, self.dtype, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+        ids = _id_range(self.path, self.dtype, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
         if ids.smallest < 0:
             return f"{what}: contains a negative id, {ids.smallest}; check dtype = {self.dtype}"
         return tokens_problem(what, shape, state.st_size // width, ids.largest)
 
-    def merit(self, shape: Shape) -> Merit:
+    def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
         doc = "Held-out cross-entropy of a token in nats; the held-out part is the last tenth of the file."
-        return Merit("nats_per_token", "nats/token", "lower", doc)
+        return HeldOutMetric("nats_per_token", "nats/token", "lower", doc)
 
     def tokens(self) -> np.ndarray:
-        return _mapped(self.path, self.dtype)
+        return _memory_map(self.path, self.dtype)
 
 
-def _mapped(path: str, dtype: str) -> np.ndarray:
+def _memory_map(path: str, dtype: str) -> np.ndarray:
     import numpy as np
 
     return np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r")
 
 
 @functools.cache
-def _range(path: str, dtype: str, state: tuple[int, ...]) -> _Range:
+def _id_range(path: str, dtype: str, state: tuple[int, ...]) -> _IdRange:
     """Smallest and largest id of the file, which is read once as long as *state* is the same.
 
     Reading all of a large one takes minutes, and every command asks, so the answer is kept in the cache.
@@ -76,16 +76,16 @@ def _range(path: str, dtype: str, state: tuple[int, ...]) -> _Range:
     decides = json.dumps([str(Path(path).resolve()), dtype, state])
     file = cache_folder() / "tokens" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, RecordError):
-        return decoded(_Range, json.loads(content(file, _MOST_BYTES)), str(file))
+        return decode(_IdRange, json.loads(read_bounded(file, _MAX_CACHE_BYTES)), str(file))
     found = _read(path, dtype)
     with suppress(OSError, InfrastructureError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(asdict(found)))
+        write_atomic(file, json.dumps(asdict(found)))
     return found
 
 
-def _read(path: str, dtype: str) -> _Range:
-    ids = _mapped(path, dtype)
+def _read(path: str, dtype: str) -> _IdRange:
+    ids = _memory_map(path, dtype)
     chunks = (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
     ranges = [(int(chunk.min()), int(chunk.max())) for chunk in chunks]
-    return _Range(min(low for low, _ in ranges), max(high for _, high in ranges))
+    return _IdRange(min(low for low, _ in ranges), max(high for _, high in ranges))

@@ -2,19 +2,28 @@
 
 from collections.abc import Sequence
 
-from distbench.doctor.cluster_checks import Link, links_of, of_all
-from distbench.doctor.findings import Finding, Grade
-from distbench.doctor.host_checks import of_host
-from distbench.doctor.rank_probe import Visit, visit
-from distbench.launchers.nodes import Difference
+from distbench.doctor.cluster_checks import NetworkLink, check_cluster, measured_links
+from distbench.doctor.findings import Diagnosis, Severity
+from distbench.doctor.host_checks import check_host
+from distbench.doctor.rank_probe import ProbeResult, probe_ranks
+from distbench.launchers.nodes import NodeDifference
 
-__all__ = ["Finding", "Grade", "Link", "Visit", "findings", "links_of", "of_host", "visit"]
+__all__ = [
+    "Diagnosis",
+    "NetworkLink",
+    "ProbeResult",
+    "Severity",
+    "check_host",
+    "diagnose",
+    "measured_links",
+    "probe_ranks",
+]
 
 
-def findings(visit: Visit, may_differ: Sequence[Difference] = ()) -> list[Finding]:
+def diagnose(visit: ProbeResult, may_differ: Sequence[NodeDifference] = ()) -> list[Diagnosis]:
     """Everything that *visit* has found; nodes may differ in what *may_differ* names."""
-    found = list(of_all(visit, may_differ))
-    for report in visit.hosts:
-        if report.condition:
-            found += of_host(report.condition, visit.ranks, where=visit.name(report))
+    found = list(check_cluster(visit, may_differ))
+    for report in visit.host_reports:
+        if report.host_state:
+            found += check_host(report.host_state, visit.ranks, where=visit.node_name(report))
     return found

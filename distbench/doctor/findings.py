@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Grade = Literal["ok", "warning", "problem"]
+Severity = Literal["ok", "warning", "problem"]
 """A problem stops runs or makes their numbers wrong; a warning may."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One finding."""
 
     check: str
     """What was looked at: ``nodes``, ``clock``, ``links``, ..."""
-    grade: Grade
+    grade: Severity
     what: str
     where: str = ""
     """Node or link; empty: all of it."""

@@ -12,31 +12,31 @@ from pathlib import Path
 from distbench.core import registry
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
-from distbench.ipc.diagnosis_files import Order, Report
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError
-from distbench.plan import machine_of
-from distbench.record.run_folder import new_run_id, storing
+from distbench.ipc.diagnosis_files import DiagnosisRequest, RankReport
+from distbench.launchers.base import Launcher, LaunchError, LaunchSpec, RankExit, RunningLaunch
+from distbench.plan import launcher_machine
+from distbench.record.run_folder import new_run_id, resumable_write_errors
 from distbench.run.control import StopRequest
 from distbench.suite import Suite
 from distbench.system.machine import cache_folder
-from distbench.system.processes import ending
+from distbench.system.processes import exit_text
 
-_PATIENCE_S = 20.0
+_MESSAGE_TIMEOUT_S = 20.0
 """For the group to form, and for each message."""
-_WHOLE_S, _ROUND_S = 60.0, 1.0
+_TIMEOUT_S, _ROUND_TIMEOUT_S = 60.0, 1.0
 """For all of it, and more for each round of exchanges, which takes half of that or less (worker/links.py)."""
 _POLL_S = 0.25
 _CPU_RANKS = 2
 
 
 @dataclass(frozen=True)
-class Visit:
+class ProbeResult:
     """What came back."""
 
     machine: Machine
     ranks: int
     """That were sent."""
-    reports: list[Report]
+    reports: list[RankReport]
     """Of those that came so far, in their order."""
     missing: dict[int, str] = field(default_factory=dict)
     """Rank -> how it ended that did not finish."""
@@ -46,22 +46,22 @@ class Visit:
     """Rank -> the name of its node, by its launcher; empty: all are on this machine."""
 
     @property
-    def hosts(self) -> list[Report]:
+    def host_reports(self) -> list[RankReport]:
         """The reports of the first rank of each node."""
-        return [report for report in self.reports if report.condition]
+        return [report for report in self.reports if report.host_state]
 
-    def name(self, report: Report) -> str:
+    def node_name(self, report: RankReport) -> str:
         """Name of the node of *report*."""
         own = self.nodes.get(report.placement.rank)
-        return own or (report.condition.name if report.condition else f"node {report.placement.node}")
+        return own or (report.host_state.name if report.host_state else f"node {report.placement.node_rank}")
 
-    def member(self, number: int) -> Report | None:
+    def report_of(self, number: int) -> RankReport | None:
         """The report of the member *number* of those that met; None: it has not come."""
-        met = (each for each in self.reports if each.meeting and each.meeting.member == number)
+        met = (each for each in self.reports if each.join and each.join.member == number)
         return next(met, None)
 
 
-def visit(suite: Suite, out: Path) -> Visit:
+def probe_ranks(suite: Suite, out: Path) -> ProbeResult:
     """Visit what the launcher of *suite* starts ranks on.
 
     Args:
@@ -73,8 +73,8 @@ def visit(suite: Suite, out: Path) -> Visit:
         InfrastructureError: *out* is not writable.
         KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
     """
-    machine = machine_of(suite)
-    launcher: Launcher = registry.make("launchers", suite.launcher)
+    machine = launcher_machine(suite)
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     ranks = (
         machine.devices if machine.device == "cuda" or machine.nodes > 1 else min(_CPU_RANKS, machine.devices)
     )
@@ -82,68 +82,73 @@ def visit(suite: Suite, out: Path) -> Visit:
         raise UsageError(
             f"device = {suite.device!r}: launcher {suite.launcher.name} has none; use cpu, or auto"
         )
-    with storing(out), tempfile.TemporaryDirectory(prefix=".doctor-", dir=_made(out)) as name:
+    with (
+        resumable_write_errors(out),
+        tempfile.TemporaryDirectory(prefix=".doctor-", dir=_make_folder(out)) as name,
+    ):
         folder = Path(name)
-        with StopRequest().listening() as stop, closing(launcher.open(new_run_id())) as site:
+        with StopRequest().handle_signals() as stop, closing(launcher.open_session(new_run_id())) as site:
             launch = _launch(launcher, machine, ranks, folder, out, stop)
             try:
                 handle = site.launch(launch)
             except LaunchError as error:
-                if stop.asked:
+                if stop.stop_now:
                     raise KeyboardInterrupt from error
-                return Visit(machine, ranks, [], failure=str(error))
+                return ProbeResult(machine, ranks, [], failure=str(error))
             try:
-                limit_s = _WHOLE_S + _ROUND_S * (machine.nodes + ranks // machine.nodes)
-                missing, failure = _followed(handle, ranks, limit_s, stop)
+                limit_s = _TIMEOUT_S + _ROUND_TIMEOUT_S * (machine.nodes + ranks // machine.nodes)
+                missing, failure = _wait_for_ranks(handle, ranks, limit_s, stop)
             finally:
                 handle.stop()
-        if stop.asked:
+        if stop.stop_now:
             raise KeyboardInterrupt
-        reports = [report for rank in range(ranks) if (report := Report.read(folder, rank))]
-        nodes = {rank: node for node, own in handle.nodes.items() for rank in own}
-        return Visit(machine, ranks, reports, missing, failure, nodes)
+        reports = [report for rank in range(ranks) if (report := RankReport.read(folder, rank))]
+        nodes = {rank: node for node, own in handle.ranks_by_node.items() for rank in own}
+        return ProbeResult(machine, ranks, reports, missing, failure, nodes)
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _launch(
     launcher: Launcher, machine: Machine, ranks: int, folder: Path, out: Path, stop: StopRequest
-) -> Launch:
-    order = Order(
+) -> LaunchSpec:
+    order = DiagnosisRequest(
         device=machine.device,
         folders=[str(out.absolute()), str(cache_folder())],
         ops=str(cache_folder() / "ops"),
-        patience_s=_PATIENCE_S,
+        timeout_s=_MESSAGE_TIMEOUT_S,
     )
     file = folder / "examination.json"
     order.write(file)
-    return Launch(
+    return LaunchSpec(
         entry="examine",
-        file=file,
+        instructions=file,
         processes=ranks,
         device=machine.device,
-        nodes=launcher.nodes(ranks, machine.device),
+        nodes=launcher.node_count(ranks, machine.device),
         environment={
             **launcher.environment(),
             "OMP_NUM_THREADS": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         },
         imports=("torch", "torch.distributed", "distbench.worker.examine"),
-        given_up=lambda: stop.asked,
+        is_cancelled=lambda: stop.stop_now,
     )
 
 
-def _followed(handle: Handle, ranks: int, limit_s: float, stop: StopRequest) -> tuple[dict[int, str], str]:
+def _wait_for_ranks(
+    handle: RunningLaunch, ranks: int, limit_s: float, stop: StopRequest
+) -> tuple[dict[int, str], str]:
     """How those ranks ended that did not finish in *limit_s*, and why they were lost, if they were."""
-    exits: dict[int, Exit] = {}
+    exits: dict[int, RankExit] = {}
     end = time.monotonic() + limit_s
     try:
-        while len(exits) < ranks and time.monotonic() < end and not stop.asked:
+        while len(exits) < ranks and time.monotonic() < end and not stop.stop_now:
             exits |= {each.rank: each for each in handle.wait(_POLL_S)}
     except LaunchError as error:
         return {}, str(error)
     left = {rank: f"had not finished after {limit_s:g} s" for rank in range(ranks) if rank not in exits}
-    return left | {rank: ending(each.code) for rank, each in exits.items() if each.code}, ""
+    return left | {rank: exit_text(each.code) for rank, each in exits.items() if each.code}, ""

@@ -18,32 +18,32 @@ from distbench.core import registry
 from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
 from distbench.gate.checkout import check_out
-from distbench.launchers.base import HERE, Launcher, Place
-from distbench.plan import machine_of
+from distbench.launchers.base import CURRENT_PYTHON, Launcher, PythonTarget
+from distbench.plan import launcher_machine
 from distbench.suite import Suite
-from distbench.system.interpreters import make_python_path, python_of
+from distbench.system.interpreters import find_python, make_python_path
 from distbench.system.machine import install_hint, machine_facts, ops_folder
 
-_DESCRIBE = (
-    "import distbench.worker.warm, json; from distbench.system.machine import machine_facts; "
+_DESCRIBE_SCRIPT = (
+    "import distbench.worker.preload, json; from distbench.system.machine import machine_facts; "
     "print(json.dumps(machine_facts()))"
 )
 _DESCRIBE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Arm:
+class GateArm:
     """One of the two sides that a gate compares."""
 
     title: str
     """What it is, for people."""
     suite: Suite
-    place: Place = HERE
+    target: PythonTarget = CURRENT_PYTHON
     machine: Mapping[str, Any] = field(default_factory=machine_facts)
     """Machine and packages, as its interpreter sees them."""
 
 
-def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Arm:
+def baseline_arm(baseline: str, arm: GateArm, folder: Path, load: Callable[[Path], Suite]) -> GateArm:
     """*arm* as the baseline, moved to the environment called *baseline*, or else to that git revision.
 
     If the suite file is in the repository, the revision's version of it defines what is trained; how to
@@ -58,52 +58,52 @@ def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) 
             can't start ranks in it.
         SuiteError: the revision's suite is invalid.
     """
-    if python := python_of(Path(baseline)):
-        return _in_environment(python, baseline, arm)
+    if python := find_python(Path(baseline)):
+        return _environment_arm(python, baseline, arm)
     checkout = check_out(baseline, folder)
-    place = _place_there(baseline, checkout.tree, checkout.root)
-    suite = _suite_there(arm.suite, checkout.tree, checkout.root, load)
-    if suite.resolved() == arm.suite.resolved() and not _imports_own_code(arm.suite):
+    place = _checkout_place(baseline, checkout.tree, checkout.root)
+    suite = _checkout_suite(arm.suite, checkout.tree, checkout.root, load)
+    if suite.to_resolved() == arm.suite.to_resolved() and not _imports_own_code(arm.suite):
         raise UsageError(
             f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
             "and it imports no code of this repository (workload: user: model: module:callable). "
             "To compare versions of torch or deepspeed, give a Python environment"
         )
-    return Arm(checkout.title, suite, _with(arm.place, place), arm.machine)
+    return GateArm(checkout.title, suite, _merge_places(arm.target, place), arm.machine)
 
 
 def _imports_own_code(suite: Suite) -> bool:
-    listed = suite.resolved()["workload"]
+    listed = suite.to_resolved()["workload"]
     return any("user" in workload for workload in (listed if isinstance(listed, list) else [listed]))
 
 
-def _with(own: Place, moved: Place) -> Place:
-    return Place(moved.python, moved.folder, {**moved.environment, **own.environment})
+def _merge_places(own: PythonTarget, moved: PythonTarget) -> PythonTarget:
+    return PythonTarget(moved.python, moved.working_directory, {**moved.environment, **own.environment})
 
 
-def _in_environment(python: Path, name: str, arm: Arm) -> Arm:
-    launcher: Launcher = registry.make("launchers", arm.suite.launcher)
-    if not launcher.takes_python:
+def _environment_arm(python: Path, name: str, arm: GateArm) -> GateArm:
+    launcher: Launcher = registry.create_plugin("launchers", arm.suite.launcher)
+    if not launcher.supports_environments:
         raise UsageError(
             f"--baseline {name}: launcher {arm.suite.launcher.name} starts ranks by the Python of its nodes, "
             "so both arms would be the same; use launcher: local, or give a git revision"
         )
     # the same harness in both arms, whatever version the other environment has
-    place = Place(str(python), None, {"PYTHONPATH": make_python_path()})
-    machine = _described(python, place, name)
+    place = PythonTarget(str(python), None, {"PYTHONPATH": make_python_path()})
+    machine = _describe_environment(python, place, name)
     # strategies name the folder of this interpreter, in which the arms would rebuild each other's ops
-    prefix, device = str(python.parent.parent), machine_of(arm.suite).device
+    prefix, device = str(python.parent.parent), launcher_machine(arm.suite).device
     ops = str(ops_folder(prefix, machine.get("packages", {}), device))
     place = replace(place, environment={**place.environment, "TORCH_EXTENSIONS_DIR": ops})
-    return Arm(name, arm.suite, _with(arm.place, place), machine)
+    return GateArm(name, arm.suite, _merge_places(arm.target, place), machine)
 
 
-def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
+def _describe_environment(python: Path, place: PythonTarget, name: str) -> dict[str, Any]:
     """Machine and packages, as *python* sees them."""
     environment = {**os.environ, **place.environment}
     try:
         output = subprocess.run(
-            [python, "-c", _DESCRIBE],
+            [python, "-c", _DESCRIBE_SCRIPT],
             env=environment,
             capture_output=True,
             text=True,
@@ -121,17 +121,17 @@ def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
         raise UsageError(f"--baseline {name}: its Python could not be started: {error}") from error
 
 
-def _suite_there(suite: Suite, tree: Path, root: Path, load: Callable[[Path], Suite]) -> Suite:
+def _checkout_suite(suite: Suite, tree: Path, root: Path, load: Callable[[Path], Suite]) -> Suite:
     """Suite in the checkout *tree* of the repository *root*; *suite* itself if its file is elsewhere."""
     file = Path(suite.file).resolve()
     there = tree / file.relative_to(root) if file.is_relative_to(root) else None
     if there is None or not there.is_file():
         return suite
     own = {name: getattr(suite, name) for name in ("name", "limits", "launcher", "metrics", "gate")}
-    return replace(load(there), **own).asking_for(MEASURE, suite.measure)
+    return replace(load(there), **own).with_job(MEASURE, suite.measure)
 
 
-def _place_there(revision: str, tree: Path, root: Path) -> Place:
+def _checkout_place(revision: str, tree: Path, root: Path) -> PythonTarget:
     """Working directory and module search path, moved into the checkout *tree* of *root*."""
     inside = Path.cwd().resolve().relative_to(root)
     if not (tree / inside).is_dir():
@@ -139,4 +139,6 @@ def _place_there(revision: str, tree: Path, root: Path) -> Place:
     paths = []
     for path in (Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part):
         paths.append(str(tree / path.relative_to(root)) if path.is_relative_to(root) else str(path))
-    return Place(folder=str(tree / inside), environment={"PYTHONPATH": os.pathsep.join(paths)})
+    return PythonTarget(
+        working_directory=str(tree / inside), environment={"PYTHONPATH": os.pathsep.join(paths)}
+    )

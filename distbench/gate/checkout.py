@@ -11,7 +11,7 @@ from distbench.core.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Checkout:
+class GitCheckout:
     """The files of a revision."""
 
     tree: Path
@@ -20,7 +20,7 @@ class Checkout:
     title: str
 
 
-def check_out(revision: str, folder: Path) -> Checkout:
+def check_out(revision: str, folder: Path) -> GitCheckout:
     """Write the files of *revision* of the repository here into *folder*.
 
     No worktree is registered: whatever ends this process, the repository is as it was. So the files are in no
@@ -37,7 +37,7 @@ def check_out(revision: str, folder: Path) -> Checkout:
     index = {"GIT_INDEX_FILE": str(folder / "index")}
     options = ("--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules")
     _git(revision, f"--work-tree={tree}", "read-tree", *options, commit, **index)
-    return Checkout(tree, root, f"{revision} ({commit[:10]})")
+    return GitCheckout(tree, root, f"{revision} ({commit[:10]})")
 
 
 def commit_of(revision: str) -> str:

@@ -15,24 +15,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from distbench.analysis.statistics.quantiles import t_quantile
-from distbench.analysis.statistics.variance_shrinkage import shrunk
-from distbench.core.grouping import grouped
+from distbench.analysis.statistics.variance_shrinkage import moderated_variances
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.core.units import count_text
-from distbench.gate.pairs import Pairs
-from distbench.gate.verdicts import CaseVerdict, Finding, Word
-from distbench.gate.wording import percent
+from distbench.core.units import format_count
+from distbench.gate.pairs import RecordPairs
+from distbench.gate.verdicts import CaseVerdict, GateVerdict, MetricFinding
+from distbench.gate.wording import percent_change
 from distbench.record import Record, Status
 
-_CHANCE = 0.05
+_ERROR_RATE = 0.05
 """Of an interval of a case that leaves out the truth, whatever the number of its columns."""
-_LEAST = 3
+_MIN_PAIRS = 3
 """Pairs from which on a t interval holds."""
-_COUNTED = 1e-9
+_MAX_COUNT_ERROR = 1e-9
 """Deviation of logarithms below which numbers differ by rounding alone."""
 
 
-def compared(
+def compare_columns(
     kind: str, limit: float, baseline: Sequence[Record], candidate: Sequence[Record]
 ) -> list[CaseVerdict]:
     """Verdict on each case that the *candidate* has records of this *kind* of, in the order of its trials.
@@ -53,17 +53,17 @@ def compared(
                 _findings(kind, limit, of, [mates.get((each.case.name, each.round)) for each in of])
             ),
         )
-        for of in grouped(candidate, lambda record: record.case.name).values()
+        for of in group_by(candidate, lambda record: record.case.name).values()
     ]
 
 
 def _findings(
     kind: str, limit: float, candidate: Sequence[Record], baseline: Sequence[Record | None]
-) -> Iterator[Finding]:
+) -> Iterator[MetricFinding]:
     for record in candidate:
         if record.status is not Status.MEASURED:
             why = f"{record.status}: {one_line(record.reason)}"
-            yield Finding("trial", "broken", f"{kind} failed here ({why})")
+            yield MetricFinding("trial", "broken", f"{kind} failed here ({why})")
             return
     pairs = [
         (before, after)
@@ -71,17 +71,17 @@ def _findings(
         if before is not None and before.status is Status.MEASURED
     ]
     if not pairs:
-        yield Finding("trial", "incomparable", f"{kind} was not measured in the baseline")
+        yield MetricFinding("trial", "incomparable", f"{kind} was not measured in the baseline")
         return
     described = pairs[0][1].columns
     known = [name for name in described if described[name].get("better") and name in pairs[0][0].values]
-    logs = {name: _logs(name, pairs) for name in known}
-    spreads = _spreads({name: each for name, each in logs.items() if each and len(each) >= _LEAST})
+    logs = {name: _log_cost_ratios(name, pairs) for name in known}
+    spreads = _spreads({name: each for name, each in logs.items() if each and len(each) >= _MIN_PAIRS})
     for name in known:
         yield _finding(name, kind, limit, pairs, logs[name], spreads.get(name))
 
 
-def _logs(name: str, pairs: Pairs) -> list[float] | None:
+def _log_cost_ratios(name: str, pairs: RecordPairs) -> list[float] | None:
     """Logarithms of the cost ratios of a column; None if a trial has no positive number."""
     sides = [[record.values.get(name, math.nan) for record in side] for side in zip(*pairs, strict=True)]
     if not all(0 < value < math.inf for side in sides for value in side):
@@ -105,12 +105,12 @@ def _spreads(logs: Mapping[str, Sequence[float]]) -> dict[str, _Spread]:
 
     One whose pairs all agree, such as bytes, is counted: it says nothing of the others, nor they of it.
     """
-    chance = 1 - _CHANCE / 2 / max(1, len(logs))
+    chance = 1 - _ERROR_RATE / 2 / max(1, len(logs))
     own = {name: statistics.variance(each) for name, each in logs.items()}
     found = {name: _Spread(variance, 0.0) for name, variance in own.items()}
-    if noisy := [name for name, variance in own.items() if variance > _COUNTED**2]:
+    if noisy := [name for name, variance in own.items() if variance > _MAX_COUNT_ERROR**2]:
         freedoms = np.array([len(logs[name]) - 1.0 for name in noisy])
-        variances, behind = shrunk(np.array([own[name] for name in noisy]), freedoms)
+        variances, behind = moderated_variances(np.array([own[name] for name in noisy]), freedoms)
         for name, variance, freedom in zip(noisy, variances.tolist(), behind.tolist(), strict=True):
             found[name] = _Spread(variance, t_quantile(chance, freedom))
     return found
@@ -120,29 +120,29 @@ def _finding(
     name: str,
     kind: str,
     limit: float,
-    pairs: Pairs,
+    pairs: RecordPairs,
     logs: Sequence[float] | None,
     spread: _Spread | None,
-) -> Finding:
+) -> MetricFinding:
     """Finding on a column by the *logs* of its pairs."""
     described = pairs[0][1].columns[name]
     if logs is None:
         why = pairs[0][1].absent.get(name, "not a positive number in every trial")
-        return Finding(name, "missing", f"in the baseline, but not here: {one_line(why)}", limit)
+        return MetricFinding(name, "missing", f"in the baseline, but not here: {one_line(why)}", limit)
     if spread is None:
-        few = f"{count_text(len(logs), 'pair')} are too few; {_LEAST} are needed: raise {kind}.trials"
-        return Finding(name, "inconclusive", few, limit, pairs=len(logs), needed=_LEAST)
+        few = f"{format_count(len(logs), 'pair')} are too few; {_MIN_PAIRS} are needed: raise {kind}.trials"
+        return MetricFinding(name, "inconclusive", few, limit, pairs=len(logs), needed=_MIN_PAIRS)
     mean, half = statistics.fmean(logs), spread.quantile * math.sqrt(spread.variance / len(logs))
-    word, said = _judged(mean, half, math.log1p(limit))
+    word, said = _judge(mean, half, math.log1p(limit))
     more = f"; too wide: raise {kind}.trials or the tolerance" if word == "inconclusive" else ""
-    interval = f"{_signed(mean - half)} to {_signed(mean + half)}"
+    interval = f"{_format_log_change(mean - half)} to {_format_log_change(mean + half)}"
     baseline, candidate = (
         statistics.median(record.values[name] for record in side) for side in zip(*pairs, strict=True)
     )
-    return Finding(
+    return MetricFinding(
         metric=name,
         word=word,
-        said=f"{said} ({interval} in cost; {count_text(len(logs), 'pair')}; limit {limit:.0%}){more}",
+        said=f"{said} ({interval} in cost; {format_count(len(logs), 'pair')}; limit {limit:.0%}){more}",
         limit=limit,
         ratio=math.exp(mean),
         low=math.exp(mean - half),
@@ -155,13 +155,13 @@ def _finding(
     )
 
 
-def _judged(mean: float, half: float, limit: float) -> tuple[Word, str]:
+def _judge(mean: float, half: float, limit: float) -> tuple[GateVerdict, str]:
     if mean - half > 0 and mean >= limit:
-        return "regressed", f"{percent(math.exp(mean))} worse"
+        return "regressed", f"{percent_change(math.exp(mean))} worse"
     if mean + half < 0 and mean <= -limit:
-        return "improved", f"{percent(math.exp(mean))} better"
+        return "improved", f"{percent_change(math.exp(mean))} better"
     return ("pass" if half <= limit else "inconclusive"), "no change beyond the limit shown"
 
 
-def _signed(log: float) -> str:
+def _format_log_change(log: float) -> str:
     return f"{math.expm1(log):+.1%}"

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
-from distbench.gate.arms import Arm
+from distbench.gate.arms import GateArm
 from distbench.gate.launch_failures import FailureLog
-from distbench.gate.verdicts import Result
+from distbench.gate.verdicts import GateResult
 from distbench.plan import Plan
 from distbench.record import read_json
-from distbench.record.run_folder import Run, RunInfo, State, new_run_id, stamp_of, utc_now, write_json
+from distbench.record.run_folder import Run, RunInfo, RunState, folder_stamp, new_run_id, utc_now, write_json
 
-Arms = tuple[Arm, Arm]
+GateArms = tuple[GateArm, GateArm]
 """Baseline and candidate."""
 _NAMES = ("baseline", "candidate")
 _ARMS_FILE = "arms.json"
@@ -40,17 +40,19 @@ class GateFolder:
     runs: tuple[Run, Run]
 
     @classmethod
-    def create(cls, out: Path, arms: Arms, plans: tuple[Plan, Plan], command: Sequence[str]) -> GateFolder:
+    def create(
+        cls, out: Path, arms: GateArms, plans: tuple[Plan, Plan], command: Sequence[str]
+    ) -> GateFolder:
         """Create a new folder under *out*, whose runs record the command line *command*.
 
         Raises:
             UsageError: the folder can't be created.
         """
-        path = (out / f"gate-{stamp_of(utc_now())}-{new_run_id()}").resolve()
+        path = (out / f"gate-{folder_stamp(utc_now())}-{new_run_id()}").resolve()
         baseline, candidate = (
-            Run.made_at(
+            Run.create_at(
                 path / name,
-                RunInfo.begun(arm.suite, plan.cases, list(command), arm.machine),
+                RunInfo.create(arm.suite, plan.cases, list(command), arm.machine),
                 arm.suite.text,
             )
             for name, arm, plan in zip(_NAMES, arms, plans, strict=True)
@@ -59,7 +61,7 @@ class GateFolder:
         return cls(path, (baseline, candidate))
 
     @classmethod
-    def resume(cls, name: Path, arms: Arms) -> GateFolder:
+    def resume(cls, name: Path, arms: GateArms) -> GateFolder:
         """Open the folder of an interrupted gate of the same arms.
 
         Raises:
@@ -69,8 +71,8 @@ class GateFolder:
         if not (path / _ARMS_FILE).is_file():
             raise UsageError(f"--resume {name}: not the folder of a gate ({_ARMS_FILE} is missing)")
         runs = Run(path / _NAMES[0]), Run(path / _NAMES[1])
-        started = [read_json(path / _ARMS_FILE), *(_without_rules(run.info().suite) for run in runs)]
-        if started != [_titles(arms), *(_without_rules(arm.suite.resolved()) for arm in arms)]:
+        started = [read_json(path / _ARMS_FILE), *(_without_gate_section(run.info().suite) for run in runs)]
+        if started != [_titles(arms), *(_without_gate_section(arm.suite.to_resolved()) for arm in arms)]:
             raise UsageError(
                 f"--resume {name}: this gate compares other arms ({one_line(str(started[0]))}) or another "
                 f"suite; repeat the command that started it: {shlex.join(runs[0].info().command)}"
@@ -83,7 +85,7 @@ class GateFolder:
         return self.path.name.rpartition("-")[2]
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Own the folders of both runs while the body runs.
 
         Raises:
@@ -92,10 +94,10 @@ class GateFolder:
         """
         with ExitStack() as stack:
             for run in self.runs:
-                stack.enter_context(run.owned())
+                stack.enter_context(run.hold_lock())
             yield
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: RunState) -> None:
         """Write *state* to both runs."""
         for run in self.runs:
             run.write_info(dataclasses.replace(run.info(), state=state))
@@ -105,20 +107,20 @@ class GateFolder:
         """Launches that failed so far."""
         return FailureLog(self.path / _FAILURES_FILE)
 
-    def write_result(self, result: Result) -> None:
+    def write_result(self, result: GateResult) -> None:
         """Write ``gate.json``."""
         write_json(self.path / _RESULT_FILE, result.to_json())
 
-    def analysed(self) -> tuple[AnalysedRun, AnalysedRun]:
+    def analyse(self) -> tuple[RunAnalysis, RunAnalysis]:
         """What each arm has recorded."""
-        baseline, candidate = map(AnalysedRun.read, self.runs)
+        baseline, candidate = map(RunAnalysis.read, self.runs)
         return baseline, candidate
 
 
-def _titles(arms: Arms) -> dict[str, str]:
+def _titles(arms: GateArms) -> dict[str, str]:
     return {name: arm.title for name, arm in zip(_NAMES, arms, strict=True)}
 
 
-def _without_rules(suite: dict[str, Any]) -> dict[str, Any]:
+def _without_gate_section(suite: dict[str, Any]) -> dict[str, Any]:
     """Resolved *suite* without its gate section, which may change when a gate is resumed."""
     return {key: value for key, value in suite.items() if key != "gate"}

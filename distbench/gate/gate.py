@@ -8,26 +8,42 @@ from functools import partial
 from pathlib import Path
 
 from distbench import plan
-from distbench.analysis.job_results import job_results
-from distbench.analysis.settings import differences, environment
+from distbench.analysis.job_results import job_judges
+from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
-from distbench.core.units import count_text
+from distbench.core.units import format_count
 from distbench.gate import columns, launch_failures, losses
-from distbench.gate.arms import Arm
-from distbench.gate.calibration import load, refuse_blind
-from distbench.gate.case_matching import match
-from distbench.gate.case_verdict import all_pairs, case_verdict, track_findings, without_efficiency
+from distbench.gate.arms import GateArm
+from distbench.gate.calibration import check_resolution, load_calibrations
+from distbench.gate.case_matching import match_cases
+from distbench.gate.case_verdict import (
+    case_verdict,
+    missing_efficiency_note,
+    pairs_of_both_series,
+    track_findings,
+)
 from distbench.gate.folder import GateFolder
-from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
-from distbench.gate.verdicts import Result, is_flagged
+from distbench.gate.series import CaseSlot, CaseTrack, GateTimer, PairSeries, make_tracks
+from distbench.gate.verdicts import GateResult, is_flagged
 from distbench.plan import PlannedTrial
-from distbench.record import SECOND_SERIES, of_kind
-from distbench.record.reading import rereading
-from distbench.run import Bench, Deadline, Observer, Stopped, StopRequest, make_all, to_build
+from distbench.record import SECOND_SERIES_START, records_of_kind
+from distbench.record.record_reader import retry_eagerly
+from distbench.run import (
+    AllocationTimeLimit,
+    Observer,
+    StopReason,
+    StopRequest,
+    TrialRunner,
+    cases_to_build,
+    run_trials,
+)
 
-_NONE: launch_failures.Arms = launch_failures.Launches(), launch_failures.Launches()
+_NO_LAUNCHES: launch_failures.LaunchCountsByArm = (
+    launch_failures.LaunchCounts(),
+    launch_failures.LaunchCounts(),
+)
 
 
 class Gate:
@@ -36,8 +52,8 @@ class Gate:
     def __init__(
         self,
         out: Path,
-        baseline: Arm,
-        candidate: Arm,
+        baseline: GateArm,
+        candidate: GateArm,
         *,
         command: Sequence[str],
         resume: Path | None = None,
@@ -56,14 +72,14 @@ class Gate:
         """
         self._arms, self._observer = (baseline, candidate), Observer()
         self._rules = candidate.suite.gate
-        self._plans = plan.make(baseline.suite), plan.make(candidate.suite)
-        self._match = match(*self._plans)
+        self._plans = plan.make_plan(baseline.suite), plan.make_plan(candidate.suite)
+        self._match = match_cases(*self._plans)
         self._calibrates = calibrates
         self.cases = [slot.candidate for slot in self._match.slots]
         """Cases run in pairs."""
         if not calibrates:
-            refuse_blind(self._rules, self.cases, load(candidate.suite.measure))
-        self._clock, self._command = Clock(self._rules.minutes), command
+            check_resolution(self._rules, self.cases, load_calibrations(candidate.suite.measure))
+        self._clock, self._command = GateTimer(self._rules.minutes), command
         self._folder = (
             GateFolder.resume(resume, self._arms)
             if resume
@@ -71,7 +87,7 @@ class Gate:
         )
         self._failures = self._folder.failures
 
-    def run(self, observer: Observer) -> Result:
+    def run(self, observer: Observer) -> GateResult:
         """Run both arms until each case has its verdict, and write the result to the folder.
 
         No other process may run trials in it meanwhile.
@@ -83,7 +99,7 @@ class Gate:
         """
         self._observer = observer
         try:
-            with self._folder.owned():
+            with self._folder.lock():
                 return self._run()
         except InfrastructureError as error:
             advice = f"free some space, then resume with: {self.resume_command}"
@@ -95,41 +111,41 @@ class Gate:
         is_resumed = any(word.partition("=")[0] == "--resume" for word in self._command)
         return shlex.join([*self._command, *(() if is_resumed else ("--resume", str(self._folder.path)))])
 
-    def _run(self) -> Result:
+    def _run(self) -> GateResult:
         stop = StopRequest()
-        second: list[Track] = []
+        second: list[CaseTrack] = []
         self._folder.set_state("running")
-        with stop.listening():
+        with stop.handle_signals():
             first = self._series(self._match.slots, stop, is_second=False)
             flagged = [track for track in first if self._is_flagged(track)]
-            if flagged and not (self._calibrates or stop.ends or self._clock.is_over):
+            if flagged and not (self._calibrates or stop.is_set or self._clock.has_expired):
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
-                second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
-            self._try_rounding(first, second, stop)
-        self._folder.set_state("interrupted" if stop.ends else "finished")
-        result = rereading(partial(self._result, first, second, stop.by))
+                second = self._series(_flagged_slots(flagged), stop, is_second=True)
+            self._measure_rounding(first, second, stop)
+        self._folder.set_state("interrupted" if stop.is_set else "finished")
+        result = retry_eagerly(partial(self._result, first, second, stop.reason))
         self._folder.write_result(result)
         return result
 
-    def _is_flagged(self, track: Track) -> bool:
+    def _is_flagged(self, track: CaseTrack) -> bool:
         flagged = any(map(is_flagged, track_findings(track, self._rules)))
         return flagged or (not track.failure and launch_failures.is_suspicious(track.launches))
 
-    def _series(self, slots: list[Slot], stop: StopRequest, *, is_second: bool) -> list[Track]:
+    def _series(self, slots: list[CaseSlot], stop: StopRequest, *, is_second: bool) -> list[CaseTrack]:
         """Tracks of a series of *slots*, run in fresh processes."""
-        tolerances = [self._rules.of(slot.candidate.label, slot.candidate.name) for slot in slots]
-        blocks = tracks_of(slots, efficiency=any(own.efficiency is not None for own in tolerances))
+        tolerances = [self._rules.tolerances_for(slot.candidate.label, slot.candidate.name) for slot in slots]
+        blocks = make_tracks(slots, efficiency=any(own.efficiency is not None for own in tolerances))
         sessions = [
-            Bench.opened(run, arm.suite, self._observer, stop, arm.place)
+            TrialRunner.open(run, arm.suite, self._observer, stop, arm.target)
             for run, arm in zip(self._folder.runs, self._arms, strict=True)
         ]
         with sessions[0] as baseline, sessions[1] as candidate:
             for bench, side in ((baseline, 0), (candidate, 1)):
-                bench.prepare([slot[side] for slot in slots])
+                bench.build([slot[side] for slot in slots])
             if not is_second:
-                self._side_by_side((baseline, candidate), stop)
-                self._required_jobs(candidate, stop)
-            series = Series(
+                self._run_column_pairs((baseline, candidate), stop)
+                self._run_required_jobs(candidate, stop)
+            series = PairSeries(
                 (baseline, candidate),
                 self._rules,
                 self._observer,
@@ -138,44 +154,50 @@ class Gate:
                 self._failures,
             )
             # rounds of its own: a resumed gate with more pairs would take others for those of the first
-            first_round = SECOND_SERIES if is_second else 0
+            first_round = SECOND_SERIES_START if is_second else 0
             series.run(blocks, first_round=first_round, candidate_first=is_second)
         return [track for block in blocks for track in block]
 
-    def _side_by_side(self, benches: tuple[Bench, Bench], stop: StopRequest) -> None:
+    def _run_column_pairs(self, benches: tuple[TrialRunner, TrialRunner], stop: StopRequest) -> None:
         """Make the trials of other kinds of job whose columns are compared: a pair in each round.
 
         Every second pair begins with the candidate.
         """
-        tasks = [[task for task in made.trials if task.job.kind in self._compared] for made in self._plans]
+        tasks = [
+            [task for task in made.trials if task.job.kind in self._compared_kinds] for made in self._plans
+        ]
         for bench, of in zip(benches, tasks, strict=True):
-            bench.prepare(to_build(of))
-        deadline = Deadline()
+            bench.build(cases_to_build(of))
+        deadline = AllocationTimeLimit()
         mates = {(task.job.kind, task.case.name, task.round): task for task in tasks[0]}
         for own in tasks[1]:
             mate = mates.get((own.job.kind, own.case.name, own.round))
             pair = [(benches[0], mate), (benches[1], own)] if mate else []
             for bench, task in pair if own.round % 2 == 0 else pair[::-1]:
-                if task and bench.found(task) is None and not deadline.ends(stop, self._observer, None):
+                if (
+                    task
+                    and bench.stored_record(task) is None
+                    and not deadline.should_stop(stop, self._observer, None)
+                ):
                     self._observer.trial_started(task, 0, 1, None)
-                    self._observer.trial_ended(bench.make(task))
+                    self._observer.trial_ended(bench.run(task))
 
     @property
-    def _compared(self) -> dict[str, float]:
+    def _compared_kinds(self) -> dict[str, float]:
         """Words of the kinds of job whose columns are compared -> allowed worsening."""
-        known = job_results()
+        known = job_judges()
         if self._calibrates:
             return {}
         return {known[kind].kind.name: limit for kind, limit in self._rules.columns.items()}
 
-    def _required_jobs(self, candidate: Bench, stop: StopRequest) -> None:
+    def _run_required_jobs(self, candidate: TrialRunner, stop: StopRequest) -> None:
         """Run the candidate's checks and trainings that the rules require."""
-        known = job_results()
-        words = {known[kind].kind.name for kind in self._rules.demands}
+        known = job_judges()
+        words = {known[kind].kind.name for kind in self._rules.required_kinds}
         tasks = [task for task in self._plans[1].trials if task.job.kind in words]
-        self._make(candidate, tasks, stop)
+        self._run_tasks(candidate, tasks, stop)
 
-    def _try_rounding(self, first: list[Track], second: list[Track], stop: StopRequest) -> None:
+    def _measure_rounding(self, first: list[CaseTrack], second: list[CaseTrack], stop: StopRequest) -> None:
         """Try how far rounding leads the baseline, where losses part further than it usually does.
 
         Also when ``gate.minutes`` are over: one trial decides whether the case fails.
@@ -184,31 +206,33 @@ class Gate:
         doubted = [
             track.slot.baseline
             for track in first
-            if losses.is_doubted(all_pairs(track, repeated.get(track.slot.candidate.id)), self._rules.loss)
+            if losses.needs_rounding_trials(
+                pairs_of_both_series(track, repeated.get(track.slot.candidate.id)), self._rules.loss
+            )
         ]
         arm = self._arms[0]
         jobs = arm.suite.jobs.items()
         tasks = [task for word, section in jobs for task in job_kind(word).perturbed_trials(section, doubted)]
-        if stop.ends or not tasks:
+        if stop.is_set or not tasks:
             return
-        cases = count_text(len(doubted), "case")
+        cases = format_count(len(doubted), "case")
         self._observer.note(f"the losses part in {cases}; trying how far rounding leads the baseline")
-        with Bench.opened(self._folder.runs[0], arm.suite, self._observer, stop, arm.place) as baseline:
-            self._make(baseline, tasks, stop)
+        with TrialRunner.open(self._folder.runs[0], arm.suite, self._observer, stop, arm.target) as baseline:
+            self._run_tasks(baseline, tasks, stop)
 
-    def _make(self, bench: Bench, tasks: list[PlannedTrial], stop: StopRequest) -> None:
+    def _run_tasks(self, bench: TrialRunner, tasks: list[PlannedTrial], stop: StopRequest) -> None:
         """Make those *tasks* that no earlier session has made."""
-        if todo := [task for task in tasks if bench.found(task) is None]:
-            bench.prepare(to_build(todo))
-            make_all(bench, todo, self._observer, stop, Deadline())
+        if todo := [task for task in tasks if bench.stored_record(task) is None]:
+            bench.build(cases_to_build(todo))
+            run_trials(bench, todo, self._observer, stop, AllocationTimeLimit())
 
-    def _result(self, first: list[Track], second: list[Track], stopped: Stopped) -> Result:
-        runs = self._folder.analysed()
+    def _result(self, first: list[CaseTrack], second: list[CaseTrack], stopped: StopReason) -> GateResult:
+        runs = self._folder.analyse()
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
         perturbed = perturbed_losses(runs[0].records)
         repeated = {track.slot.candidate.id: track for track in second}
-        unreliable = launch_failures.findings(
-            {track.slot.candidate.name: _launches(track, repeated) for track in first}
+        unreliable = launch_failures.launch_findings(
+            {track.slot.candidate.name: _total_launches(track, repeated) for track in first}
         )
         cases = [
             case_verdict(
@@ -224,11 +248,13 @@ class Gate:
         ]
         others = [
             verdict
-            for word, limit in self._compared.items()
-            for verdict in columns.compared(word, limit, *(of_kind(run.records, word) for run in runs))
+            for word, limit in self._compared_kinds.items()
+            for verdict in columns.compare_columns(
+                word, limit, *(records_of_kind(run.records, word) for run in runs)
+            )
         ]
         order = {item.case.name: i for i, item in enumerate(self._plans[1].cases)}
-        return Result(
+        return GateResult(
             gate_id=self._folder.gate_id,
             suite=self._arms[1].suite.name,
             baseline=self._arms[0].title,
@@ -239,24 +265,30 @@ class Gate:
                     key=lambda case: order.get(case.case, len(order)),
                 )
             ),
-            environment=differences(*(environment(run.records, run.info.machine) for run in runs)),
+            environment=fact_differences(
+                *(merge_environments(run.records, run.info.machine) for run in runs)
+            ),
             skipped=self._match.skipped,
-            notes=without_efficiency(first, self._rules),
-            minutes=round(self._clock.spent, 2),
+            notes=missing_efficiency_note(first, self._rules),
+            minutes=round(self._clock.elapsed_minutes, 2),
             stopped=stopped,
             folder=str(self._folder.path),
         )
 
 
-def _launches(track: Track, repeated: Mapping[str, Track]) -> launch_failures.Arms:
+def _total_launches(track: CaseTrack, repeated: Mapping[str, CaseTrack]) -> launch_failures.LaunchCountsByArm:
     """Launches of a case in both series."""
     again = repeated.get(track.slot.candidate.id)
-    (before, after), (more_before, more_after) = track.launches, again.launches if again else _NONE
+    (before, after), (more_before, more_after) = track.launches, again.launches if again else _NO_LAUNCHES
     return before + more_before, after + more_after
 
 
-def _slots_to_repeat(flagged: list[Track]) -> list[Slot]:
+def _flagged_slots(flagged: list[CaseTrack]) -> list[CaseSlot]:
     """Slots of the second series: the flagged cases and their one-device bases."""
     slots = {track.slot.candidate.id: track.slot for track in flagged}
-    slots |= {track.base.slot.candidate.id: track.base.slot for track in flagged if track.base}
+    slots |= {
+        track.single_device.slot.candidate.id: track.single_device.slot
+        for track in flagged
+        if track.single_device
+    }
     return list(slots.values())

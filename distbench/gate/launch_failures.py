@@ -11,89 +11,93 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench.analysis.statistics.probability import fisher, holm
-from distbench.core.serialization import decoded
+from distbench.analysis.statistics.probability import fisher_exact_tail, holm_adjusted
+from distbench.core.serialization import decode
 from distbench.core.text import one_line
-from distbench.gate.verdicts import Finding
+from distbench.gate.verdicts import MetricFinding
 from distbench.record import Record, read_json
 from distbench.record.run_folder import write_json
 
-CHANCE = 0.05
+ERROR_RATE = 0.05
 """Chance that a candidate as reliable as its baseline is called less reliable in some case, and likewise in
 all cases together."""
-SUSPICIOUS = 2
+SUSPICIOUS_EXCESS = 2
 """Launches that fail in the candidate beyond those in the baseline before a second series looks again."""
 
 
 @dataclass
-class Launches:
+class LaunchCounts:
     """Launches of one case in one arm."""
 
-    worked: int = 0
-    failed: list[str] = field(default_factory=list)
+    succeeded: int = 0
+    failures: list[str] = field(default_factory=list)
     """How each that failed ended."""
 
     @property
     def total(self) -> int:
         """All launches."""
-        return self.worked + len(self.failed)
+        return self.succeeded + len(self.failures)
 
-    def __add__(self, other: Launches) -> Launches:
-        return Launches(self.worked + other.worked, [*self.failed, *other.failed])
+    def __add__(self, other: LaunchCounts) -> LaunchCounts:
+        return LaunchCounts(self.succeeded + other.succeeded, [*self.failures, *other.failures])
 
 
-Arms = tuple[Launches, Launches]
+LaunchCountsByArm = tuple[LaunchCounts, LaunchCounts]
 """Launches of the baseline and of the candidate."""
 
 
-def is_suspicious(arms: Arms) -> bool:
+def is_suspicious(arms: LaunchCountsByArm) -> bool:
     """Whether more launches are worth their time: the candidate failed more often, perhaps by chance."""
-    return len(arms[1].failed) - len(arms[0].failed) >= SUSPICIOUS
+    return len(arms[1].failures) - len(arms[0].failures) >= SUSPICIOUS_EXCESS
 
 
-def findings(cases: Mapping[str, Arms]) -> dict[str, Finding]:
+def launch_findings(cases: Mapping[str, LaunchCountsByArm]) -> dict[str, MetricFinding]:
     """Findings on the launches of each of *cases* that had any that failed.
 
     The candidate is less reliable in a case if that case shows it, after Holm's (1979) correction for their
     number, or if all cases together do.
     """
-    of_case = {name: _chance(arms) for name, arms in cases.items()}
-    both = tuple(sum((arms[side] for arms in cases.values()), Launches()) for side in (0, 1))
-    together = _chance((both[0], both[1])) <= CHANCE
-    adjusted = dict(zip(of_case, holm([*of_case.values()]), strict=True))
+    of_case = {name: _p_value(arms) for name, arms in cases.items()}
+    both = tuple(sum((arms[side] for arms in cases.values()), LaunchCounts()) for side in (0, 1))
+    together = _p_value((both[0], both[1])) <= ERROR_RATE
+    adjusted = dict(zip(of_case, holm_adjusted([*of_case.values()]), strict=True))
     return {
         name: _finding(
-            arms, of_case[name], is_worse=adjusted[name] <= CHANCE or (together and _is_worse(arms))
+            arms,
+            of_case[name],
+            is_worse=adjusted[name] <= ERROR_RATE or (together and _fails_more_often(arms)),
         )
         for name, arms in cases.items()
-        if arms[0].failed or arms[1].failed
+        if arms[0].failures or arms[1].failures
     }
 
 
-def _chance(arms: Arms) -> float:
+def _p_value(arms: LaunchCountsByArm) -> float:
     before, after = arms
-    return fisher(len(after.failed), after.total, len(before.failed), before.total)
+    return fisher_exact_tail(len(after.failures), after.total, len(before.failures), before.total)
 
 
-def _is_worse(arms: Arms) -> bool:
-    return len(arms[1].failed) * arms[0].total > len(arms[0].failed) * arms[1].total
+def _fails_more_often(arms: LaunchCountsByArm) -> bool:
+    return len(arms[1].failures) * arms[0].total > len(arms[0].failures) * arms[1].total
 
 
-def _finding(arms: Arms, chance: float, *, is_worse: bool) -> Finding:
+def _finding(arms: LaunchCountsByArm, chance: float, *, is_worse: bool) -> MetricFinding:
     counts = (
-        f"{len(arms[1].failed)} of {arms[1].total} launches failed in the candidate and "
-        f"{len(arms[0].failed)} of {arms[0].total} in the baseline"
+        f"{len(arms[1].failures)} of {arms[1].total} launches failed in the candidate and "
+        f"{len(arms[0].failures)} of {arms[0].total} in the baseline"
     )
-    last = (arms[1].failed or arms[0].failed)[-1]
+    last = (arms[1].failures or arms[0].failures)[-1]
     odds = f"p = {chance:.2g}, Fisher's exact test"
     if is_worse:
-        return Finding("trial", "broken", f"less reliable: {counts} ({odds}): {last}")
-    meaning = f", which may be chance ({odds})" if arms[1].failed else ""
-    return Finding("trial", "pass", f"{counts}{meaning}; each was launched once more: {last}", notable=True)
+        return MetricFinding("trial", "broken", f"less reliable: {counts} ({odds}): {last}")
+    meaning = f", which may be chance ({odds})" if arms[1].failures else ""
+    return MetricFinding(
+        "trial", "pass", f"{counts}{meaning}; each was launched once more: {last}", notable=True
+    )
 
 
 @dataclass(frozen=True)
-class Entry:
+class FailedLaunch:
     """A launch that failed."""
 
     arm: int
@@ -115,28 +119,28 @@ class FailureLog:
 
     file: Path | None = None
     """None: kept in memory only."""
-    _entries: list[Entry] = field(default_factory=list, init=False)
-    _taken: list[Entry] = field(default_factory=list, init=False)
+    _entries: list[FailedLaunch] = field(default_factory=list, init=False)
+    _reported: list[FailedLaunch] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.file and self.file.exists():
-            self._entries = decoded(list[Entry], read_json(self.file), str(self.file))
+            self._entries = decode(list[FailedLaunch], read_json(self.file), str(self.file))
 
-    def note(self, arm: int, record: Record) -> None:
+    def add(self, arm: int, record: Record) -> None:
         """Keep that *record* of *arm* (0: baseline) is of a launch that failed, once."""
-        entry = Entry(arm, record.case_id, record.round, record.started, _how(record))
+        entry = FailedLaunch(arm, record.case_id, record.round, record.started, _ending(record))
         if entry not in self._entries:
             self._entries.append(entry)
             if self.file:
                 write_json(self.file, [dataclasses.asdict(each) for each in self._entries])
 
-    def take(self, arm: int, case_id: str, round_: int) -> list[str]:
+    def take_unreported(self, arm: int, case_id: str, round_: int) -> list[str]:
         """How each failed launch of a trial ended, given once: the warm-ups of both series share a round."""
         key = arm, case_id, round_
-        taken = [entry for entry in self._entries if entry.key == key and entry not in self._taken]
-        self._taken += taken
+        taken = [entry for entry in self._entries if entry.key == key and entry not in self._reported]
+        self._reported += taken
         return [entry.how for entry in taken]
 
 
-def _how(record: Record) -> str:
+def _ending(record: Record) -> str:
     return f"{record.status}: {one_line(record.reason)}"

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.rounding_bounds import BETWEEN_ARMS, BLUNT, SEEN, resolved
+from distbench.analysis.rounding_bounds import (
+    BETWEEN_ARMS,
+    INSENSITIVE_LIMIT,
+    OBSERVED_SPREAD_FACTOR,
+    add_loss_resolution,
+)
 from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.record import Record
 
-CHANCE = 1e-3
+STEP_ERROR_RATE = 1e-3
 """Chance that the spread of trials alone makes any step of an equal training look different."""
 
 
 @dataclass(frozen=True)
-class Apart:
+class LossGap:
     """The first step at which the losses of two arms differ by more than something explains."""
 
     step: int
@@ -24,66 +29,66 @@ class Apart:
     before: float
     """Mean loss over the baseline's trials."""
     after: float
-    distance: float
+    difference: float
     """Difference of the two, as a fraction of the largest loss so far."""
-    explained: float
+    explained_difference: float
     """Largest distance that rounding and the spread of trials explain; infinite if nobody knows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Parting:
+class LossDivergence:
     """Mean losses of two arms by step (steps,); distances are fractions of the largest loss so far."""
 
     before: np.ndarray
     after: np.ndarray
-    distance: np.ndarray
-    least: np.ndarray
+    difference: np.ndarray
+    single_step_bound: np.ndarray
     """Distance that the spread of trials and the rounding of a single step explain."""
-    usual: np.ndarray
+    expected_bound: np.ndarray
     """The same with what training usually makes of rounding."""
-    explained: np.ndarray
+    explained_bound: np.ndarray
     """The same with what this training was seen to make of it; without, as usual."""
-    spread: np.ndarray
+    spread_bound: np.ndarray
     """Distance that the spread of trials alone explains."""
 
     @property
-    def doubted(self) -> Apart | None:
+    def first_doubtful(self) -> LossGap | None:
         """The first step that is further apart than rounding in that step alone explains."""
-        return self._first(self._beyond(self.least))
+        return self._first(self._beyond(self.single_step_bound))
 
     @property
-    def unusual(self) -> Apart | None:
+    def first_unexpected(self) -> LossGap | None:
         """The first step that is further apart than is usual."""
-        return self._first(self._beyond(self.usual))
+        return self._first(self._beyond(self.expected_bound))
 
     @property
-    def unexplained(self) -> Apart | None:
+    def first_unexplained(self) -> LossGap | None:
         """The first step that is further apart than is explained."""
-        return self._first(self._beyond(self.explained))
+        return self._first(self._beyond(self.explained_bound))
 
     @property
-    def blurred(self) -> Apart | None:
+    def first_undecidable(self) -> LossGap | None:
         """The first that is further apart than is usual where what is explained says little."""
-        return self._first(self._beyond(self.usual) & (self.explained > BLUNT))
+        return self._first(self._beyond(self.expected_bound) & (self.explained_bound > INSENSITIVE_LIMIT))
 
     def _beyond(self, limits: np.ndarray) -> np.ndarray:
         # no number is within no limit
-        return np.asarray((self.distance > self.spread) & ~(self.distance <= limits))
+        return np.asarray((self.difference > self.spread_bound) & ~(self.difference <= limits))
 
-    def _first(self, chosen: np.ndarray) -> Apart | None:
+    def _first(self, chosen: np.ndarray) -> LossGap | None:
         for at in np.flatnonzero(chosen):
-            numbers = (self.before[at], self.after[at], self.distance[at], self.explained[at])
-            return Apart(int(at) + 1, *map(float, numbers))
+            numbers = (self.before[at], self.after[at], self.difference[at], self.explained_bound[at])
+            return LossGap(int(at) + 1, *map(float, numbers))
         return None
 
 
-def parting(
+def loss_divergence(
     before: np.ndarray,
     after: np.ndarray,
     dtype: str,
     records: Sequence[Record] = (),
     seen: np.ndarray | None = None,
-) -> Parting:
+) -> LossDivergence:
     """How far *before* and *after* are apart.
 
     Args:
@@ -102,30 +107,31 @@ def parting(
     scales = np.maximum.accumulate(sizes)
     numbers = np.arange(steps)
     rounding, first = (
-        resolved(BETWEEN_ARMS.at(dtype, grown) * scales, sizes, records) for grown in (numbers, 0 * numbers)
+        add_loss_resolution(BETWEEN_ARMS.limits(dtype, grown) * scales, sizes, records)
+        for grown in (numbers, 0 * numbers)
     )
     # what was not seen up to a step explains nothing there
     here = np.full(steps, np.nan) if seen is None else np.append(seen, np.full(steps, np.nan))[:steps]
-    amplified = np.where(np.isnan(here), rounding, first + SEEN * here)
-    spread = _by_spread(before, after)
+    amplified = np.where(np.isnan(here), rounding, first + OBSERVED_SPREAD_FACTOR * here)
+    spread = _spread_halfwidth(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Parting(
+        return LossDivergence(
             *means,
-            distance=np.abs(means[1] - means[0]) / scales,
-            least=(first + spread) / scales,
-            usual=(rounding + spread) / scales,
-            explained=(amplified + spread) / scales,
-            spread=spread / scales,
+            difference=np.abs(means[1] - means[0]) / scales,
+            single_step_bound=(first + spread) / scales,
+            expected_bound=(rounding + spread) / scales,
+            explained_bound=(amplified + spread) / scales,
+            spread_bound=spread / scales,
         )
 
 
-def _by_spread(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _spread_halfwidth(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Half of the interval of the difference of two means, by step; 0 where an arm has a single trial."""
     if min(len(before), len(after)) < 2:
         return np.zeros(before.shape[1])
     variances = [losses.var(axis=0, ddof=1) / len(losses) for losses in (before, after)]
     # the fewer degrees of freedom of the two, which is the safe side of Welch's
     freedom = min(len(before), len(after)) - 1
-    quantile = t_quantile(1 - CHANCE / 2 / before.shape[1], freedom)
+    quantile = t_quantile(1 - STEP_ERROR_RATE / 2 / before.shape[1], freedom)
     explained: np.ndarray = quantile * np.sqrt(variances[0] + variances[1])
     return explained

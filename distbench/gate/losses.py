@@ -17,112 +17,124 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distbench.analysis.losses import losses_of
-from distbench.analysis.rounding_bounds import coarsest
-from distbench.analysis.timed_trials import Timed
-from distbench.gate.loss_divergence import Apart, Parting, parting
-from distbench.gate.pairs import Pairs
-from distbench.gate.verdicts import Finding
+from distbench.analysis.losses import mean_losses
+from distbench.analysis.rounding_bounds import coarsest_dtype
+from distbench.analysis.timed_trials import CaseLosses
+from distbench.gate.loss_divergence import LossDivergence, LossGap, loss_divergence
+from distbench.gate.pairs import RecordPairs
+from distbench.gate.verdicts import MetricFinding
 from distbench.record import Record
-from distbench.suite.gate import Demand
+from distbench.suite.gate import VerdictDemand
 
-_WHERE = {
+_EARLY_CAUSES = {
     1: " (before any update, so the forward pass, the initial weights or the data differ)",
     2: " (after one update, so the gradients or the optimizer differ)",
 }
 
 
-def is_doubted(pairs: Pairs, demand: Demand) -> bool:
+def needs_rounding_trials(pairs: RecordPairs, demand: VerdictDemand) -> bool:
     """Whether the losses of *pairs* part, so that what this training makes of rounding decides."""
-    found = None if demand == "ignored" or not pairs else _parting(pairs)
-    return found is not None and found.doubted is not None
+    found = None if demand == "ignored" or not pairs else _divergence(pairs)
+    return found is not None and found.first_doubtful is not None
 
 
-def findings(pairs: Pairs, demand: Demand, perturbed: Sequence[np.ndarray] = ()) -> list[Finding]:
+def loss_findings(
+    pairs: RecordPairs, demand: VerdictDemand, perturbed: Sequence[np.ndarray] = ()
+) -> list[MetricFinding]:
     """Finding on the losses of *pairs*, unless both arms made the same training.
 
     *perturbed* are losses (steps,) of the baseline's trainings from perturbed weights.
     """
     if not pairs:
         return []
-    found = _parting(pairs, perturbed)
+    found = _divergence(pairs, perturbed)
     if found is None:
         return _without_losses(pairs, demand)
-    if apart := found.unexplained:
-        return [_another(apart, demand, len(pairs))]
-    if apart := found.blurred:
-        return [_not_told_apart(apart, demand, len(pairs))]
-    if apart := found.unusual:
-        why = f"{_difference(apart)}, and the baseline's own weights moved by rounding lead as far"
-        return [Finding("trial", "pass", why, pairs=len(pairs), notable=True)]
+    if apart := found.first_unexplained:
+        return [_different_training(apart, demand, len(pairs))]
+    if apart := found.first_undecidable:
+        return [_undecided(apart, demand, len(pairs))]
+    if apart := found.first_unexpected:
+        why = f"{_difference_text(apart)}, and the baseline's own weights moved by rounding lead as far"
+        return [MetricFinding("trial", "pass", why, pairs=len(pairs), notable=True)]
     return []
 
 
-def _parting(pairs: Pairs, perturbed: Sequence[np.ndarray] = ()) -> Parting | None:
+def _divergence(pairs: RecordPairs, perturbed: Sequence[np.ndarray] = ()) -> LossDivergence | None:
     """How far the losses of *pairs* are apart; None if an arm reports none."""
     baseline, candidate = ([pair[side] for pair in pairs] for side in (0, 1))
     before, after = _losses(baseline), _losses(candidate)
     if before is None or after is None:
         return None
     records = [*baseline, *candidate]
-    return parting(
-        before, after, coarsest(records, of_updates=False), records, Timed(baseline, perturbed).spread
+    return loss_divergence(
+        before,
+        after,
+        coarsest_dtype(records, include_updates=False),
+        records,
+        CaseLosses(baseline, perturbed).observed_spread,
     )
 
 
-def _without_losses(pairs: Pairs, demand: Demand) -> list[Finding]:
+def _without_losses(pairs: RecordPairs, demand: VerdictDemand) -> list[MetricFinding]:
     if _losses([before for before, _ in pairs]) is None:
         why = "the losses of the arms were not compared: neither reports any"
-        return [Finding("trial", "pass", why, notable=demand == "required")]
+        return [MetricFinding("trial", "pass", why, notable=demand == "required")]
     why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
-    return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
+    return [MetricFinding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
 
 
 def _losses(records: Sequence[Record]) -> np.ndarray | None:
     """Loss of each step, mean over ranks, warm-up first: (trials, steps); None if no trial reports any."""
-    trials = [losses for record in records if len(losses := _of_trial(record))]
+    trials = [losses for record in records if len(losses := _trial_losses(record))]
     if not trials:
         return None
     steps = min(map(len, trials))
     return np.array([losses[:steps] for losses in trials])
 
 
-def _of_trial(record: Record) -> np.ndarray:
+def _trial_losses(record: Record) -> np.ndarray:
     """Its losses up to the first that is not known; those of the warm-up if no metric keeps the others."""
-    losses = np.array(losses_of(record), dtype=np.float64)
+    losses = np.array(mean_losses(record), dtype=np.float64)
     return losses[np.logical_and.accumulate(np.isfinite(losses))]
 
 
-def _difference(apart: Apart) -> str:
+def _difference_text(apart: LossGap) -> str:
     return (
         f"at step {apart.step} the loss is {apart.after:.6g}, was {apart.before:.6g} on the same seed and "
-        f"batches{_WHERE.get(apart.step, '')}: {_percent(apart.distance)} apart"
+        f"batches{_EARLY_CAUSES.get(apart.step, '')}: {_percent(apart.difference)} apart"
     )
 
 
-def _another(apart: Apart, demand: Demand, pairs: int) -> Finding:
-    why = f"another training: {_difference(apart)}, and rounding explains {_percent(apart.explained)}"
+def _different_training(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
+    explained = _percent(apart.explained_difference)
+    why = f"another training: {_difference_text(apart)}, and rounding explains {explained}"
     if demand == "ignored":
-        return _ignored(why, pairs)
+        return _ignored_finding(why, pairs)
     advice = "its speed and memory are not those of the same work; if that is meant, set gate.loss: ignored"
-    return Finding("trial", "invalid", f"{why}; {advice}", pairs=pairs)
+    return MetricFinding("trial", "invalid", f"{why}; {advice}", pairs=pairs)
 
 
-def _not_told_apart(apart: Apart, demand: Demand, pairs: int) -> Finding:
-    limit = f"as far as {_percent(apart.explained)} apart" if np.isfinite(apart.explained) else "anywhere"
+def _undecided(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
+    limit = (
+        f"as far as {_percent(apart.explained_difference)} apart"
+        if np.isfinite(apart.explained_difference)
+        else "anywhere"
+    )
     why = (
-        f"the losses don't tell whether it is the same training: {_difference(apart)}, and this training "
-        f"amplifies rounding so much that it may lead {limit}, as the baseline's own weights moved by "
+        f"the losses don't tell whether it is the same training: {_difference_text(apart)}, and this "
+        f"training amplifies rounding so much that it may lead {limit}, as the baseline's own weights moved "
+        "by "
         "rounding showed: a mistake could look the same"
     )
     if demand == "ignored":
-        return _ignored(why, pairs)
+        return _ignored_finding(why, pairs)
     advice = "gate at a lower learning rate or with fewer steps (measure.steps), or set gate.loss: ignored"
-    return Finding("trial", "inconclusive", f"{why}; {advice}", pairs=pairs)
+    return MetricFinding("trial", "inconclusive", f"{why}; {advice}", pairs=pairs)
 
 
-def _ignored(why: str, pairs: int) -> Finding:
-    return Finding("trial", "pass", f"{why}; ignored by gate.loss", pairs=pairs, notable=True)
+def _ignored_finding(why: str, pairs: int) -> MetricFinding:
+    return MetricFinding("trial", "pass", f"{why}; ignored by gate.loss", pairs=pairs, notable=True)
 
 
 def _percent(fraction: float) -> str:

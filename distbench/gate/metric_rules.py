@@ -7,36 +7,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distbench.core.text import one_line
-from distbench.core.units import count_text
+from distbench.core.units import format_count
 from distbench.gate import sequential_test
-from distbench.gate.counts import counted
-from distbench.gate.pairs import Pairs, log_ratios, median
-from distbench.gate.sequential_test import BYTES, TIMES, Estimator, Look, Rule, look
-from distbench.gate.verdicts import Finding, Word
-from distbench.gate.wording import before_and_after, percent, sentence
-from distbench.suite.gate import PAIRED, GateRules, Tolerances
+from distbench.gate.counts import counted_findings
+from distbench.gate.pairs import RecordPairs, log_ratios, median_of_arm
+from distbench.gate.sequential_test import (
+    BYTE_ESTIMATOR,
+    TIME_ESTIMATOR,
+    Estimator,
+    InterimLook,
+    PairRule,
+    take_look,
+)
+from distbench.gate.verdicts import GateVerdict, MetricFinding
+from distbench.gate.wording import before_after_text, paired_sentence, percent_change
+from distbench.suite.gate import PAIRED_METRICS, GateRules, Tolerances
 
-_COLUMNS = {"tokens_per_s": "step_s", "efficiency": "step_s", "peak_memory": "memory_peak"}
+_COST_COLUMNS = {"tokens_per_s": "step_s", "efficiency": "step_s", "peak_memory": "memory_peak"}
 """Gated number -> column of its cost."""
-_UNCHANGED = 3
+_MIN_IDENTICAL_PAIRS = 3
 """Pairs after which a peak memory that was the same to the byte in both arms of each needs no more. Any other
 takes as many as a throughput: where an allocator alternates between two levels, all of the first five pairs
 differ alike once in 512 cases."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class CasePairs:
     """Pairs of a case and, if it is part of a scaling series, those of the same case on one device."""
 
-    pairs: Pairs
-    base: Pairs = ()
+    pairs: RecordPairs
+    single_device_pairs: RecordPairs = ()
     minutes_per_pair: float = 0.0
 
-    def costs(self) -> dict[str, list[float]]:
+    def log_cost_ratios(self) -> dict[str, list[float]]:
         """Log ratios of the costs that are judged over pairs, candidate over baseline."""
         costs = {"tokens_per_s": log_ratios(self.pairs, "step_s")}
-        if self.base:
-            both = zip(costs["tokens_per_s"], log_ratios(self.base, "step_s"), strict=False)
+        if self.single_device_pairs:
+            both = zip(costs["tokens_per_s"], log_ratios(self.single_device_pairs, "step_s"), strict=False)
             # E = X_n / (n X_1): for the same number of tokens per step, its reciprocal is n t_n / t_1
             costs["efficiency"] = [many - single for many, single in both]
         if any("memory_peak" in before.values for before, _ in self.pairs):
@@ -46,83 +53,99 @@ class Measured:
 
 def estimator_of(metric: str) -> Estimator:
     """How the mean of a gated number over pairs is made."""
-    return BYTES if metric == "peak_memory" else TIMES
+    return BYTE_ESTIMATOR if metric == "peak_memory" else TIME_ESTIMATOR
 
 
-def rules(gate: GateRules, own: Tolerances) -> dict[str, Rule]:
+def paired_rules(gate: GateRules, own: Tolerances) -> dict[str, PairRule]:
     """Rule of each gated number that is judged over pairs."""
-    limits = {name: getattr(own, name) for name in PAIRED}
+    limits = {name: getattr(own, name) for name in PAIRED_METRICS}
     return {
-        name: Rule(limit, gate.min_pairs, gate.max_pairs, estimator_of(name))
+        name: PairRule(limit, gate.min_pairs, gate.max_pairs, estimator_of(name))
         for name, limit in limits.items()
         if limit is not None
     }
 
 
-def has_ended(measured: Measured, by: dict[str, Rule]) -> bool:
+def is_decided(case_pairs: CasePairs, rules_by_metric: dict[str, PairRule]) -> bool:
     """Whether more pairs of a case can't change its verdict."""
-    costs = measured.costs()
-    return bool(measured.pairs) and all(
+    costs = case_pairs.log_cost_ratios()
+    return bool(case_pairs.pairs) and all(
         not all(map(math.isfinite, values))
         # the one-device case has failed, so no more of its pairs will come
-        or len(values) < len(measured.pairs)
-        or sequential_test.has_ended(values, by[name])
-        or (name == "peak_memory" and len(values) >= _UNCHANGED and not any(values))
-        or (name == "efficiency" and _follows_pace(costs["tokens_per_s"], by))
+        or len(values) < len(case_pairs.pairs)
+        or sequential_test.is_series_over(values, rules_by_metric[name])
+        or (name == "peak_memory" and len(values) >= _MIN_IDENTICAL_PAIRS and not any(values))
+        or (name == "efficiency" and _throughput_decides(costs["tokens_per_s"], rules_by_metric))
         for name, values in costs.items()
-        if name in by
+        if name in rules_by_metric
     )
 
 
-def _follows_pace(pace: Sequence[float], by: Mapping[str, Rule]) -> bool:
+def _throughput_decides(pace: Sequence[float], rules_by_metric: Mapping[str, PairRule]) -> bool:
     """Whether the throughput on all devices decides alone, so that the efficiency needs no more pairs.
 
     If they lost nothing, no loss of efficiency counts; if they did, the case fails where that is gated.
     """
-    if not all(map(math.isfinite, pace)) or not sequential_test.has_ended(pace, by["efficiency"]):
+    if not all(map(math.isfinite, pace)) or not sequential_test.is_series_over(
+        pace, rules_by_metric["efficiency"]
+    ):
         return False
-    return "tokens_per_s" in by or look(pace, by["efficiency"]).word in ("pass", "improved")
+    return "tokens_per_s" in rules_by_metric or take_look(pace, rules_by_metric["efficiency"]).word in (
+        "pass",
+        "improved",
+    )
 
 
-def pairs_expected(measured: Measured, by: dict[str, Rule]) -> int:
+def expected_pairs(case_pairs: CasePairs, rules_by_metric: dict[str, PairRule]) -> int:
     """Total pairs a case should need, given the spread of those measured so far."""
-    costs, expected = measured.costs(), 1
+    costs, expected = case_pairs.log_cost_ratios(), 1
     for name, values in costs.items():
-        if name in by and not (name == "efficiency" and "tokens_per_s" in by):
+        if name in rules_by_metric and not (name == "efficiency" and "tokens_per_s" in rules_by_metric):
             usable = len(values) > 1 and all(map(math.isfinite, values))
-            needed = look(values, by[name]).needed if usable else by[name].least
-            expected = max(expected, min(max(needed, by[name].least), by[name].most))
+            needed = (
+                take_look(values, rules_by_metric[name]).pairs_needed
+                if usable
+                else rules_by_metric[name].min_pairs
+            )
+            expected = max(
+                expected, min(max(needed, rules_by_metric[name].min_pairs), rules_by_metric[name].max_pairs)
+            )
     return expected
 
 
-def findings(measured: Measured, gate: GateRules, own: Tolerances) -> list[Finding]:
+def metric_findings(case_pairs: CasePairs, gate: GateRules, own: Tolerances) -> list[MetricFinding]:
     """Findings on each gated number of a case."""
-    costs, by = measured.costs(), rules(gate, own)
-    by_name = {name: _measured(name, costs[name], by[name], measured) for name in costs if name in by}
+    costs, by = case_pairs.log_cost_ratios(), paired_rules(gate, own)
+    by_name = {name: _paired_finding(name, costs[name], by[name], case_pairs) for name in costs if name in by}
     if "efficiency" in by_name:
         # gated or not, the throughput decides what a lower efficiency means
-        pace = _measured("tokens_per_s", costs["tokens_per_s"], by["efficiency"], measured)
-        by_name["efficiency"] = _given_pace(by_name["efficiency"], pace)
-    return [*by_name.values(), *counted(measured.pairs, own)]
+        pace = _paired_finding("tokens_per_s", costs["tokens_per_s"], by["efficiency"], case_pairs)
+        by_name["efficiency"] = _adjust_for_throughput(by_name["efficiency"], pace)
+    return [*by_name.values(), *counted_findings(case_pairs.pairs, own)]
 
 
-def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured) -> Finding:
+def _paired_finding(
+    name: str, values: Sequence[float], rule: PairRule, case_pairs: CasePairs
+) -> MetricFinding:
     if not all(map(math.isfinite, values)):
-        return _unusable(name, rule, [*measured.pairs, *(measured.base if name == "efficiency" else ())])
+        return _unusable_finding(
+            name, rule, [*case_pairs.pairs, *(case_pairs.single_device_pairs if name == "efficiency" else ())]
+        )
     if len(values) < 2:
         verb = "is" if len(values) == 1 else "are"
-        why = f"{count_text(len(values), 'pair')} {verb} too few; {rule.least} are needed"
-        return Finding(name, "inconclusive", why, rule.effect, pairs=len(values), needed=rule.least)
-    if len(values) < len(measured.pairs):
-        pairs = count_text(len(measured.pairs), "pair")
+        why = f"{format_count(len(values), 'pair')} {verb} too few; {rule.min_pairs} are needed"
+        return MetricFinding(name, "inconclusive", why, rule.effect, pairs=len(values), needed=rule.min_pairs)
+    if len(values) < len(case_pairs.pairs):
+        pairs = format_count(len(case_pairs.pairs), "pair")
         why = f"only {len(values)} of {pairs} ran on one device; see that case"
-        return Finding(name, "inconclusive", why, rule.effect, pairs=len(values))
-    seen = look(values, rule)
-    sides, unit = _medians(name, measured.pairs)
-    return Finding(
+        return MetricFinding(name, "inconclusive", why, rule.effect, pairs=len(values))
+    seen = take_look(values, rule)
+    sides, unit = _medians(name, case_pairs.pairs)
+    return MetricFinding(
         metric=name,
         word=seen.word,
-        said=_values(name, seen, sides, unit) + sentence(name, seen, rule, measured.minutes_per_pair),
+        said=_before_after_text(name, seen, sides, unit)
+        + paired_sentence(name, seen, rule, case_pairs.minutes_per_pair),
         limit=rule.effect,
         ratio=seen.ratio,
         low=seen.low,
@@ -131,32 +154,34 @@ def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured
         baseline=sides[0],
         candidate=sides[1],
         unit=unit,
-        needed=seen.needed if seen.word == "inconclusive" else 0,
+        needed=seen.pairs_needed if seen.word == "inconclusive" else 0,
         deviation=seen.deviation,
     )
 
 
-def _medians(name: str, pairs: Pairs) -> tuple[tuple[float | None, float | None], str]:
+def _medians(name: str, pairs: RecordPairs) -> tuple[tuple[float | None, float | None], str]:
     """Medians of the baseline and the candidate, and their unit; an efficiency has none."""
     if name == "efficiency":
         return (None, None), ""
-    column = "tokens_per_s" if name == "tokens_per_s" else _COLUMNS[name]
+    column = "tokens_per_s" if name == "tokens_per_s" else _COST_COLUMNS[name]
     unit = "tokens/s" if name == "tokens_per_s" else str(pairs[0][0].columns.get(column, {}).get("unit", ""))
-    return (median(pairs, column, 0), median(pairs, column, 1)), unit
+    return (median_of_arm(pairs, column, 0), median_of_arm(pairs, column, 1)), unit
 
 
-def _values(name: str, seen: Look, sides: tuple[float | None, float | None], unit: str) -> str:
+def _before_after_text(
+    name: str, seen: InterimLook, sides: tuple[float | None, float | None], unit: str
+) -> str:
     """Both values of a memory that has changed, for people think of it in bytes."""
     before, after = sides
     if name != "peak_memory" or seen.word == "pass" or before is None or after is None:
         return ""
-    return f"{before_and_after(before, after, unit)}: "
+    return f"{before_after_text(before, after, unit)}: "
 
 
-def _unusable(name: str, rule: Rule, pairs: Pairs) -> Finding:
+def _unusable_finding(name: str, rule: PairRule, pairs: RecordPairs) -> MetricFinding:
     """Finding on pairs of which one has no ratio of costs."""
-    word: Word
-    column = _COLUMNS[name]
+    word: GateVerdict
+    column = _COST_COLUMNS[name]
     what = "step time" if column == "step_s" else "peak memory"
     for side, arm in ((1, "candidate"), (0, "baseline")):
         for record in (pair[side] for pair in pairs):
@@ -169,11 +194,11 @@ def _unusable(name: str, rule: Rule, pairs: Pairs) -> Finding:
             else:
                 word, why = "invalid", f"a {what} of {value:g}{' s' if column == 'step_s' else ' B'}"
             # the candidate is not to blame for what is missing in the baseline
-            return Finding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
+            return MetricFinding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
     raise AssertionError("two positive costs have a ratio")
 
 
-def _given_pace(efficiency: Finding, pace: Finding) -> Finding:
+def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> MetricFinding:
     """Finding *efficiency* in the light of *pace*, the throughput on all devices, by the same rule.
 
     The efficiency alone misleads. A model that computes faster on one device scales worse, although nobody
@@ -183,7 +208,7 @@ def _given_pace(efficiency: Finding, pace: Finding) -> Finding:
     if pace.ratio is None or efficiency.ratio is None or pace.word == "regressed":
         return efficiency
     if efficiency.word == "inconclusive" and pace.word != "inconclusive":
-        lost = f"all devices together lose {percent(max(1, pace.high or 1))} at most (97.5% bound)"
+        lost = f"all devices together lose {percent_change(max(1, pace.high or 1))} at most (97.5% bound)"
         why = f"{lost}; alone it is uncertain: {efficiency.said}"
         return replace(efficiency, word="pass", said=why, needed=0)
     if efficiency.word != "regressed":

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from distbench.record import Record
 
-Pairs = Sequence[tuple[Record, Record]]
+RecordPairs = Sequence[tuple[Record, Record]]
 """Trials of baseline and candidate."""
 
 
-def median(pairs: Pairs, column: str, side: int) -> float | None:
+def median_of_arm(pairs: RecordPairs, column: str, side: int) -> float | None:
     """Median of a column in the baseline (*side* 0) or the candidate (1).
 
     None if no record has it, NaN if it is NaN in one of them.
@@ -24,7 +24,7 @@ def median(pairs: Pairs, column: str, side: int) -> float | None:
     return statistics.median(values) if values else None
 
 
-def log_ratios(pairs: Pairs, column: str) -> list[float]:
+def log_ratios(pairs: RecordPairs, column: str) -> list[float]:
     """Natural logarithms of candidate over baseline; NaN where one is absent or not a positive number."""
     return [_log_ratio(pair, column) for pair in pairs]
 

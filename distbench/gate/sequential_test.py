@@ -25,15 +25,15 @@ import scipy
 
 from distbench.analysis.statistics.quantiles import t_quantile
 
-Word = Literal["pass", "regressed", "improved", "inconclusive"]
+PairVerdict = Literal["pass", "regressed", "improved", "inconclusive"]
 
-BEYOND_DOUBT = 0.999
+EARLY_STOP_CONFIDENCE = 0.999
 """Of the interval that may end a series early."""
-MOST = 10_000
+MAX_PAIRS_NEEDED = 10_000
 """Largest number of pairs considered: a spread that needs more will not be averaged away."""
 POWER = 0.9
 """Chance with which a gate stops the losses that it is said to stop."""
-LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
+LOOK_SCHEDULE = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
 
@@ -41,7 +41,7 @@ LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 class Estimator:
     """How the mean log ratio of a series and its interval are made."""
 
-    trimmed: float
+    trim_fraction: float
     """Part of the pairs that is left out at each end."""
     confidence: float
     """Of the interval that is reported and decides, as if the number of pairs had been fixed."""
@@ -51,43 +51,43 @@ class Estimator:
 
         The error is Yuen's: those that are left out count as the outermost that is kept (winsorised).
         """
-        count, cut = len(log_ratios), self._cut(len(log_ratios))
+        count, cut = len(log_ratios), self._trim_count(len(log_ratios))
         kept = sorted(log_ratios)[cut : count - cut]
         winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
         squares = float(np.var(winsorised)) * count
         return statistics.fmean(kept), math.sqrt(squares * count / (len(kept) * (len(kept) - 1)))
 
-    def freedom(self, pairs: int) -> int:
+    def degrees_of_freedom(self, pairs: int) -> int:
         """Degrees of freedom behind the deviation of so many *pairs*."""
-        return pairs - 2 * self._cut(pairs) - 1
+        return pairs - 2 * self._trim_count(pairs) - 1
 
     def half_width(self, deviation: float, pairs: int, confidence: float | None = None) -> float:
         """Half the width of the interval of the mean of at least 2 *pairs*."""
         level = self.confidence if confidence is None else confidence
-        return t_quantile((1 + level) / 2, self.freedom(pairs)) * deviation / math.sqrt(pairs)
+        return t_quantile((1 + level) / 2, self.degrees_of_freedom(pairs)) * deviation / math.sqrt(pairs)
 
-    def _cut(self, pairs: int) -> int:
-        return int(self.trimmed * pairs)
+    def _trim_count(self, pairs: int) -> int:
+        return int(self.trim_fraction * pairs)
 
 
-TIMES = Estimator(trimmed=0.1, confidence=0.97)
+TIME_ESTIMATOR = Estimator(trim_fraction=0.1, confidence=0.97)
 """A series that looks quiet by luck ends sooner: an interval of 97% holds in 95% of series
 (``tests/test_gate_statistics.py``)."""
-BYTES = Estimator(trimmed=0.0, confidence=0.95)
+BYTE_ESTIMATOR = Estimator(trim_fraction=0.0, confidence=0.95)
 """Nothing disturbs an allocator; where it alternates between two levels, neither is an outlier."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class PairRule:
     """What counts as a change, and how sure a verdict has to be."""
 
     effect: float
     """The smallest relevant change of a cost, as a fraction: 0.03 is a step that takes 1.03x as long."""
-    least: int = 5
+    min_pairs: int = 5
     """Pairs before the first look."""
-    most: int = 20
+    max_pairs: int = 20
     """Pairs of a series at most."""
-    estimator: Estimator = TIMES
+    estimator: Estimator = TIME_ESTIMATOR
 
     @property
     def limit(self) -> float:
@@ -96,7 +96,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimLook:
     """What a series of pairs shows so far."""
 
     pairs: int
@@ -107,14 +107,15 @@ class Look:
     high: float
     deviation: float
     """Standard deviation of the natural logarithm of a pair's ratio, by the rule's estimator."""
-    word: Word
-    ended: bool
+    word: PairVerdict
+    is_conclusive: bool
     """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
-    needed: int
-    """Pairs that a narrow enough interval would take at this deviation; ``MOST``: that many or more."""
+    pairs_needed: int
+    """Pairs that a narrow enough interval would take at this deviation; ``MAX_PAIRS_NEEDED``: that many or
+    more."""
 
 
-def look(log_ratios: Sequence[float], rule: Rule) -> Look:
+def take_look(log_ratios: Sequence[float], rule: PairRule) -> InterimLook:
     """Result of pairs with these natural logarithms of candidate cost over baseline cost.
 
     The interval is Student's t over pairs, trimmed, which holds from three pairs on; a bootstrap over so few
@@ -131,31 +132,33 @@ def look(log_ratios: Sequence[float], rule: Rule) -> Look:
     mean, deviation = rule.estimator.mean(log_ratios)
     half = rule.estimator.half_width(deviation, count)
     is_narrow = half <= rule.limit
-    beyond_doubt = abs(mean) >= max(rule.limit, rule.estimator.half_width(deviation, count, BEYOND_DOUBT))
-    return Look(
+    beyond_doubt = abs(mean) >= max(
+        rule.limit, rule.estimator.half_width(deviation, count, EARLY_STOP_CONFIDENCE)
+    )
+    return InterimLook(
         pairs=count,
         ratio=_exp(mean),
         low=_exp(mean - half),
         high=_exp(mean + half),
         deviation=deviation,
         word=_word(mean, half, rule),
-        ended=is_narrow or beyond_doubt,
-        needed=count if is_narrow else pairs_for(deviation, rule.effect, rule.estimator),
+        is_conclusive=is_narrow or beyond_doubt,
+        pairs_needed=count if is_narrow else pairs_needed(deviation, rule.effect, rule.estimator),
     )
 
 
-def has_ended(log_ratios: Sequence[float], rule: Rule) -> bool:
+def is_series_over(log_ratios: Sequence[float], rule: PairRule) -> bool:
     """Whether a series ends with these pairs: they are enough, or all pairs are made.
 
     Raises:
-        ValueError: as of ``look``.
+        ValueError: as of ``take_look``.
     """
     count = len(log_ratios)
-    is_look = count == rule.least or (count > rule.least and count in LOOKS)
-    return count >= rule.most or (is_look and look(log_ratios, rule).ended)
+    is_look = count == rule.min_pairs or (count > rule.min_pairs and count in LOOK_SCHEDULE)
+    return count >= rule.max_pairs or (is_look and take_look(log_ratios, rule).is_conclusive)
 
 
-def _word(mean: float, half: float, rule: Rule) -> Word:
+def _word(mean: float, half: float, rule: PairRule) -> PairVerdict:
     if mean - half > 0 and mean >= rule.limit:
         return "regressed"
     if mean + half < 0 and mean <= -rule.limit:
@@ -163,12 +166,12 @@ def _word(mean: float, half: float, rule: Rule) -> Word:
     return "pass" if half <= rule.limit else "inconclusive"
 
 
-def resolvable(deviation: float, pairs: int, estimator: Estimator = TIMES) -> float:
+def resolvable_effect(deviation: float, pairs: int, estimator: Estimator = TIME_ESTIMATOR) -> float:
     """Smallest effect, as a fraction, that *pairs* of this deviation can distinguish from none."""
     return _exp(estimator.half_width(deviation, pairs)) - 1
 
 
-def series_stops(deviation: float, loss: float, rule: Rule) -> float:
+def series_power(deviation: float, loss: float, rule: PairRule) -> float:
     """Chance that one series calls a true *loss*, as a fraction, ``regressed``.
 
     Its mean is normal around the loss and has to reach the tolerance, and the half-width of its interval
@@ -176,35 +179,35 @@ def series_stops(deviation: float, loss: float, rule: Rule) -> float:
     """
     if not deviation:
         return float(loss > 0 and math.log1p(loss) >= rule.limit)
-    pairs = _pairs_made(deviation, rule)
+    pairs = _expected_pairs(deviation, rule)
     needed = max(rule.limit, rule.estimator.half_width(deviation, pairs))
     return float(scipy.special.ndtr((math.log1p(loss) - needed) * math.sqrt(pairs) / deviation))
 
 
-def gate_stops(deviation: float, loss: float, rule: Rule) -> float:
+def gate_power(deviation: float, loss: float, rule: PairRule) -> float:
     """Chance that a gate stops a true *loss*, as a fraction: both of its series have to see it."""
-    return series_stops(deviation, loss, rule) ** 2
+    return series_power(deviation, loss, rule) ** 2
 
 
-def stopped(deviation: float, rule: Rule, power: float = POWER) -> float:
-    """Smallest true loss, as a fraction, that a gate stops with a chance of *power* (``gate_stops``)."""
-    pairs = _pairs_made(deviation, rule)
+def detectable_loss(deviation: float, rule: PairRule, power: float = POWER) -> float:
+    """Smallest true loss, as a fraction, that a gate stops with a chance of *power* (``gate_power``)."""
+    pairs = _expected_pairs(deviation, rule)
     needed = max(rule.limit, rule.estimator.half_width(deviation, pairs))
     error = deviation / math.sqrt(pairs)
     return _exp(needed + float(scipy.special.ndtri(math.sqrt(power))) * error) - 1
 
 
-def _pairs_made(deviation: float, rule: Rule) -> int:
+def _expected_pairs(deviation: float, rule: PairRule) -> int:
     """Pairs of a series with this *deviation*: those at its first look after they are enough."""
-    looks = [rule.least, *(count for count in LOOKS if rule.least < count < rule.most)]
-    needed = pairs_for(deviation, rule.effect, rule.estimator)
-    return next((count for count in looks if count >= needed), rule.most)
+    looks = [rule.min_pairs, *(count for count in LOOK_SCHEDULE if rule.min_pairs < count < rule.max_pairs)]
+    needed = pairs_needed(deviation, rule.effect, rule.estimator)
+    return next((count for count in looks if count >= needed), rule.max_pairs)
 
 
-def pairs_for(deviation: float, effect: float, estimator: Estimator = TIMES) -> int:
-    """Pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
+def pairs_needed(deviation: float, effect: float, estimator: Estimator = TIME_ESTIMATOR) -> int:
+    """Pairs that make half the interval as narrow as *effect*; ``MAX_PAIRS_NEEDED`` if more were needed."""
     limit = math.log1p(effect)
-    counts = range(2, MOST)
+    counts = range(2, MAX_PAIRS_NEEDED)
     return 2 + bisect.bisect_left(
         counts, True, key=lambda pairs: estimator.half_width(deviation, pairs) <= limit
     )

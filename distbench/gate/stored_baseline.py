@@ -14,42 +14,42 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distbench.analysis.comparison import STEP, compare
-from distbench.analysis.history import Occasion, past
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import differences, environment
-from distbench.analysis.statistics.between_run_variance import Days
+from distbench.analysis.comparison import STEP, compare_cases
+from distbench.analysis.history import HistoryRun, run_variances
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import fact_differences, merge_environments
+from distbench.analysis.statistics.between_run_variance import RunVariance
 from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.analysis.verdicts import perturbed_losses
-from distbench.core.grouping import gathered, grouped
+from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE
 from distbench.gate import losses
-from distbench.gate.calibration import fingerprint
-from distbench.gate.case_matching import verdict
-from distbench.gate.case_verdict import demanded
-from distbench.gate.metric_rules import Measured, findings
-from distbench.gate.pairs import Pairs
-from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word, is_flagged
-from distbench.gate.wording import WORDS, change, percent
+from distbench.gate.calibration import machine_fingerprint
+from distbench.gate.case_matching import unmeasured_verdict
+from distbench.gate.case_verdict import required_findings
+from distbench.gate.metric_rules import CasePairs, metric_findings
+from distbench.gate.pairs import RecordPairs
+from distbench.gate.verdicts import CaseVerdict, GateResult, GateVerdict, MetricFinding, is_flagged
+from distbench.gate.wording import COST_WORDS, describe_change, percent_change
 from distbench.record.run_folder import new_run_id
 from distbench.suite.gate import GateRules, Tolerances
 
 if TYPE_CHECKING:
     import numpy as np
 
-_DECIDE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
+_ADVICE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
 
 
-def log_times(run: AnalysedRun) -> dict[str, list[float]]:
+def log_step_times(run: RunAnalysis) -> dict[str, list[float]]:
     """Natural logarithms of the trials' mean step times, by case id."""
-    times = ((record.case_id, record.values.get(STEP, 0.0)) for record in run.measured)
-    return gathered((case_id, math.log(seconds)) for case_id, seconds in times if 0 < seconds < math.inf)
+    times = ((record.case_id, record.values.get(STEP, 0.0)) for record in run.timed_records)
+    return group_pairs((case_id, math.log(seconds)) for case_id, seconds in times if 0 < seconds < math.inf)
 
 
-def advise(
-    before: Sequence[float], after: Sequence[float], known: Days | None, why_not: str, limit: float
-) -> Finding:
+def judge_throughput(
+    before: Sequence[float], after: Sequence[float], known: RunVariance | None, why_not: str, limit: float
+) -> MetricFinding:
     """Finding on the throughput of two runs: pass or inconclusive.
 
     *before* and *after* are log step times of the stored run's and of the candidate's trials, *known* is how
@@ -59,98 +59,106 @@ def advise(
     name = "tokens_per_s"
     if min(len(before), len(after)) < 2:
         why = "a single trial has no spread; raise measure.trials"
-        return Finding(name, "inconclusive", why, limit)
+        return MetricFinding(name, "inconclusive", why, limit)
     shift = statistics.fmean(after) - statistics.fmean(before)
-    words = WORDS["tokens_per_s"]
-    ratio, measured = math.exp(shift), change(math.exp(shift), words)
+    words = COST_WORDS["tokens_per_s"]
+    ratio, measured = math.exp(shift), describe_change(math.exp(shift), words)
     if known is None:
-        why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_DECIDE}"
-        return Finding(name, "inconclusive", why, limit, ratio)
+        why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_ADVICE}"
+        return MetricFinding(name, "inconclusive", why, limit, ratio)
     trials = sum(statistics.variance(times) / len(times) for times in (before, after))
     # what runs differ by holds the noise of their trials, unless those of today are noisier
-    half = t_quantile((1 + CONFIDENCE) / 2, known.freedom) * math.sqrt(max(trials, 2 * known.deviation**2))
+    half = t_quantile((1 + CONFIDENCE) / 2, known.degrees_of_freedom) * math.sqrt(
+        max(trials, 2 * known.deviation**2)
+    )
     low, high = math.exp(shift - half), math.exp(shift + half)
-    resolves = f"advisory: over {known.runs} runs this machine resolves {percent(math.exp(half))} at best"
-    span = f"{measured} (from {change(low, words)} to {change(high, words)}; {resolves})"
+    resolves = (
+        f"advisory: over {known.runs} runs this machine resolves {percent_change(math.exp(half))} at best"
+    )
+    span = f"{measured} (from {describe_change(low, words)} to {describe_change(high, words)}; {resolves})"
     is_sure = half <= math.log1p(limit) and ratio < 1 + limit
-    why = span if is_sure else f"{span}; {_DECIDE}"
-    return Finding(name, "pass" if is_sure else "inconclusive", why, limit, ratio, low, high)
+    why = span if is_sure else f"{span}; {_ADVICE}"
+    return MetricFinding(name, "pass" if is_sure else "inconclusive", why, limit, ratio, low, high)
 
 
-def judged(
-    baseline: AnalysedRun, candidate: AnalysedRun, stored: Sequence[Occasion], rules: GateRules, title: str
-) -> Result:
+def judge_stored(
+    baseline: RunAnalysis, candidate: RunAnalysis, stored: Sequence[HistoryRun], rules: GateRules, title: str
+) -> GateResult:
     """Result of a gate of *candidate* against the stored run *baseline*.
 
     Args:
         stored: Runs, the baseline among them, for how much runs differ; those of other machines are ignored.
         title: Title of the baseline.
     """
-    here = fingerprint(candidate.info.machine)
-    alike = [each for each in stored if fingerprint(each.machine) == here]
-    earlier = past(alike, {row.case.id for row in candidate.cases})
-    before, after = log_times(baseline), log_times(candidate)
-    same_machine = fingerprint(baseline.info.machine) == here
+    here = machine_fingerprint(candidate.info.machine)
+    alike = [each for each in stored if machine_fingerprint(each.machine) == here]
+    earlier = run_variances(alike, {row.case.id for row in candidate.cases})
+    before, after = log_step_times(baseline), log_step_times(candidate)
+    same_machine = machine_fingerprint(baseline.info.machine) == here
     incomparable = _incomparable(baseline, candidate, same_machine)
-    records = [grouped(run.measured, lambda record: record.case_id) for run in (baseline, candidate)]
+    records = [group_by(run.timed_records, lambda record: record.case_id) for run in (baseline, candidate)]
     perturbed = perturbed_losses(baseline.records)
     cases = []
-    for pair in compare(baseline.cases, candidate.cases):
+    for pair in compare_cases(baseline.cases, candidate.cases):
         row = pair.after
         if row is None:
             assert pair.before is not None
-            cases.append(verdict(pair.before.case, "missing", "the candidate has no such case"))
+            cases.append(unmeasured_verdict(pair.before.case, "missing", "the candidate has no such case"))
             continue
         if pair.incomparable:
-            cases.append(verdict(row.case, "incomparable", pair.incomparable))
+            cases.append(unmeasured_verdict(row.case, "incomparable", pair.incomparable))
             continue
-        case, own = row.case, rules.of(row.case.label, row.case.name)
+        case, own = row.case, rules.tolerances_for(row.case.label, row.case.name)
         pace = []
         if incomparable:
-            pace = [Finding("tokens_per_s", "incomparable", incomparable)]
+            pace = [MetricFinding("tokens_per_s", "incomparable", incomparable)]
         elif own.tokens_per_s is not None:
-            known = earlier.days.get((case.id, STEP))
+            known = earlier.by_case_and_column.get((case.id, STEP))
             times = before.get(case.id, []), after.get(case.id, [])
-            pace = [advise(*times, known, earlier.absent, own.tokens_per_s)]
+            pace = [judge_throughput(*times, known, earlier.absent, own.tokens_per_s)]
         pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
-        found = (*pace, *_of_pairs(pairs, rules, own, perturbed.get(case.id, ())), *demanded(row, rules))
+        found = (
+            *pace,
+            *_pair_findings(pairs, rules, own, perturbed.get(case.id, ())),
+            *required_findings(row, rules),
+        )
         cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
-    return Result(
+    return GateResult(
         gate_id=new_run_id(),
         suite=candidate.info.suite_name,
         baseline=title,
         candidate="the suite as it stands",
         cases=tuple(cases),
-        environment=differences(
-            *(environment(run.measured, run.info.machine) for run in (baseline, candidate))
+        environment=fact_differences(
+            *(merge_environments(run.timed_records, run.info.machine) for run in (baseline, candidate))
         ),
-        notes=(f"Scaling efficiency is not judged against a stored run; {_DECIDE}.",),
+        notes=(f"Scaling efficiency is not judged against a stored run; {_ADVICE}.",),
     )
 
 
-def _of_pairs(
-    pairs: Pairs, rules: GateRules, own: Tolerances, perturbed: Sequence[np.ndarray]
-) -> list[Finding]:
+def _pair_findings(
+    pairs: RecordPairs, rules: GateRules, own: Tolerances, perturbed: Sequence[np.ndarray]
+) -> list[MetricFinding]:
     """Findings on all that does not depend on the occasion: memory, counts and losses.
 
     *perturbed* are losses of the stored run's trainings from perturbed weights, where it made any.
     """
-    found = findings(Measured(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
-    return [*map(_told_once, found), *losses.findings(pairs, rules.loss, perturbed)]
+    found = metric_findings(CasePairs(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
+    return [*map(_downgrade_single_series, found), *losses.loss_findings(pairs, rules.loss, perturbed)]
 
 
-def _told_once(finding: Finding) -> Finding:
+def _downgrade_single_series(finding: MetricFinding) -> MetricFinding:
     """*finding* of a single series: what varied from trial to trial is not decided by it."""
     if not is_flagged(finding) or not finding.deviation:
         return finding
-    word: Word = "pass" if finding.word == "improved" else "inconclusive"
-    return replace(finding, word=word, said=f"{finding.said}; {_DECIDE}", notable=True)
+    word: GateVerdict = "pass" if finding.word == "improved" else "inconclusive"
+    return replace(finding, word=word, said=f"{finding.said}; {_ADVICE}", notable=True)
 
 
-def _incomparable(baseline: AnalysedRun, candidate: AnalysedRun, same_machine: bool) -> str:
+def _incomparable(baseline: RunAnalysis, candidate: RunAnalysis, same_machine: bool) -> str:
     """Why the throughput of two runs can't be compared; empty if it can."""
     if not same_machine:
-        return f"the stored run was made on another machine; {_DECIDE}"
+        return f"the stored run was made on another machine; {_ADVICE}"
     before, after = (run.info.suite.get(MEASURE, {}) for run in (baseline, candidate))
     differing = [key for key in ("warmup", "steps") if before.get(key) != after.get(key)]
     return ", ".join(f"measure.{key} was {before.get(key)}, is {after.get(key)}" for key in differing)

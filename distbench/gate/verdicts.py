@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from distbench.gate.wording import WORDS, change
-from distbench.run import Stopped
+from distbench.gate.wording import COST_WORDS, describe_change
+from distbench.run import StopReason
 
-Word = Literal[
+GateVerdict = Literal[
     "pass", "improved", "inconclusive", "incomparable", "regressed", "missing", "invalid", "broken"
 ]
 """What a verdict says, from light to grave."""
 
-FORMAT = 1
+RESULT_FORMAT = 1
 """Format number of ``Result.to_json``."""
 
-FAILING: tuple[Word, ...] = ("regressed", "missing", "invalid", "broken")
+FAILING_VERDICTS: tuple[GateVerdict, ...] = ("regressed", "missing", "invalid", "broken")
 """Words that make a gate exit with code 1."""
-_CONFIRMED: tuple[Word, ...] = ("regressed", "improved")
+_NEED_CONFIRMATION: tuple[GateVerdict, ...] = ("regressed", "improved")
 """Words that take two series, if they rest on pairs."""
-INCOMPARABLE, INCONCLUSIVE, FAILED = 5, 3, 1
+EXIT_INCOMPARABLE, EXIT_INCONCLUSIVE, EXIT_FAILED = 5, 3, 1
 """Exit codes; 0: pass or improved, 2: usage error, 4: infrastructure."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class MetricFinding:
     """The verdict on one number of one case."""
 
     metric: str
     """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial."""
-    word: Word
+    word: GateVerdict
     said: str
     """One sentence: how much, how certain, and what to do next where that is not obvious."""
     limit: float | None = None
@@ -65,19 +65,19 @@ class CaseVerdict:
     """Name of the candidate's case."""
     label: str
     world_size: int
-    findings: tuple[Finding, ...]
+    findings: tuple[MetricFinding, ...]
     cause: str = ""
     """Likely cause of a slowdown, as far as the numbers show."""
     notes: tuple[str, ...] = ()
     """Other differences between the arms."""
     minutes_per_pair: float = 0.0
-    first: tuple[Finding, ...] = ()
+    first: tuple[MetricFinding, ...] = ()
     """Findings of the first series, if a second was run to confirm them."""
 
     @property
-    def word(self) -> Word:
+    def word(self) -> GateVerdict:
         """Gravest word of its findings."""
-        return gravest([finding.word for finding in self.findings])
+        return worst_verdict([finding.word for finding in self.findings])
 
     @property
     def said(self) -> str:
@@ -85,17 +85,17 @@ class CaseVerdict:
         return "; ".join(f"{item.metric}: {item.said}" for item in self.findings if item.word == self.word)
 
 
-def gravest(words: Sequence[Word]) -> Word:
+def worst_verdict(words: Sequence[GateVerdict]) -> GateVerdict:
     """Gravest of *words*; incomparable if there are none, since nothing measured must not pass."""
-    return max(words, key=get_args(Word).index, default="incomparable")
+    return max(words, key=get_args(GateVerdict).index, default="incomparable")
 
 
-def is_flagged(finding: Finding) -> bool:
+def is_flagged(finding: MetricFinding) -> bool:
     """Whether a finding needs a second series: it is judged over pairs, and beyond its tolerance."""
-    return finding.word in _CONFIRMED and finding.low is not None
+    return finding.word in _NEED_CONFIRMATION and finding.low is not None
 
 
-def unconfirmed(finding: Finding) -> Finding:
+def mark_unconfirmed(finding: MetricFinding) -> MetricFinding:
     """Finding that was flagged with no time left for a second series."""
     if not is_flagged(finding):
         return finding
@@ -105,19 +105,19 @@ def unconfirmed(finding: Finding) -> Finding:
     return replace(finding, word="inconclusive", said=why)
 
 
-def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
+def confirm(first: list[MetricFinding], second: list[MetricFinding]) -> list[MetricFinding]:
     """Findings of two series: what the first flagged stands only if the second agrees."""
     repeated = {finding.metric: finding for finding in second}
     combined = []
     for finding in first:
         repeat = repeated.get(finding.metric)
         is_open = is_flagged(finding) and repeat is not None
-        combined.append(_of_both(finding, repeat) if is_open and repeat else finding)
+        combined.append(_combine(finding, repeat) if is_open and repeat else finding)
     # a trial that failed in the second series is no less broken
     return combined + [finding for finding in second if finding.metric == "trial"]
 
 
-def _of_both(first: Finding, second: Finding) -> Finding:
+def _combine(first: MetricFinding, second: MetricFinding) -> MetricFinding:
     """Finding that two series make together; *first* was flagged."""
     # the numbers of the second: the first was selected for being large, so it overstates the change
     if second.word == first.word:
@@ -126,9 +126,9 @@ def _of_both(first: Finding, second: Finding) -> Finding:
     if first.word == "regressed" and (first.high or 0) > (second.high or 0):
         # that the second was less says as much of the luck of either
         second = replace(second, high=first.high)
-        why += f"; by the first, up to {change(first.high or 1, WORDS[first.metric])} may hide"
-    word: Word = second.word
-    if second.word in _CONFIRMED and second.low is not None:
+        why += f"; by the first, up to {describe_change(first.high or 1, COST_WORDS[first.metric])} may hide"
+    word: GateVerdict = second.word
+    if second.word in _NEED_CONFIRMATION and second.low is not None:
         # one better and one worse
         word = "inconclusive"
     elif first.word == "improved" and second.word == "inconclusive":
@@ -138,7 +138,7 @@ def _of_both(first: Finding, second: Finding) -> Finding:
 
 
 @dataclass(frozen=True)
-class Result:
+class GateResult:
     """Result of a gate."""
 
     gate_id: str
@@ -154,10 +154,10 @@ class Result:
     notes: tuple[str, ...] = ()
     """Rules that could not be applied, and why."""
     minutes: float = 0.0
-    stopped: Stopped = ""
+    stopped: StopReason = ""
     """What stopped it before its end, if something did."""
     folder: str = ""
-    since: Result | None = None
+    since: GateResult | None = None
     """Result against an older, pinned baseline, if one was given: what many small losses add up to."""
 
     @property
@@ -166,19 +166,19 @@ class Result:
         return "interrupted" if self.stopped else "finished"
 
     @property
-    def word(self) -> Word:
+    def word(self) -> GateVerdict:
         """Gravest word of its cases."""
-        return gravest([case.word for case in self.cases])
+        return worst_verdict([case.word for case in self.cases])
 
     def exit_code(self, inconclusive: Literal["pass", "fail", "tell"] = "tell") -> int:
         """Exit code: 0 pass or improved, 1 failed, 5 incomparable; inconclusive: 3, or 0 or 1 if so asked."""
         words = {case.word for case in (*self.cases, *(self.since.cases if self.since else ()))}
-        if words & set(FAILING):
-            return FAILED
+        if words & set(FAILING_VERDICTS):
+            return EXIT_FAILED
         if "incomparable" in words or not words:
-            return INCOMPARABLE
+            return EXIT_INCOMPARABLE
         if "inconclusive" in words:
-            return {"pass": 0, "fail": FAILED, "tell": INCONCLUSIVE}[inconclusive]
+            return {"pass": 0, "fail": EXIT_FAILED, "tell": EXIT_INCONCLUSIVE}[inconclusive]
         return 0
 
     def to_json(self) -> dict[str, Any]:
@@ -189,4 +189,4 @@ class Result:
             plain["since"] = self.since.to_json()
         for case, data in zip(self.cases, plain["cases"], strict=True):
             data |= {"word": case.word, "said": case.said}
-        return {"format": FORMAT, "word": self.word, **plain, "state": self.state}
+        return {"format": RESULT_FORMAT, "word": self.word, **plain, "state": self.state}

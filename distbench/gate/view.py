@@ -7,21 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distbench.core.text import listed, one_line
-from distbench.core.units import duration_text
-from distbench.gate.calibration import Calibrated
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_duration
+from distbench.gate.calibration import CaseCalibration
 from distbench.gate.metric_rules import estimator_of
-from distbench.gate.sequential_test import Rule, pairs_for, resolvable, stopped
-from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Result
-from distbench.gate.wording import WORDS, change
-from distbench.tables.emphasis import Paint, Tone, unpainted
-from distbench.tables.line_wrapping import folded
-from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
+from distbench.gate.sequential_test import PairRule, detectable_loss, pairs_needed, resolvable_effect
+from distbench.gate.verdicts import FAILING_VERDICTS, CaseVerdict, GateResult, MetricFinding
+from distbench.gate.wording import COST_WORDS, describe_change
+from distbench.tables.emphasis import Emphasis, Painter, no_color
+from distbench.tables.line_wrapping import wrap_text
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
 if TYPE_CHECKING:
-    from distbench.gate.forecast import Forecast
+    from distbench.gate.forecast import GateForecast
 
-COLUMNS = {
+COLUMN_TITLES = {
     "tokens_per_s": "step",
     "efficiency": "efficiency",
     "peak_memory": "memory",
@@ -30,15 +30,15 @@ COLUMNS = {
 }
 """Gated number -> column heading."""
 _CASE = Field("case", "case", "Name of the case.", type="varchar")
-_EFFECTS = (0.03, 0.05, 0.10)
-_MOST_PAIRS = 20
-_COMMANDS = re.compile(r"^\s*::|##(?=\w*\[)", re.MULTILINE)
-_TONES: dict[str, Tone] = {
+_EXAMPLE_TOLERANCES = (0.03, 0.05, 0.10)
+_DEFAULT_MAX_PAIRS = 20
+_CI_COMMANDS = re.compile(r"^\s*::|##(?=\w*\[)", re.MULTILINE)
+_VERDICT_STYLES: dict[str, Emphasis] = {
     "improved": "good",
-    **dict.fromkeys(FAILING, "bad"),
+    **dict.fromkeys(FAILING_VERDICTS, "bad"),
     **dict.fromkeys(("inconclusive", "incomparable"), "doubtful"),
 }
-_SIGNS = {"pass": "", "improved": " +", "regressed": " !", "inconclusive": " ?"}
+_VERDICT_MARKS = {"pass": "", "improved": " +", "regressed": " !", "inconclusive": " ?"}
 CAPTION = (
     "Change in cost from baseline to candidate, run side by side: +2% means a 2% longer step, 2% lower "
     "efficiency or 2% more memory. Brackets: 95% interval over pairs of trials; numbers without one are "
@@ -46,33 +46,33 @@ CAPTION = (
 )
 
 
-def sheet(result: Result) -> Sheet:
+def result_table(result: GateResult) -> Table:
     """All cases with their verdicts and costs, and sentences on those that did not pass."""
     title = f"{one_line(result.suite)}: {one_line(result.candidate)} vs. {one_line(result.baseline)}"
     verdict = Field("verdict", "verdict", "Verdict of the gate.", type="varchar")
-    costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMNS.items()]
+    costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMN_TITLES.items()]
     rows = tuple(map(_row, result.cases))
-    return Sheet(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(sentences(result)))
+    return Table(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(result_sentences(result)))
 
 
-def text(result: Result, width: int, paint: Paint = unpainted) -> str:
+def result_text(result: GateResult, width: int, paint: Painter = no_color) -> str:
     """Table of all cases, sentences on those that did not pass, and the verdict."""
-    tone = _TONES.get(result.word, "best")
-    verdict = "\n".join(paint(line, tone) for line in folded(headline(result), width))
-    shown = _no_commands(f"{sheet(result).as_text(width, paint)}\n\n{verdict}")
-    return f"{shown}\n\n{text(result.since, width, paint)}" if result.since else shown
+    tone = _VERDICT_STYLES.get(result.word, "best")
+    verdict = "\n".join(paint(line, tone) for line in wrap_text(result_headline(result), width))
+    shown = _neutralize_ci_commands(f"{result_table(result).to_text(width, paint)}\n\n{verdict}")
+    return f"{shown}\n\n{result_text(result.since, width, paint)}" if result.since else shown
 
 
-def _no_commands(text: str) -> str:
+def _neutralize_ci_commands(text: str) -> str:
     """*text* with nothing a CI runner would execute as a command, wherever lines were broken.
 
     GitHub's runner takes a log line that starts with ``::`` for a command; it and Azure's take ``##[``
     anywhere.
     """
-    return _COMMANDS.sub(lambda match: match[0][:-1] + " " + match[0][-1], text)
+    return _CI_COMMANDS.sub(lambda match: match[0][:-1] + " " + match[0][-1], text)
 
 
-def headline(result: Result) -> str:
+def result_headline(result: GateResult) -> str:
     """The verdict in one sentence."""
     words = Counter(case.word for case in result.cases)
     counts = ", ".join(f"{count} {word}" for word, count in words.items()) or "no cases"
@@ -80,20 +80,20 @@ def headline(result: Result) -> str:
     return f"{result.word}: {counts} ({result.minutes:.1f} minutes){stopped}"
 
 
-def sentences(result: Result) -> list[str]:
+def result_sentences(result: GateResult) -> list[str]:
     """Environment differences, then reasons and causes for each case that did not pass."""
     lines = []
     if result.environment:
         facts = [f"{key}: {one_line(a)}, now {one_line(b)}" for key, (a, b) in result.environment.items()]
-        lines.append(f"Environment: {listed(facts, most=8)}.")
+        lines.append(f"Environment: {join_limited(facts, limit=8)}.")
     for case in result.cases:
         lines += case_sentences(case)
-    lines += _behind_passes(result)
+    lines += _undetected_loss(result)
     lines += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in result.skipped.items()]
     return [*lines, *(one_line(note, 600) for note in result.notes)]
 
 
-def _behind_passes(result: Result) -> list[str]:
+def _undetected_loss(result: GateResult) -> list[str]:
     """What may still be lost where a number passes, and which loss such a gate stops."""
     passes = [
         (case, finding)
@@ -102,14 +102,14 @@ def _behind_passes(result: Result) -> list[str]:
         if finding.word == "pass" and finding.high is not None and finding.high > 1
     ]
     hidden = []
-    for metric, words in WORDS.items():
+    for metric, words in COST_WORDS.items():
         highs = {case.case: item.high for case, item in passes if item.metric == metric and item.high}
         if highs:
             case = max(highs, key=highs.__getitem__)
-            hidden.append(f"{change(highs[case], words)} ({one_line(case)})")
+            hidden.append(f"{describe_change(highs[case], words)} ({one_line(case)})")
     losses = [
         # the spread and the pairs of this gate
-        stopped(item.deviation, Rule(item.limit, item.pairs, item.pairs))
+        detectable_loss(item.deviation, PairRule(item.limit, item.pairs, item.pairs))
         for _, item in passes
         if item.metric == "tokens_per_s" and item.deviation is not None and item.limit is not None
     ]
@@ -131,25 +131,25 @@ def case_sentences(case: CaseVerdict) -> list[str]:
     return lines + [f"{name}: {one_line(note, 600)}." for note in case.notes]
 
 
-def _row(case: CaseVerdict) -> Row:
-    verdict = Cell(case.word, tone=_TONES.get(case.word, ""))
-    return Row(
+def _row(case: CaseVerdict) -> TableRow:
+    verdict = TableCell(case.word, emphasis=_VERDICT_STYLES.get(case.word, ""))
+    return TableRow(
         {"case": case.case, "verdict": verdict, **{item.metric: _cell(item) for item in case.findings}}
     )
 
 
-def _cell(finding: Finding) -> Cell:
+def _cell(finding: MetricFinding) -> TableCell:
     if finding.ratio is None:
-        return Cell(None, finding.word, finding.word)
-    change, sign = _change(finding.ratio), _SIGNS.get(finding.word, "")
-    tone = _TONES.get(finding.word, "")
+        return TableCell(None, finding.word, finding.word)
+    change, sign = _format_change(finding.ratio), _VERDICT_MARKS.get(finding.word, "")
+    tone = _VERDICT_STYLES.get(finding.word, "")
     if finding.low is None or finding.high is None:
-        return Cell(finding.ratio, ("=" if finding.ratio == 1 else change) + sign, tone=tone)
-    ends = f"({_change(finding.low)} to {_change(finding.high)})"
-    return Cell(finding.ratio, f"{change} {ends}{sign}", tone=tone)
+        return TableCell(finding.ratio, ("=" if finding.ratio == 1 else change) + sign, emphasis=tone)
+    ends = f"({_format_change(finding.low)} to {_format_change(finding.high)})"
+    return TableCell(finding.ratio, f"{change} {ends}{sign}", emphasis=tone)
 
 
-def _change(ratio: float) -> str:
+def _format_change(ratio: float) -> str:
     """``+3.1%``, with more digits for tiny changes."""
     percent = (ratio - 1) * 100
     if percent >= 10_000:
@@ -157,34 +157,38 @@ def _change(ratio: float) -> str:
     return f"{percent:+.1f}%" if abs(percent) >= 0.05 else f"{percent:+.2g}%"
 
 
-def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
+def calibration_table(calibrations: Sequence[CaseCalibration]) -> Table:
     """Spread of equal trials, and the pairs needed to detect changes, per case."""
     fields = (
         _CASE,
         Field("number", "number", "Gated number.", type="varchar"),
         Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=PERCENT),
-        Field("resolves", "resolves", f"Tightest tolerance for {_MOST_PAIRS} pairs.", format=PERCENT),
+        Field("resolves", "resolves", f"Tightest tolerance for {_DEFAULT_MAX_PAIRS} pairs.", format=PERCENT),
         Field("stops", "stops", "Smallest true loss that it then stops in 90% of gates.", format=PERCENT),
-        *(Field(f"{effect:g}", f"{effect:.0%}", "Pairs for such a tolerance.") for effect in _EFFECTS),
+        *(
+            Field(f"{effect:g}", f"{effect:.0%}", "Pairs for such a tolerance.")
+            for effect in _EXAMPLE_TOLERANCES
+        ),
     )
     rows = [
-        Row(
+        TableRow(
             {
                 "case": item.case,
-                "number": COLUMNS[metric],
+                "number": COLUMN_TITLES[metric],
                 "spread": deviation,
-                "resolves": item.smallest(metric, _MOST_PAIRS) or 0.0,
-                "stops": _stopped(deviation, metric),
-                **{f"{effect:g}": _pairs(item, metric, effect) for effect in _EFFECTS},
+                "resolves": item.resolvable_change(metric, _DEFAULT_MAX_PAIRS) or 0.0,
+                "stops": _detectable_loss(deviation, metric),
+                **{f"{effect:g}": _pairs_cell(item, metric, effect) for effect in _EXAMPLE_TOLERANCES},
             }
         )
         for item in calibrations
         for metric, deviation in item.deviations.items()
     ]
-    return Sheet(
+    return Table(
         "Resolution of this machine",
         "spread: standard deviation of the ratio of two equal trials run back to back. resolves: the "
-        f"tightest tolerance for which {_MOST_PAIRS} pairs are enough. stops: the smallest true loss that a "
+        f"tightest tolerance for which {_DEFAULT_MAX_PAIRS} pairs are enough. stops: the smallest true loss "
+        "that a "
         "gate with that tolerance stops in 90%, both series included. The other columns: pairs that a "
         "tolerance of that size takes in a series, and their time.",
         fields,
@@ -192,20 +196,20 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
     )
 
 
-def _stopped(deviation: float, metric: str) -> float:
-    """Smallest true loss that a gate stops in 90% with the tightest tolerance for ``_MOST_PAIRS``."""
+def _detectable_loss(deviation: float, metric: str) -> float:
+    """Smallest true loss that a gate stops in 90% with the tightest tolerance for ``_DEFAULT_MAX_PAIRS``."""
     by = estimator_of(metric)
-    tightest = resolvable(deviation, _MOST_PAIRS, by)
-    return stopped(deviation, Rule(tightest, _MOST_PAIRS, _MOST_PAIRS, by))
+    tightest = resolvable_effect(deviation, _DEFAULT_MAX_PAIRS, by)
+    return detectable_loss(deviation, PairRule(tightest, _DEFAULT_MAX_PAIRS, _DEFAULT_MAX_PAIRS, by))
 
 
-def _pairs(item: Calibrated, metric: str, effect: float) -> Cell:
-    pairs = pairs_for(item.deviations[metric], effect, estimator_of(metric))
-    text = f"{pairs} ({duration_text(pairs * item.minutes_per_pair * 60)})"
-    return Cell(pairs, text, tone="good" if pairs <= _MOST_PAIRS else "bad")
+def _pairs_cell(item: CaseCalibration, metric: str, effect: float) -> TableCell:
+    pairs = pairs_needed(item.deviations[metric], effect, estimator_of(metric))
+    text = f"{pairs} ({format_duration(pairs * item.minutes_per_pair * 60)})"
+    return TableCell(pairs, text, emphasis="good" if pairs <= _DEFAULT_MAX_PAIRS else "bad")
 
 
-def forecast_text(forecast: Forecast, width: int) -> str:
+def forecast_text(forecast: GateForecast, width: int) -> str:
     """Table of a forecast."""
     fields = (
         _CASE,
@@ -214,11 +218,11 @@ def forecast_text(forecast: Forecast, width: int) -> str:
         Field("sees", "stops", "Smallest true slowdown that it stops in 90% of gates.", format=PERCENT),
     )
     rows = [
-        Row(
+        TableRow(
             {
                 "case": row.case,
-                "trials": Cell(row.trials[1], f"{row.trials[0]}–{row.trials[1]}"),
-                "minutes": Cell(row.minutes[1], "{:.1f}–{:.1f}".format(*row.minutes))
+                "trials": TableCell(row.trials[1], f"{row.trials[0]}–{row.trials[1]}"),
+                "minutes": TableCell(row.minutes[1], "{:.1f}–{:.1f}".format(*row.minutes))
                 if row.minutes
                 else None,
                 "sees": row.sees,
@@ -226,5 +230,5 @@ def forecast_text(forecast: Forecast, width: int) -> str:
         )
         for row in forecast.rows
     ]
-    table = Sheet(forecast.title, forecast.caption, fields, tuple(rows), tuple(forecast.notes))
-    return table.as_text(width)
+    table = Table(forecast.title, forecast.caption, fields, tuple(rows), tuple(forecast.notes))
+    return table.to_text(width)

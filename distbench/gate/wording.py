@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from distbench.core.text import one_line
-from distbench.core.units import count_text, number_text, value_text
-from distbench.gate.sequential_test import MOST, Look, Rule
+from distbench.core.units import format_count, format_number, format_value
+from distbench.gate.sequential_test import MAX_PAIRS_NEEDED, InterimLook, PairRule
 
-WORDS = {
+COST_WORDS = {
     # not slower: 50% more time per step means 33% fewer tokens/s, which pick and compare call 33% slower
     "tokens_per_s": ("more time per step", "less time per step"),
     "efficiency": ("less efficient", "more efficient"),
@@ -15,58 +15,62 @@ WORDS = {
 """Number that is judged over pairs -> what a higher and a lower cost is called."""
 
 
-def sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
     """How much a cost has changed, how certain that is, and what to do if it is inconclusive.
 
     A pass says which loss may still hide behind it.
     """
-    words = WORDS[name]
-    pairs, limit = count_text(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
+    words = COST_WORDS[name]
+    pairs, limit = format_count(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
     if seen.word == "inconclusive":
-        span = f"from {change(seen.low, words)} to {change(seen.high, words)} after {pairs}"
-        return f"{span}: too wide for {limit}; {_more(seen, rule, minutes_per_pair)}"
+        span = f"from {describe_change(seen.low, words)} to {describe_change(seen.high, words)} after {pairs}"
+        return f"{span}: too wide for {limit}; {_pairs_needed_text(seen, rule, minutes_per_pair)}"
     if seen.word == "pass" and seen.low == seen.high == 1:
         return "unchanged"
     if seen.word == "pass" and seen.low <= 1 <= seen.high:
-        hidden = change(seen.high, words)
+        hidden = describe_change(seen.high, words)
         return f"no change shown; up to {hidden} may hide (97.5% bound; {pairs}; limit {limit})"
     ends = sorted((seen.low, seen.high), key=lambda end: abs(end - 1))
     # so that what is beyond the limit and what is within it never print alike
     digits = 1 if abs(abs(seen.ratio - 1) - rule.effect) >= 0.001 else 2
-    among = " to ".join(percent(end, digits) for end in ends)
-    measured = f"{change(seen.ratio, words, digits)} ({among}; {pairs}"
+    among = " to ".join(percent_change(end, digits) for end in ends)
+    measured = f"{describe_change(seen.ratio, words, digits)} ({among}; {pairs}"
     if seen.word == "pass":
         return f"{measured}), within the limit of {limit}"
     return f"{measured}; limit {limit})"
 
 
-def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+def _pairs_needed_text(seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
     """Pairs needed for a verdict, and how to get it."""
-    minutes = max(1, round((seen.needed - seen.pairs) * minutes_per_pair))
-    time = f" (about {count_text(minutes, 'more minute')})" if minutes_per_pair else ""
-    if seen.needed <= rule.most:
-        return f"{seen.needed} pairs would suffice{time}: raise gate.minutes"
-    count = f"about {seen.needed:,}" if seen.needed < MOST else f"{MOST:,} or more"
+    minutes = max(1, round((seen.pairs_needed - seen.pairs) * minutes_per_pair))
+    time = f" (about {format_count(minutes, 'more minute')})" if minutes_per_pair else ""
+    if seen.pairs_needed <= rule.max_pairs:
+        return f"{seen.pairs_needed} pairs would suffice{time}: raise gate.minutes"
+    count = (
+        f"about {seen.pairs_needed:,}"
+        if seen.pairs_needed < MAX_PAIRS_NEEDED
+        else f"{MAX_PAIRS_NEEDED:,} or more"
+    )
     return (
         f"{count} pairs would be needed{time}: raise gate.max_pairs, the tolerance or measure.steps, or use "
         "a quieter machine"
     )
 
 
-def change(ratio: float, words: tuple[str, str], digits: int = 1) -> str:
+def describe_change(ratio: float, words: tuple[str, str], digits: int = 1) -> str:
     """A ratio of costs in words: ``3.1% more memory``, ``2.0% less memory`` for 0.98x as much."""
-    return f"{percent(ratio, digits)} {words[ratio < 1]}"
+    return f"{percent_change(ratio, digits)} {words[ratio < 1]}"
 
 
-def percent(ratio: float, digits: int = 1) -> str:
+def percent_change(ratio: float, digits: int = 1) -> str:
     """Distance of a ratio from 1, as tables show it: ``3.1%``."""
     value = abs(ratio - 1) * 100
     return f"{value:.{digits}f}%" if value < 10_000 else f"{value:.0e}%"
 
 
-def before_and_after(before: float, after: float, unit: str) -> str:
+def before_after_text(before: float, after: float, unit: str) -> str:
     """Both values, with enough digits to see that they differ."""
-    texts = [value_text(value, unit) if unit else number_text(value) for value in (after, before)]
+    texts = [format_value(value, unit) if unit else format_number(value) for value in (after, before)]
     if texts[0] == texts[1]:
         texts = [f"{value:,.15g} {unit}".rstrip() for value in (after, before)]
     return one_line(f"{texts[0]}, was {texts[1]}")

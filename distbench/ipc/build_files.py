@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench.core.serialization import decoded
-from distbench.system.files import write_whole
+from distbench.core.serialization import decode
+from distbench.system.files import write_atomic
 
 
 @dataclass(frozen=True)
-class Item:
+class BuildItem:
     """Something that is built once, before any trial."""
 
     kind: Literal["metric", "strategy", "weights"]
@@ -26,7 +26,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Unbuilt:
+class BuildFailure:
     """Why an item could not be built."""
 
     reason: str
@@ -35,7 +35,7 @@ class Unbuilt:
 
 
 @dataclass(frozen=True)
-class Event:
+class BuildEvent:
     """A line of the journal: an item was begun or has ended."""
 
     item: str
@@ -48,15 +48,15 @@ class Event:
     """What the user should know."""
 
 
-def write_items(file: Path, items: list[Item]) -> None:
+def write_items(file: Path, items: list[BuildItem]) -> None:
     """Write *items* to *file*, and begin a new journal beside it."""
-    write_whole(file, json.dumps([dataclasses.asdict(item) for item in items]))
+    write_atomic(file, json.dumps([dataclasses.asdict(item) for item in items]))
     journal_file(file).write_text("")
 
 
-def read_items(file: Path) -> list[Item]:
+def read_items(file: Path) -> list[BuildItem]:
     """Content of *file*, which ``write_items`` wrote."""
-    return [decoded(Item, item, str(file)) for item in json.loads(file.read_text())]
+    return [decode(BuildItem, item, str(file)) for item in json.loads(file.read_text())]
 
 
 def journal_file(file: Path) -> Path:
@@ -64,23 +64,23 @@ def journal_file(file: Path) -> Path:
     return file.with_suffix(".journal")
 
 
-def note_event(file: Path, event: Event) -> None:
+def append_event(file: Path, event: BuildEvent) -> None:
     """Append *event* to the journal of the preparation that *file* asks for."""
     with journal_file(file).open("a") as stream:
         stream.write(json.dumps(dataclasses.asdict(event)) + "\n")
 
 
-class Journal:
+class BuildJournalReader:
     """Reads the journal of a preparation while it grows."""
 
     def __init__(self, file: Path) -> None:
         self._file = journal_file(file)
         self._offset = 0
 
-    def news(self) -> list[Event]:
+    def read_new(self) -> list[BuildEvent]:
         """Events since the last call; a line that is still being written is left for the next."""
         with self._file.open("rb") as stream:
             stream.seek(self._offset)
             *lines, _ = stream.read().split(b"\n")
         self._offset += sum(len(line) + 1 for line in lines)
-        return [decoded(Event, json.loads(line), str(self._file)) for line in lines]
+        return [decode(BuildEvent, json.loads(line), str(self._file)) for line in lines]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core.case import Device
-from distbench.core.serialization import decoded
-from distbench.system.files import write_whole
+from distbench.core.serialization import decode
+from distbench.system.files import write_atomic
 from distbench.system.host_state import HostState
 
 
 @dataclass(frozen=True)
-class Order:
+class DiagnosisRequest:
     """What the ranks are to look at."""
 
     device: Device
@@ -24,38 +24,38 @@ class Order:
     """Folders that runs write to."""
     ops: str
     """Folder of C++ ops."""
-    patience_s: float
+    timeout_s: float
     """Seconds that the group may take to form, and a message to arrive."""
 
     def write(self, file: Path) -> None:
         """Write the order to *file*; the folder exists."""
-        write_whole(file, json.dumps(dataclasses.asdict(self)))
+        write_atomic(file, json.dumps(dataclasses.asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> Order:
+    def read(cls, file: Path) -> DiagnosisRequest:
         """Content of *file*, which ``write`` wrote."""
-        return decoded(cls, json.loads(file.read_text()), str(file))
+        return decode(cls, json.loads(file.read_text()), str(file))
 
 
 @dataclass(frozen=True)
-class Placement:
+class RankPlacement:
     """Where a rank is."""
 
     rank: int
     local_rank: int
-    node: int
+    node_rank: int
     world_size: int
-    nodes: int
+    node_count: int
 
     @classmethod
-    def of(cls, variables: Mapping[str, str]) -> Placement:
+    def from_environment(cls, variables: Mapping[str, str]) -> RankPlacement:
         """As torchrun names it in the environment."""
         names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE")
         return cls(*(int(variables[name]) for name in names))
 
 
 @dataclass(frozen=True)
-class Meeting:
+class JoinResult:
     """How a rank met the others."""
 
     member: int
@@ -71,7 +71,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LinkTest:
     """Two members sent each other the same number of bytes at the same time."""
 
     peer: int
@@ -86,7 +86,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Total:
+class AllReduceTest:
     """An all-reduce over all members."""
 
     members: int
@@ -95,33 +95,33 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Report:
+class RankReport:
     """What one rank has found; what it did not come to is missing."""
 
-    placement: Placement
+    placement: RankPlacement
     facts: dict[str, Any] | None = None
     """Of the host, from its first rank."""
-    condition: HostState | None = None
+    host_state: HostState | None = None
     """Of the host, from its first rank."""
     busy_cores: float | None = None
     """Cores of the host that others kept busy meanwhile, from its first rank."""
     blocked_peers: list[int] = field(default_factory=list)
     """GPUs of the host that this rank's GPU can't access directly."""
-    meeting: Meeting | None = None
-    exchanges: list[Exchange] = field(default_factory=list)
-    total: Total | None = None
+    join: JoinResult | None = None
+    link_tests: list[LinkTest] = field(default_factory=list)
+    all_reduce: AllReduceTest | None = None
     error: str = ""
     """Why it did not come further."""
 
     def write(self, folder: Path) -> None:
         """Write it to *folder*, in place of an earlier one."""
-        write_whole(_file(folder, self.placement.rank), json.dumps(dataclasses.asdict(self)))
+        write_atomic(_file(folder, self.placement.rank), json.dumps(dataclasses.asdict(self)))
 
     @classmethod
-    def read(cls, folder: Path, rank: int) -> Report | None:
+    def read(cls, folder: Path, rank: int) -> RankReport | None:
         """What *rank* has written to *folder*; None: nothing."""
         file = _file(folder, rank)
-        return decoded(cls, json.loads(file.read_text()), str(file)) if file.is_file() else None
+        return decode(cls, json.loads(file.read_text()), str(file)) if file.is_file() else None
 
 
 def _file(folder: Path, rank: int) -> Path:

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from distbench.system.files import whole
+from distbench.system.files import atomic_path
 
-Message = tuple[dict[str, Any], bytes]
+ChannelMessage = tuple[dict[str, Any], bytes]
 """What ``Wire.send`` takes."""
 
 # small enough for a heartbeat between two, also where the network is slow
-_PIECE = 256 << 10
+_CHUNK_BYTES = 256 << 10
 
 
 class TransferError(Exception):
     """A file that came is not what was sent, or has no business here."""
 
 
-def pieces(file: Path, name: str) -> Iterator[Message]:
+def file_chunks(file: Path, name: str) -> Iterator[ChannelMessage]:
     """Messages that carry *file*, as long as it is now, to whoever calls it *name*.
 
     Raises:
@@ -33,46 +33,46 @@ def pieces(file: Path, name: str) -> Iterator[Message]:
     made, at = hashlib.sha256(), 0
     with file.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
-        while data := stream.read(min(_PIECE, size - at)):
+        while data := stream.read(min(_CHUNK_BYTES, size - at)):
             made.update(data)
             yield {"piece": name, "at": at}, data
             at += len(data)
     yield {"piece": name, "at": at, "digest": made.hexdigest()}, b""
 
 
-def digest(file: Path) -> str:
+def cached_sha256(file: Path) -> str:
     """SHA-256 of *file* in hex digits; one that has not changed is read once.
 
     Raises:
         OSError: it can't be read.
     """
     status = file.stat()
-    return _digest(file, status.st_ino, status.st_size, status.st_mtime_ns)
+    return _sha256(file, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @functools.cache
-def _digest(file: Path, *_status: int) -> str:
+def _sha256(file: Path, *_status: int) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass
-class _Arriving:
+class _PartialFile:
     stream: BinaryIO
     rename: ExitStack
-    made: Any = field(default_factory=hashlib.sha256)
+    sha256: Any = field(default_factory=hashlib.sha256)
 
 
-class Arrivals:
+class FileReceiver:
     """Puts files that come in pieces into a folder, each when it is whole."""
 
     def __init__(self, folder: Path, is_expected: Callable[[str], bool] = lambda _: True) -> None:
         """Into *folder*, but nothing by a name that is not *is_expected*."""
         self._folder, self._is_expected = folder, is_expected
-        self._arriving: dict[str, _Arriving] = {}
+        self._partial: dict[str, _PartialFile] = {}
 
-    def take(self, message: dict[str, Any]) -> None:
-        """Take in a piece that ``pieces`` made.
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take in a piece that ``file_chunks`` made.
 
         Raises:
             TransferError: its file is not to lie in the folder, or is not what was sent.
@@ -84,24 +84,24 @@ class Arrivals:
             # one that was given up is sent again from its begin
             self._drop(name)
         try:
-            if name not in self._arriving:
-                self._arriving[name] = self._begun(name)
-            file = self._arriving[name]
+            if name not in self._partial:
+                self._partial[name] = self._open(name)
+            file = self._partial[name]
             data = message.get("data", b"")
             file.stream.write(data)
-            file.made.update(data)
+            file.sha256.update(data)
             if "digest" in message:
-                self._end(name, message["digest"])
+                self._finish(name, message["digest"])
         except OSError:
             self._drop(name)
             raise
 
     def close(self) -> None:
         """Drop what is not whole."""
-        for name in list(self._arriving):
+        for name in list(self._partial):
             self._drop(name)
 
-    def _begun(self, name: str) -> _Arriving:
+    def _open(self, name: str) -> _PartialFile:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
             raise TransferError(f"{name!r} came, which names no file in the folder of the run")
@@ -110,16 +110,16 @@ class Arrivals:
         place = self._folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         rename = ExitStack()
-        aside = rename.enter_context(whole(place))
-        return _Arriving(rename.enter_context(aside.open("wb")), rename)
+        aside = rename.enter_context(atomic_path(place))
+        return _PartialFile(rename.enter_context(aside.open("wb")), rename)
 
-    def _end(self, name: str, digest: str) -> None:
-        file = self._arriving.pop(name)
+    def _finish(self, name: str, digest: str) -> None:
+        file = self._partial.pop(name)
         with file.rename:
-            if file.made.hexdigest() != digest:
+            if file.sha256.hexdigest() != digest:
                 raise TransferError(f"{name} came with another SHA-256 digest than it was sent with")
 
     def _drop(self, name: str) -> None:
-        if file := self._arriving.pop(name, None):
+        if file := self._partial.pop(name, None):
             with suppress(TransferError, OSError), file.rename:
                 raise TransferError("dropped")

@@ -27,34 +27,34 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-TOKEN = "DISTBENCH_TOKEN"
+TOKEN_VARIABLE = "DISTBENCH_TOKEN"
 """Environment variable with the token of a run, for its agents."""
 
-CONTROLLERS = "DISTBENCH_CONTROLLERS"
+CONTROLLERS_VARIABLE = "DISTBENCH_CONTROLLERS"
 """Environment variable with the addresses of the controller, ``host:port`` separated by commas."""
 
-NODE = "DISTBENCH_NODE"
+NODE_VARIABLE = "DISTBENCH_NODE"
 """Environment variable with the name of an agent's node; without it, it is that of its host."""
 
-PATIENCE = "DISTBENCH_PATIENCE_S"
+PATIENCE_VARIABLE = "DISTBENCH_PATIENCE_S"
 """Environment variable with the seconds for which an agent looks for the controller, and for it to come back.
 
 Without it an agent tries each address once, and ends with its connection.
 """
 
-CONTROLLER, AGENT = b"controller", b"agent"
+CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
 """Roles."""
 
-SILENCE_S = 30.0
+SILENCE_TIMEOUT_S = 30.0
 """An end that was silent for so long is gone: both say something every second."""
 
-_HANDSHAKE_S = 5.0
-_NONCE, _MAC = 32, hashlib.sha256().digest_size
+_HANDSHAKE_TIMEOUT_S = 5.0
+_NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
-_LARGEST = 64 << 20
+_MAX_MESSAGE_BYTES = 64 << 20
 # until the kernel ends a connection whose other host is gone (man 7 tcp)
 _USER_TIMEOUT_MS = 15_000
-_BEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 
 
 class _HasDescriptor(Protocol):
@@ -64,7 +64,7 @@ class _HasDescriptor(Protocol):
 T = TypeVar("T", bound=int | _HasDescriptor)
 
 
-def ready(sources: Iterable[T], seconds: float | None) -> list[T]:
+def wait_readable(sources: Iterable[T], seconds: float | None) -> list[T]:
     """Those of *sources*, descriptors or what has one, from which can be read, after up to *seconds*.
 
     ``select`` has no room for a descriptor above 1,023, of which a controller of many agents has some.
@@ -75,7 +75,7 @@ def ready(sources: Iterable[T], seconds: float | None) -> list[T]:
         return [key.data for key, _ in selector.select(seconds)]
 
 
-class WireError(Exception):
+class ChannelError(Exception):
     """The other end does not know the token, or is gone."""
 
 
@@ -84,20 +84,20 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-class Wire:
+class AuthenticatedChannel:
     """One end of a connection whose other end has proved that it knows the token."""
 
     def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
         """Prove to each other who is at *connection*, which is closed if that fails.
 
         Args:
-            role: ``CONTROLLER`` or ``AGENT``: what this end is.
+            role: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``: what this end is.
 
         Raises:
             WireError: the other end does not know *token*, or says nothing for 5 seconds.
         """
         self._socket, self._role = connection, role
-        self._other = AGENT if role == CONTROLLER else CONTROLLER
+        self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
         self._sent = self._received = 0
         self._pending = b""
         self._sending = threading.Lock()
@@ -108,12 +108,12 @@ class Wire:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
             self._key = self._handshake(token.encode())
-        except (OSError, WireError) as error:
+        except (OSError, ChannelError) as error:
             connection.close()
-            raise WireError(f"no handshake: {error}") from error
+            raise ChannelError(f"no handshake: {error}") from error
         # whoever reads nothing must not hold up who writes
         connection.settimeout(_USER_TIMEOUT_MS / 1000)
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     @property
     def address(self) -> str:
@@ -132,9 +132,11 @@ class Wire:
         """
         # JSON on one line has no line break of its own
         whole = b"\n".join([json.dumps(message).encode(), data]) if data else json.dumps(message).encode()
-        if len(whole) > _LARGEST:
+        if len(whole) > _MAX_MESSAGE_BYTES:
             # the other end would take it for what nobody has sent
-            raise WireError(f"a message of {len(whole):,} bytes, where {_LARGEST:,} are the most")
+            raise ChannelError(
+                f"a message of {len(whole):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
+            )
         with self._sending:
             frame = _LENGTH.pack(len(whole)) + self._mac(self._role, self._sent, whole) + whole
             self._sent += 1
@@ -149,7 +151,7 @@ class Wire:
         Raises:
             WireError: what came is not from the other end, or not in its order; the connection is closed.
         """
-        if not self.alive or not ready([self._socket], seconds):
+        if not self.alive or not wait_readable([self._socket], seconds):
             return []
         received = b""
         with suppress(OSError):
@@ -158,28 +160,28 @@ class Wire:
         self._heard_at = time.monotonic()
         self._pending += received
         messages = []
-        while (data := self._frame()) is not None:
+        while (data := self._next_frame()) is not None:
             text, _, rest = data.partition(b"\n")
-            messages.append({**self._parsed(text), **({"data": rest} if rest else {})})
+            messages.append({**self._parse(text), **({"data": rest} if rest else {})})
         return [message for message in messages if message]
 
-    def _parsed(self, text: bytes) -> dict[str, Any]:
+    def _parse(self, text: bytes) -> dict[str, Any]:
         try:
             message = json.loads(text)
         except (ValueError, RecursionError) as error:
             self.close()
-            raise WireError(f"a message that is no JSON: {error}") from error
+            raise ChannelError(f"a message that is no JSON: {error}") from error
         if not isinstance(message, dict):
             self.close()
-            raise WireError("a message that is no mapping")
+            raise ChannelError("a message that is no mapping")
         return message
 
-    def silent_s(self) -> float:
+    def seconds_silent(self) -> float:
         """Seconds since the other end was last heard; 0 while there is something that nobody has read yet.
 
         Who starts ranks reads nothing meanwhile, and on a busy node imports take longer than silence may.
         """
-        if self.alive and ready([self._socket], 0):
+        if self.alive and wait_readable([self._socket], 0):
             return 0.0
         return time.monotonic() - self._heard_at
 
@@ -188,24 +190,26 @@ class Wire:
         self._socket.close()
         self.alive = False
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         while self.alive:
-            time.sleep(_BEAT_S)
+            time.sleep(_HEARTBEAT_S)
             self.send({})
 
-    def _frame(self) -> bytes | None:
+    def _next_frame(self) -> bytes | None:
         """The next whole frame of what has come; None if there is none yet."""
-        head = _LENGTH.size + _MAC
+        head = _LENGTH.size + _MAC_BYTES
         if len(self._pending) < head:
             return None
         (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
         data = self._pending[head : head + length]
-        if length <= _LARGEST and len(data) < length:
+        if length <= _MAX_MESSAGE_BYTES and len(data) < length:
             return None
         mac = self._pending[_LENGTH.size : head]
-        if length > _LARGEST or not hmac.compare_digest(mac, self._mac(self._other, self._received, data)):
+        if length > _MAX_MESSAGE_BYTES or not hmac.compare_digest(
+            mac, self._mac(self._other, self._received, data)
+        ):
             self.close()
-            raise WireError("a message that the other end has not sent")
+            raise ChannelError("a message that the other end has not sent")
         self._received += 1
         self._pending = self._pending[head + length :]
         return data
@@ -215,31 +219,31 @@ class Wire:
 
     def _handshake(self, token: bytes) -> bytes:
         """Key of this connection."""
-        end = time.monotonic() + _HANDSHAKE_S
-        nonce = secrets.token_bytes(_NONCE)
-        if self._role == CONTROLLER:
+        end = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        if self._role == CONTROLLER_ROLE:
             self._socket.sendall(nonce)
-            theirs = self._exactly(_NONCE, end)
+            theirs = self._receive_exactly(_NONCE_BYTES, end)
             nonces = nonce + theirs
             self._verify(token, nonces, end)
-            self._socket.sendall(_hmac(token, CONTROLLER, nonces))
+            self._socket.sendall(_hmac(token, CONTROLLER_ROLE, nonces))
         else:
-            nonces = self._exactly(_NONCE, end) + nonce
-            self._socket.sendall(nonce + _hmac(token, AGENT, nonces))
+            nonces = self._receive_exactly(_NONCE_BYTES, end) + nonce
+            self._socket.sendall(nonce + _hmac(token, AGENT_ROLE, nonces))
             self._verify(token, nonces, end)
         return _hmac(token, b"key", nonces)
 
     def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
-        if not hmac.compare_digest(self._exactly(_MAC, end), _hmac(token, self._other, nonces)):
-            raise WireError("the other end does not know the token")
+        if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
+            raise ChannelError("the other end does not know the token")
 
-    def _exactly(self, size: int, end: float) -> bytes:
+    def _receive_exactly(self, size: int, end: float) -> bytes:
         data = b""
         while len(data) < size:
             self._socket.settimeout(max(0.001, end - time.monotonic()))
             received = self._socket.recv(size - len(data))
             if not received:
-                raise WireError("the other end closed the connection")
+                raise ChannelError("the other end closed the connection")
             data += received
         return data
 

@@ -14,34 +14,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from distbench.core.case import Case, Choice, Limits, Measure
+from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimits
 from distbench.core.job import MEASURE_JOB, JobSpec
-from distbench.core.serialization import decoded
-from distbench.system.files import write_whole
+from distbench.core.serialization import decode
+from distbench.system.files import write_atomic
 
-SKETCH = tuple(f"s{i:02}" for i in range(16))
+SKETCH_COLUMNS = tuple(f"s{i:02}" for i in range(16))
 """The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
-DRAWS = "draws_random_numbers"
+DRAWS_KEY = "draws_random_numbers"
 """Key of a record's environment: true if the model drew random numbers while it trained, as dropout does."""
-NO_DROPOUT = "without_dropout"
+NO_DROPOUT_KEY = "without_dropout"
 """Key of a record's environment: which dropout of the model was turned off, in words."""
-LOSS_DTYPE = "loss_dtype"
+LOSS_DTYPE_KEY = "loss_dtype"
 """Key of a record's environment: dtype of the loss that the model's micro-batches gave."""
-DETERMINISM = "determinism"
-"""Key of the environment where algorithms are deterministic: ``STRICT``, or what is excepted."""
-STRICT = "strict"
-_SLOW_S = 0.005
+DETERMINISM_KEY = "determinism"
+"""Key of the environment where algorithms are deterministic: ``STRICTLY_DETERMINISTIC``, or what is
+excepted."""
+STRICTLY_DETERMINISTIC = "strict"
+_SLOW_WRITE_S = 0.005
 """Seconds of a write from which on a file system is slow: a local one takes some microseconds."""
-_SLOW_WRITES = 3
+_MAX_SLOW_WRITES = 3
 """So many in a row: a rank gives as many signs before its first step."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
 
 PREPARE_FOLDER = "prepare"
 """Name of the folder of a run with what is built or found out once for all of its trials."""
 
 
-def law_of(digest: str) -> str:
+def fingerprint_version(digest: str) -> str:
     """Law by which a fingerprint with that *digest* was made: those of one say nothing beside another's.
 
     Empty: the first one, whose digests do not name it.
@@ -50,31 +51,31 @@ def law_of(digest: str) -> str:
 
 
 @dataclass(frozen=True)
-class TrialFile:
+class TrialInstructions:
     """Instructions for every rank (``trial.json``)."""
 
     run_id: str
     case: Case
-    measure: Measure
-    limits: Limits
-    metrics: list[Choice]
+    measure: MeasureConfig
+    limits: TimeLimits
+    metrics: list[PluginChoice]
     weights: str
     """File of the initial weights."""
     job: JobSpec = MEASURE_JOB
-    leaves: str = ""
+    output_file: str = ""
     """File to leave for later trials of the run; empty: none."""
-    reads: str = ""
+    input_file: str = ""
     """File that an earlier trial of the run left; empty: none."""
 
     def write(self, file: Path) -> None:
         """Write the file; the folder exists."""
-        write_whole(file, json.dumps({**dataclasses.asdict(self), "job": self.job.to_json()}))
+        write_atomic(file, json.dumps({**dataclasses.asdict(self), "job": self.job.to_json()}))
 
     @classmethod
-    def read(cls, file: Path) -> TrialFile:
+    def read(cls, file: Path) -> TrialInstructions:
         """Content of *file*, which ``write`` wrote."""
         data = json.loads(file.read_text())
-        trial = decoded(cls, data, str(file))
+        trial = decode(cls, data, str(file))
         # the type of a job's options depends on its kind
         return dataclasses.replace(trial, job=JobSpec.from_json(data["job"], str(file)))
 
@@ -84,7 +85,7 @@ def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
-def interim_file(folder: Path, rank: int) -> Path:
+def partial_result_file(folder: Path, rank: int) -> Path:
     """File of what *rank* had measured when it went on to what may fail; ``result_file`` in the end."""
     return folder / f"rank{rank}.interim.json"
 
@@ -104,7 +105,7 @@ def progress_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.progress"
 
 
-class Progress:
+class ProgressWriter:
     """Writes a rank's signs of life: a few bytes overwritten in place, cheap enough for every step.
 
     Where several writes in a row were slow, as on file systems of networks, a thread writes the latest from
@@ -115,69 +116,71 @@ class Progress:
         """Write to *file* with *write*, a function like ``os.pwrite``."""
         self._descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         self._write, self._count, self._slow = write, 0, 0
-        self._left: SimpleQueue[bytes] | None = None
+        self._queue: SimpleQueue[bytes] | None = None
 
-    def at(self, phase: str, step: int = 0) -> None:
+    def report(self, phase: str, step: int = 0) -> None:
         """Report that *step* of *phase* begins."""
         self._count += 1
-        line = _line(Sign(phase, step, self._count))
-        if self._left is not None:
-            self._left.put(line)
+        line = _encode(ProgressMark(phase, step, self._count))
+        if self._queue is not None:
+            self._queue.put(line)
             return
         began = time.perf_counter()
         self._write(self._descriptor, line, 0)
         # a single one may have been a process that was given no CPU
-        self._slow = self._slow + 1 if time.perf_counter() - began > _SLOW_S else 0
-        if self._slow == _SLOW_WRITES:
-            self._left = SimpleQueue()
-            threading.Thread(target=self._go_on, args=[self._left], name="progress", daemon=True).start()
+        self._slow = self._slow + 1 if time.perf_counter() - began > _SLOW_WRITE_S else 0
+        if self._slow == _MAX_SLOW_WRITES:
+            self._queue = SimpleQueue()
+            threading.Thread(
+                target=self._write_latest, args=[self._queue], name="progress", daemon=True
+            ).start()
 
-    def _go_on(self, left: SimpleQueue[bytes]) -> None:
+    def _write_latest(self, queue: SimpleQueue[bytes]) -> None:
         while True:
-            line = left.get()
+            line = queue.get()
             with suppress(Empty):
                 while True:
-                    line = left.get_nowait()
+                    line = queue.get_nowait()
             # the next one may get through
             with suppress(OSError):
                 self._write(self._descriptor, line, 0)
 
 
 @dataclass(frozen=True)
-class Sign:
+class ProgressMark:
     """A rank's sign of life."""
 
     phase: str = "start"
     step: int = 0
-    number: int = 0
+    sequence: int = 0
     """Counts the signs of the rank, so that a new one differs from the last, whatever any clock says."""
 
 
-def read_progress(file: Path) -> Sign | None:
+def read_progress(file: Path) -> ProgressMark | None:
     """The last sign of life of a rank; None before the first."""
     try:
         phase, step, number = file.read_text().split()
-        return Sign(phase, int(step), int(number))
+        return ProgressMark(phase, int(step), int(number))
     except (FileNotFoundError, ValueError):
         return None
 
 
-def write_progress(file: Path, sign: Sign) -> None:
-    """Write the *sign* of life of a rank that writes its own to a file which is not seen here."""
+def write_progress(file: Path, mark: ProgressMark) -> None:
+    """Write the *mark* of life of a rank that writes its own to a file which is not seen here."""
     descriptor = os.open(file, os.O_CREAT | os.O_WRONLY, 0o644)
-    os.pwrite(descriptor, _line(sign), 0)
+    os.pwrite(descriptor, _encode(mark), 0)
     os.close(descriptor)
 
 
-def _line(sign: Sign) -> bytes:
-    return f"{sign.phase} {sign.step} {sign.number}\n".ljust(48).encode()
+def _encode(mark: ProgressMark) -> bytes:
+    return f"{mark.phase} {mark.step} {mark.sequence}\n".ljust(48).encode()
 
 
 @dataclass
-class Phases:
+class PhaseTimer:
     """Where this rank is, and how long each phase took."""
 
-    progress: Progress
+    progress: ProgressWriter
     current: str = "start"
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -185,7 +188,7 @@ class Phases:
     def phase(self, name: str) -> Iterator[None]:
         """Time the body as phase *name* and show it to the parent."""
         self.current = name
-        self.progress.at(name)
+        self.progress.report(name)
         began = time.perf_counter()
         yield
         self.add(name, time.perf_counter() - began)

@@ -1,7 +1,7 @@
 """Tables of the kinds of job that compare trainings step by step."""
 
 from distbench.core.columns import TableColumn, TableSpec
-from distbench.ipc.trial_files import SKETCH
+from distbench.ipc.trial_files import SKETCH_COLUMNS
 
 TRAINING = TableColumn("training", "varchar", "Training of the trial, which may have several.")
 STEP = TableColumn("step", "bigint", "Step of that training, from 0 on.")
@@ -22,7 +22,7 @@ def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
             "varchar",
             "Hash of its bits, equal for identical ones; before a dash its law.",
         ),
-        *(TableColumn(name, "double", "One of the 16 sums of its CountSketch.") for name in SKETCH),
+        *(TableColumn(name, "double", "One of the 16 sums of its CountSketch.") for name in SKETCH_COLUMNS),
     )
     return (
         TableSpec(f"{prefix}_curve", "One row per training and step.", (TRAINING, STEP, *curve)),

@@ -15,86 +15,92 @@ from typing import Any
 
 import psutil
 
-from distbench.ipc.file_transfer import Arrivals, TransferError
-from distbench.ipc.messages import CONTROLLER, SILENCE_S, Wire, WireError, ready
-from distbench.launchers.base import Launch, LaunchError, NodeLostError
-from distbench.launchers.nodes import Node, Started, called
+from distbench.ipc.file_transfer import FileReceiver, TransferError
+from distbench.ipc.messages import (
+    CONTROLLER_ROLE,
+    SILENCE_TIMEOUT_S,
+    AuthenticatedChannel,
+    ChannelError,
+    wait_readable,
+)
+from distbench.launchers.base import LaunchError, LaunchSpec, NodeLostError
+from distbench.launchers.nodes import Node, StartedAgents, node_labels
 from distbench.system import clock
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
-_PATIENCE_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0
 _POLL_S = 0.25
-_OF_THE_NODE = ("name", "address", "distbench", "visible_gpus")
+_NODE_FACTS = ("name", "address", "distbench", "visible_gpus")
 
 
-class Agent:
+class AgentConnection:
     """One agent, as the controller sees it."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, channel: AuthenticatedChannel) -> None:
+        self._channel = channel
         self._unread: list[dict[str, Any]] = []
         self.name, self.address = "", ""
         self.facts: dict[str, Any] = {}
-        self.is_apart = False
+        self.lacks_run_folder = False
         """Whether its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
         """Whether its node does not see the cache of this host."""
         self.log: Path | None = None
         """File of what it prints, such as a traceback; None: unknown."""
-        self._arrivals: Arrivals | None = None
+        self._receiver: FileReceiver | None = None
         self._expected: set[str] = set()
         """What its ranks leave for others, by path in the run's folder, and how the names of all else that
         they write begin."""
-        self._came = 0
+        self._chunks_received = 0
 
     @property
     def machine(self) -> dict[str, Any]:
         """Its machine, as ``machine_facts`` tells it there: nothing that names the node."""
-        return {key: fact for key, fact in self.facts.items() if key not in _OF_THE_NODE}
+        return {key: fact for key, fact in self.facts.items() if key not in _NODE_FACTS}
 
-    def copies_into(self, root: Path) -> None:
+    def receive_files_into(self, root: Path) -> None:
         """Have what comes of its copy of the run's folder in *root*, that folder here."""
-        if self._arrivals is None:
-            self._arrivals = Arrivals(root, self._is_expected)
+        if self._receiver is None:
+            self._receiver = FileReceiver(root, self._is_expected)
 
-    def expect(self, folder: PurePosixPath, ranks: range, leaves: Iterable[str]) -> None:
+    def expect(self, folder: PurePosixPath, ranks: range, output_files: Iterable[str]) -> None:
         """Take from now on what its *ranks* write into *folder*, and what they leave by those paths."""
-        self._expected |= {*leaves, *(f"{folder / f'rank{rank}'}." for rank in ranks)}
+        self._expected |= {*output_files, *(f"{folder / f'rank{rank}'}." for rank in ranks)}
 
     def _is_expected(self, name: str) -> bool:
         """Whether a file of that *name* is one of its ranks', and none of others or of the run itself."""
         path = PurePosixPath(name)
         return name in self._expected or f"{path.parent / path.name.partition('.')[0]}." in self._expected
 
-    def meet(self) -> None:
+    def greet(self) -> None:
         """Hear who it is.
 
         Raises:
             LaunchError: it says nothing.
         """
-        self.facts = self.answer("node")["node"]
+        self.facts = self.wait_for("node")["node"]
         self.name, self.address = self.facts["name"], self.facts["address"]
         self.send({"welcome": clock.now()})
 
     @property
-    def silent_s(self) -> float:
+    def seconds_silent(self) -> float:
         """Seconds since it last gave a sign of life; it does so every second."""
-        return self._wire.silent_s()
+        return self._channel.seconds_silent()
 
     def send(self, request: dict[str, Any], data: bytes = b"") -> None:
         """Send *request*, with *data* beside it."""
-        self._wire.send(request, data)
+        self._channel.send(request, data)
 
     def fileno(self) -> int:
         """Descriptor, for ``select``."""
-        return self._wire.fileno()
+        return self._channel.fileno()
 
     @property
-    def has_news(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether events have come that nobody has read."""
         return bool(self._unread)
 
-    def events(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[dict[str, Any]]:
         """Events since the last call.
 
         Raises:
@@ -103,17 +109,17 @@ class Agent:
         unread, self._unread = self._unread, []
         return [*unread, *self._receive(0)]
 
-    def answer(self, *words: str, seconds: float = _PATIENCE_S) -> dict[str, Any]:
+    def wait_for(self, *words: str, seconds: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """The next event with one of *words* in it; the others are kept.
 
         Raises:
             LaunchError: it is gone, or does not answer.
         """
-        end, came = time.monotonic() + seconds, self._came
+        end, came = time.monotonic() + seconds, self._chunks_received
         while True:
-            if came != self._came:
+            if came != self._chunks_received:
                 # the answer follows the files that are on their way
-                end, came = time.monotonic() + seconds, self._came
+                end, came = time.monotonic() + seconds, self._chunks_received
             for event in self._unread:
                 if any(word in event for word in words):
                     self._unread.remove(event)
@@ -122,7 +128,7 @@ class Agent:
                 raise LaunchError(f"the agent on {self.name or 'a node'} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
-    def stopped(self) -> list[dict[str, Any]]:
+    def wait_stopped(self) -> list[dict[str, Any]]:
         """Hear that no rank of its trial is left; return what was sampled there, in pieces.
 
         What else it has said of that trial so far is dropped.
@@ -130,46 +136,46 @@ class Agent:
         Raises:
             LaunchError: it is gone, or does not answer.
         """
-        self.answer("stopped")
+        self.wait_for("stopped")
         pieces = [event for event in self._unread if "samples" in event]
         self._unread.clear()
-        if self._arrivals:
-            self._arrivals.close()
+        if self._receiver:
+            self._receiver.close()
         return pieces
 
     def close(self) -> None:
         """End the connection, upon which it ends all processes of the run on its node."""
-        self._wire.close()
-        if self._arrivals:
-            self._arrivals.close()
+        self._channel.close()
+        if self._receiver:
+            self._receiver.close()
 
     def _receive(self, seconds: float) -> list[dict[str, Any]]:
         try:
-            events = self._wire.receive(seconds)
-        except WireError as error:
+            events = self._channel.receive(seconds)
+        except ChannelError as error:
             raise LaunchError(f"the agent on {self.name}: {error}") from error
-        if not self._wire.alive and not events:
+        if not self._channel.alive and not events:
             where = f"; what agents have printed is in {self.log}" if self.log else ""
             raise NodeLostError(f"the agent on {self.name} has ended, or its node has{where}")
-        if self._wire.silent_s() > SILENCE_S:
+        if self._channel.seconds_silent() > SILENCE_TIMEOUT_S:
             raise NodeLostError(
-                f"the agent on {self.name} was silent for {SILENCE_S:g} s: it or its node hangs"
+                f"the agent on {self.name} was silent for {SILENCE_TIMEOUT_S:g} s: it or its node hangs"
             )
-        return [event for event in events if not self._is_piece(event)]
+        return [event for event in events if not self._take_chunk(event)]
 
-    def _is_piece(self, event: dict[str, Any]) -> bool:
+    def _take_chunk(self, event: dict[str, Any]) -> bool:
         """Whether *event* is a piece of a file; it is then taken in."""
-        if self._arrivals is None or "piece" not in event:
+        if self._receiver is None or "piece" not in event:
             return False
         try:
-            self._arrivals.take(event)
+            self._receiver.receive(event)
         except TransferError as error:
             raise LaunchError(f"{self.name}: {error}") from error
-        self._came += 1
+        self._chunks_received += 1
         return True
 
 
-class Gathering:
+class AgentListener:
     """Listens until every agent of a launch has connected."""
 
     def __init__(self, token: str, port: int = 0) -> None:
@@ -186,8 +192,8 @@ class Gathering:
             self._listener = socket.create_server(("", port), backlog=1024)
         except OSError as error:
             raise LaunchError(f"port {port}, to which agents connect: {error.strerror}") from error
-        self._met: list[Agent] = []
-        self._meeting = threading.Lock()
+        self._connected: list[AgentConnection] = []
+        self._lock = threading.Lock()
         self._is_over = False
 
     @property
@@ -203,53 +209,55 @@ class Gathering:
         # the loopback address is that of the asking host itself, so it comes last
         return ",".join(f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127.")))
 
-    def gather(self, nodes: Sequence[Node], started: Started, launch: Launch, seconds: float) -> list[Agent]:
+    def accept_all(
+        self, nodes: Sequence[Node], started: StartedAgents, launch: LaunchSpec, seconds: float
+    ) -> list[AgentConnection]:
         """Agents on *nodes*, in their order.
 
         Raises:
             LaunchError: not all have connected within *seconds*.
         """
         end, why = time.monotonic() + seconds, None
-        while len(self._met) < len(nodes) and time.monotonic() < end and not launch.given_up():
-            if why := started.problem():
+        while len(self._connected) < len(nodes) and time.monotonic() < end and not launch.is_cancelled():
+            if why := started.failure():
                 break
-            if ready([self._listener], _POLL_S):
+            if wait_readable([self._listener], _POLL_S):
                 # strangers may have taken all descriptors, or be gone again
                 with suppress(OSError):
                     connection = self._listener.accept()[0]
-                    threading.Thread(target=self._meet, args=[connection], daemon=True).start()
-        with self._meeting:
-            self._is_over, met = True, self._met
+                    threading.Thread(target=self._accept, args=[connection], daemon=True).start()
+        with self._lock:
+            self._is_over, met = True, self._connected
         if len(met) >= len(nodes):
-            return _in_order(met, nodes)
+            return _ordered(met, nodes)
         for agent in met:
             agent.close()
-        raise LaunchError(why or f"{_absent(met, nodes)} within {seconds:g} s")
+        raise LaunchError(why or f"{_missing_text(met, nodes)} within {seconds:g} s")
 
     def close(self) -> None:
         """Listen no more."""
         self._listener.close()
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _accept(self, connection: socket.socket) -> None:
         # what is no agent of this run is dropped, and nobody waits for it
-        with suppress(WireError, LaunchError):
-            agent = Agent(Wire(connection, self._token, CONTROLLER))
-            agent.meet()
-            with self._meeting:
+        with suppress(ChannelError, LaunchError):
+            agent = AgentConnection(AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE))
+            agent.greet()
+            with self._lock:
                 if not self._is_over:
-                    self._met.append(agent)
+                    self._connected.append(agent)
                     return
             agent.close()
 
 
-def _absent(agents: Sequence[Agent], nodes: Sequence[Node]) -> str:
+def _missing_text(agents: Sequence[AgentConnection], nodes: Sequence[Node]) -> str:
     came = [agent.name for agent in agents]
     if not all(node.name for node in nodes):
         return f"{len(came)} of {len(nodes)} agents have connected ({', '.join(came) or 'none'})"
     return f"no agent on {', '.join(node.name for node in nodes if node.name not in came)} has connected"
 
 
-def _in_order(agents: list[Agent], nodes: Sequence[Node]) -> list[Agent]:
+def _ordered(agents: list[AgentConnection], nodes: Sequence[Node]) -> list[AgentConnection]:
     """*agents* as *nodes* are ordered; by name where the engine has chosen the nodes.
 
     Raises:
@@ -262,5 +270,5 @@ def _in_order(agents: list[Agent], nodes: Sequence[Node]) -> list[Agent]:
     for agent in agents:
         agent.close()
     raise LaunchError(
-        f"agents came from {', '.join(came)}; one was started on each of {', '.join(called(nodes))}"
+        f"agents came from {', '.join(came)}; one was started on each of {', '.join(node_labels(nodes))}"
     )

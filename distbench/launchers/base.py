@@ -12,11 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from distbench.core.case import Device, Limits
+from distbench.core.case import Device, TimeLimits
 from distbench.core.machine import Machine
 from distbench.system.cgroup_memory import CgroupMemory
 from distbench.system.machine import detect_machine
-from distbench.system.processes import Share
+from distbench.system.processes import RankRange
 
 
 class LaunchError(Exception):
@@ -28,7 +28,7 @@ class LaunchError(Exception):
         """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
 
 
-class NodesMissingError(LaunchError):
+class NodesUnavailableError(LaunchError):
     """The nodes of a run did not come together: no other launch of it can succeed before they do."""
 
 
@@ -36,28 +36,28 @@ class NodeLostError(LaunchError):
     """A node was lost in the middle of a launch; that is no fault of what ran there, as far as is known."""
 
 
-class UnsupportedError(LaunchError):
+class LaunchUnsupportedError(LaunchError):
     """A trial can't be made as its nodes are, whatever is tried again; others can."""
 
 
 @dataclass(frozen=True)
-class Place:
+class PythonTarget:
     """Python interpreter and working directory of the processes of a run."""
 
     python: str = sys.executable
     """Path of the interpreter; it finds distbench and what the strategies import."""
-    folder: str | None = None
+    working_directory: str | None = None
     """Working directory, from which a user's model is imported; None: that of the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that override those of the strategies and the inherited ones."""
 
 
-HERE = Place()
+CURRENT_PYTHON = PythonTarget()
 """The Python and the folder of the command itself."""
 
 
 @dataclass(frozen=True)
-class Controller:
+class ControllerCommand:
     """A command of distbench for an engine to start on nodes that it chooses; there it runs a suite."""
 
     arguments: Sequence[str]
@@ -65,12 +65,12 @@ class Controller:
     nodes: int
     name: str
     """Of the suite, to be seen in the engine's list of jobs."""
-    place: Place = HERE
-    logs: Path | None = None
+    target: PythonTarget = CURRENT_PYTHON
+    log_folder: Path | None = None
     """Folder for a file of its standard output and one of its standard error; None: what the engine does."""
-    file: str = ""
+    suite_file: str = ""
     """Name of the suite's file, for an engine whose nodes don't have it."""
-    text: str = ""
+    suite_text: str = ""
     """The suite in it, as the user wrote it."""
     overrides: Sequence[str] = ()
     """Options of ``distbench run`` that override it."""
@@ -87,21 +87,21 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Job:
+class QueuedJob:
     """A controller that was handed over, as its engine sees it now."""
 
     state: Literal["waiting", "running", "ended"]
-    words: str
+    state_text: str
     """The same in the engine's words, with its reason."""
-    code: int | None = None
+    exit_code: int | None = None
     """Exit code of a controller that has ended, 128 and the signal if one ended it; None: unknown."""
 
 
-class Queue(ABC):
+class JobQueue(ABC):
     """The jobs of an engine, among them controllers that were handed over."""
 
     @abstractmethod
-    def accepted(self, printed: str) -> str:
+    def parse_job_name(self, printed: str) -> str:
         """Name of the job in what the command of a submission has *printed*.
 
         Raises:
@@ -109,7 +109,7 @@ class Queue(ABC):
         """
 
     @abstractmethod
-    def job(self, name: str) -> Job | None:
+    def query(self, name: str) -> QueuedJob | None:
         """Job *name* as it is now; None if that can't be told at the moment."""
 
     @abstractmethod
@@ -117,21 +117,21 @@ class Queue(ABC):
         """Command that ends job *name*."""
 
     @abstractmethod
-    def logs(self, name: str, folder: Path) -> tuple[Path, Path]:
+    def log_files(self, name: str, folder: Path) -> tuple[Path, Path]:
         """Files of its standard output and error in *folder*, the ``logs`` of its controller."""
 
 
-Entry = Literal["rank", "prepare", "examine"]
+WorkerCommand = Literal["rank", "prepare", "examine"]
 """A command of ``python -m distbench.worker`` that a process of a launch runs."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchSpec:
     """One trial, or one preparation, as a launcher sees it."""
 
-    entry: Entry
+    entry: WorkerCommand
     """What each process runs."""
-    file: Path
+    instructions: Path
     """JSON file with its instructions; logs and results go to its folder."""
     processes: int
     nodes: int = 1
@@ -144,29 +144,29 @@ class Launch:
     """Modules that a warm parent may import before it forks the ranks."""
     leftovers: Sequence[str] = ()
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
-    place: Place = HERE
-    share: Share | None = None
+    target: PythonTarget = CURRENT_PYTHON
+    ranks: RankRange | None = None
     """Those of its processes that one node starts; None: this one starts all of them."""
-    root: Path | None = None
+    run_folder: Path | None = None
     """Folder of the run: what processes read and write is in it; None: the folder of *file* is all."""
-    reads: Sequence[Path] = ()
+    input_files: Sequence[Path] = ()
     """Files in it, besides *file*, that they read where there are such."""
-    leaves: Sequence[Path] = ()
+    output_files: Sequence[Path] = ()
     """Files in it, outside the folder of *file*, that they leave for later launches."""
-    on_each_cache: bool = False
+    once_per_cache: bool = False
     """Whether each node that has a cache of its own starts it, with one process."""
     is_sampled: bool = False
     """Whether metrics sample while it runs: nodes where the command is not sample for themselves."""
-    reads_of_others: bool = False
+    needs_shared_files: bool = False
     """Whether processes read files that others of the same launch write."""
-    start_s: float = Limits().start
+    start_s: float = TimeLimits().start
     """Seconds that its ranks have to join each other: what they are forked from has as many to import."""
-    given_up: Callable[[], bool] = lambda: False
+    is_cancelled: Callable[[], bool] = lambda: False
     """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
 
 
 @dataclass(frozen=True)
-class Exit:
+class RankExit:
     """End of a rank."""
 
     rank: int
@@ -178,16 +178,16 @@ class Exit:
     """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch; None if unknown."""
 
 
-class Handle(ABC):
+class RunningLaunch(ABC):
     """A launched trial."""
 
     port: int = 0
     """Port at which its ranks meet; 0 if the launcher does not say."""
-    nodes: Mapping[str, list[int]] = MappingProxyType({})
+    ranks_by_node: Mapping[str, list[int]] = MappingProxyType({})
     """Node -> its ranks; empty: all are on this machine."""
 
     @abstractmethod
-    def wait(self, seconds: float) -> list[Exit]:
+    def wait(self, seconds: float) -> list[RankExit]:
         """Ranks that have ended since the last call, waiting up to *seconds* for the first.
 
         Raises:
@@ -198,39 +198,39 @@ class Handle(ABC):
     def signal(self, number: int) -> None:
         """Send signal *number* to every rank that is alive (SIGUSR1: dump stacks to the log)."""
 
-    def states(self) -> Mapping[int, str]:
+    def process_states(self) -> Mapping[int, str]:
         """State of each rank's process, a letter of ``/proc/PID/stat``, as far as it is known."""
         return {}
 
-    def silence(self) -> str | None:
+    def silent_node(self) -> str | None:
         """Which node has given no sign of life for some time, if one has; it may be lost before long."""
         return None
 
-    def fetch(self) -> None:  # noqa: B027  # where ranks write into the trial's folder, all of it is there
+    def fetch_logs(self) -> None:  # noqa: B027  # where ranks write into the trial's folder, all of it is there
         """Have what ranks have printed so far, and why they failed, in the trial's folder."""
 
     @abstractmethod
     def stop(self) -> None:
         """End every process of the trial, whatever it takes, and wait until none is left."""
 
-    def samples(self) -> Mapping[str, list[dict[str, Any]]]:
+    def sampler_tables(self) -> Mapping[str, list[dict[str, Any]]]:
         """Rows of the samplers on its nodes, by metric, each with its ``node``; known once stopped."""
         return {}
 
-    def unsampled(self) -> Mapping[str, str]:
+    def failed_samplers(self) -> Mapping[str, str]:
         """Metrics whose samplers failed on a node, each with the reason; known once stopped."""
         return {}
 
 
-class Site(ABC):
+class LaunchSession(ABC):
     """Where the trials of one run are started, one after another."""
 
-    is_here: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
     """Whether ranks run on this machine, so that metrics may sample its processes and devices; elsewhere the
     nodes do, if they can."""
 
     @abstractmethod
-    def launch(self, launch: Launch) -> Handle:
+    def launch(self, launch: LaunchSpec) -> RunningLaunch:
         """Start the processes of *launch*.
 
         Raises:
@@ -245,7 +245,7 @@ class Site(ABC):
         """
         return None
 
-    def renew(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
+    def restart_fork_servers(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
         """End what trials are forked from, so that the next one starts from a new process."""
 
     @abstractmethod
@@ -256,16 +256,17 @@ class Site(ABC):
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
-    takes_python: ClassVar[bool] = False
-    """Whether processes run by the Python that ``Launch.place`` names, and not by that of their nodes."""
+    supports_environments: ClassVar[bool] = False
+    """Whether processes run by the Python that ``LaunchSpec.target`` names, and not by that of their
+    nodes."""
 
     @classmethod
-    def is_around(cls) -> bool:
+    def is_active(cls) -> bool:
         """Whether this process is inside what it launches on, so that ``launcher: auto`` means this one."""
         return False
 
     @classmethod
-    def ends_in(cls) -> float | None:
+    def seconds_left(cls) -> float | None:
         """Seconds until the engine around this process ends it; None: never, or nobody knows."""
         return None
 
@@ -276,22 +277,22 @@ class Launcher(ABC):
         """
         return detect_machine(device)
 
-    def nodes(self, processes: int, device: Device) -> int:
+    def node_count(self, processes: int, device: Device) -> int:
         """Number of nodes that *processes* ranks which compute on *device* are spread over."""
         return 1
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         """The option (empty: none of them) that makes every launch impossible, and why; None if nothing does.
 
         It is asked before anything else is.
         """
         return None
 
-    def elsewhere(self) -> str | None:
+    def start_hint(self) -> str | None:
         """What to do where this process can plan a run, but not start it; None if it can."""
         return None
 
-    def asks_for(self) -> int | None:
+    def default_node_count(self) -> int | None:
         """Number of nodes that a submission asks for; None: the user has to say it."""
         return None
 
@@ -304,14 +305,14 @@ class Launcher(ABC):
         return {}
 
     @abstractmethod
-    def commands(self, launch: Launch) -> list[list[str]]:
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
         """Commands that ``launch`` would run, for a dry run: one argv per process."""
 
-    def queue(self) -> Queue | None:
+    def job_queue(self) -> JobQueue | None:
         """Where controllers that were handed over can be followed from here; None: nowhere."""
         return None
 
-    def submission(self, controller: Controller) -> Submission | None:
+    def submission(self, controller: ControllerCommand) -> Submission | None:
         """How *controller* is handed to the engine; None: it takes none. Nothing is started.
 
         Raises:
@@ -320,10 +321,13 @@ class Launcher(ABC):
         return None
 
     @abstractmethod
-    def open(self, run_id: str) -> Site:
+    def open_session(self, run_id: str) -> LaunchSession:
         """Site for the trials of run *run_id*; each of its processes carries that ID."""
 
 
 PLUGIN_BASE = Launcher
-HELPERS = ("server", "agents", "cluster", "nodes", "preparing", "sharing", "trials", "visible")
-"""Modules of this room that are shared code and no plug-ins."""
+HELPERS = (
+    *("agents", "cluster", "cluster_build", "fork_server_client", "nodes", "shared_files"),
+    *("trials", "visible"),
+)
+"""Modules of this package that are shared code, not plug-ins."""

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.bounds import Positive
-from distbench.core.case import Limits
+from distbench.core.case import TimeLimits
 from distbench.core.machine import Machine
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
-from distbench.launchers.server import Server, exit_of, server_command
-from distbench.launchers.visible import by_number
+from distbench.launchers.base import Launcher, LaunchError, LaunchSession, LaunchSpec, RankExit, RunningLaunch
+from distbench.launchers.fork_server_client import ForkServerClient, fork_server_command, parse_exit
+from distbench.launchers.visible import visible_devices_by_index
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import Share, kill_tagged
+from distbench.system.processes import RankRange, kill_run
 
 # for a launch, and for the end of all ranks: both take a warm parent milliseconds
-_PATIENCE_S = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 _STATES_S = 2.0
 _LOOPBACK = "lo"
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to."""
 
 
@@ -33,7 +33,7 @@ class Local(Launcher):
     Another interface is taken from the environment: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME.
     """
 
-    takes_python: ClassVar[bool] = True
+    supports_environments: ClassVar[bool] = True
 
     warm: bool = True
     """Fork the ranks of every trial from one process that has imported torch (and deepspeed);
@@ -59,106 +59,126 @@ class Local(Launcher):
     def environment(self) -> Mapping[str, str]:
         import pynvml
 
-        gpus = by_number(pynvml, os.environ)
+        gpus = visible_devices_by_index(pynvml, os.environ)
         if _LOOPBACK not in [name for _, name in socket.if_nameindex()]:
             return gpus
-        return {**gpus, **{name: _LOOPBACK for name in INTERFACES if name not in os.environ}}
+        return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}
 
-    def commands(self, launch: Launch) -> list[list[str]]:
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
         """Commands of the warm parent and of each rank; a forked rank runs the same code."""
-        worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
+        worker = [launch.target.python, "-m", "distbench.worker", launch.entry, str(launch.instructions)]
         size = launch.processes
         ranks = [["env", f"RANK={rank}", f"WORLD_SIZE={size}", *worker] for rank in range(size)]
-        return [server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.place), *ranks]
+        return [
+            fork_server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.target),
+            *ranks,
+        ]
 
-    def patience_s(self, launch: Launch) -> float:
+    def import_limit_s(self, launch: LaunchSpec) -> float:
         """Seconds that the warm parent of the ranks of *launch* may take to import."""
-        return self.start_timeout or max(Limits().start, launch.start_s)
+        return self.start_timeout or max(TimeLimits().start, launch.start_s)
 
-    def open(self, run_id: str) -> Site:
-        return _LocalSite(self, run_id)
+    def open_session(self, run_id: str) -> LaunchSession:
+        return _LocalSession(self, run_id)
 
 
-class _LocalSite(Site):
+class _LocalSession(LaunchSession):
     """Keeps one warm parent for each environment that the strategies ask for."""
 
     def __init__(self, options: Local, run_id: str) -> None:
         self._options = options
         self._run_id = run_id
-        self._servers: dict[Any, Server] = {}
+        self._servers: dict[Any, ForkServerClient] = {}
 
-    def launch(self, launch: Launch) -> Handle:
-        server, share = self._server(launch), launch.share or Share(launch.processes, launch.processes)
-        if why := _problem(server, launch, share):
-            if launch.given_up() or any(launch.file.parent.glob("rank*.progress")):
+    def launch(self, launch: LaunchSpec) -> RunningLaunch:
+        server, share = (
+            self._server_for(launch),
+            launch.ranks or RankRange(launch.processes, launch.processes),
+        )
+        if why := _launch_error(server, launch, share):
+            if launch.is_cancelled() or any(launch.instructions.parent.glob("rank*.progress")):
                 raise why
             # it ended or was stopped between two trials, which costs neither of them
-            server = self._server(launch, instead=f"{why}\n")
-            if why := _problem(server, launch, share):
+            server = self._server_for(launch, log_text=f"{why}\n")
+            if why := _launch_error(server, launch, share):
                 raise why
-        return _LocalHandle(server, share, self._sweep)
+        return _LocalLaunch(server, share, self._kill_leftovers)
 
-    def renew(self) -> None:
+    def restart_fork_servers(self) -> None:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
 
     def close(self) -> None:
-        self.renew()
-        kill_tagged(self._run_id)
+        self.restart_fork_servers()
+        kill_run(self._run_id)
 
-    def _server(self, launch: Launch, instead: str = "") -> Server:
-        """Warm parent for *launch*, kept or new; *instead* goes to the log of a new one."""
-        place = launch.place
+    def _server_for(self, launch: LaunchSpec, log_text: str = "") -> ForkServerClient:
+        """Warm parent for *launch*, kept or new; *log_text* goes to the log of a new one."""
+        place = launch.target
         environment = {**launch.environment, **place.environment}
-        key = (tuple(launch.imports), tuple(sorted(environment.items())), place.python, place.folder)
+        key = (
+            tuple(launch.imports),
+            tuple(sorted(environment.items())),
+            place.python,
+            place.working_directory,
+        )
         if kept := self._servers.pop(key, None):
             if self._options.warm and kept.alive:
                 self._servers[key] = kept
                 return kept
             kept.close()
-        log = launch.file.parent / "warm_parent.log"
+        log = launch.instructions.parent / "warm_parent.log"
         with log.open("a") as stream:
-            stream.write(instead)
-        environment = {**os.environ, **environment, **clock.shared(), RUN_ID_VARIABLE: self._run_id}
+            stream.write(log_text)
+        environment = {
+            **os.environ,
+            **environment,
+            **clock.clock_environment(),
+            RUN_ID_VARIABLE: self._run_id,
+        }
 
-        def started(imports: Sequence[str]) -> Server:
-            patience_s = self._options.patience_s(launch)
-            return Server(imports, environment, log, patience_s, place, given_up=launch.given_up)
+        def started(imports: Sequence[str]) -> ForkServerClient:
+            patience_s = self._options.import_limit_s(launch)
+            return ForkServerClient(
+                imports, environment, log, patience_s, place, is_cancelled=launch.is_cancelled
+            )
 
         server = started(launch.imports if self._options.warm else ())
-        if server.cuda_touched:
+        if server.initialized_cuda:
             # the ranks then import for themselves; the record says so (environment.warm)
             server.close()
             server = started(())
         self._servers[key] = server
         return server
 
-    def _sweep(self) -> None:
+    def _kill_leftovers(self) -> None:
         """Kill what a rank has started and left behind."""
-        kill_tagged(self._run_id, spare={server.pid for server in self._servers.values()})
+        kill_run(self._run_id, exclude={server.pid for server in self._servers.values()})
 
 
-def _problem(server: Server, launch: Launch, share: Share) -> LaunchError | None:
-    """Why *server* has not begun its *share* of *launch*; None if it has."""
-    server.launch(launch, share)
-    if server.answer("pids", _PATIENCE_S, launch.given_up):
+def _launch_error(server: ForkServerClient, launch: LaunchSpec, ranks: RankRange) -> LaunchError | None:
+    """Why *server* has not begun its *ranks* of *launch*; None if it has."""
+    server.launch(launch, ranks)
+    if server.wait_for("pids", _ANSWER_TIMEOUT_S, launch.is_cancelled):
         return None
-    return server.lost(silent=True)
+    return server.failure(silent=True)
 
 
-class _LocalHandle(Handle):
-    def __init__(self, server: Server, share: Share, sweep: Callable[[], None]) -> None:
+class _LocalLaunch(RunningLaunch):
+    def __init__(
+        self, server: ForkServerClient, ranks: RankRange, kill_leftovers: Callable[[], None]
+    ) -> None:
         self._server = server
-        self._left = set(range(share.first, share.first + share.count))
+        self._left = set(range(ranks.first, ranks.first + ranks.count))
         # the event after that of the pids
-        self.port = int((server.answer("port", _PATIENCE_S) or {"port": 0})["port"])
-        self._sweep = sweep
+        self.port = int((server.wait_for("port", _ANSWER_TIMEOUT_S) or {"port": 0})["port"])
+        self._kill_leftovers = kill_leftovers
 
-    def wait(self, seconds: float) -> list[Exit]:
-        exits = [exit_of(event) for event in self._server.events(seconds) if "exit" in event]
+    def wait(self, seconds: float) -> list[RankExit]:
+        exits = [parse_exit(event) for event in self._server.read_events(seconds) if "exit" in event]
         self._left -= {each.rank for each in exits}
-        if self._left and not exits and (lost := self._server.lost()):
+        if self._left and not exits and (lost := self._server.failure()):
             self._left.clear()
             raise lost
         return exits
@@ -166,19 +186,19 @@ class _LocalHandle(Handle):
     def signal(self, number: int) -> None:
         self._server.send({"signal": number})
 
-    def states(self) -> Mapping[int, str]:
+    def process_states(self) -> Mapping[int, str]:
         self._server.send({"states": True})
-        told = self._server.answer("states", _STATES_S)
+        told = self._server.wait_for("states", _STATES_S)
         return {int(rank): letter for rank, letter in told["states"].items()} if told else {}
 
     def stop(self) -> None:
         if self._left:
             self._server.send({"stop": True})
-        end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + _ANSWER_TIMEOUT_S
         # where it is lost its ranks are gone, too
         with suppress(LaunchError):
             while self._left and time.monotonic() < end:
                 self.wait(0.05)
             if self._left:
-                self._server.lost(silent=True)
-        self._sweep()
+                self._server.failure(silent=True)
+        self._kill_leftovers()

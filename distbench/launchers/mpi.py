@@ -15,14 +15,21 @@ from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound, Positive
 from distbench.core.machine import core_count
-from distbench.ipc.messages import CONTROLLERS, TOKEN
-from distbench.launchers.cluster import Cluster
-from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started, forwarded
+from distbench.ipc.messages import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
+from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.nodes import (
+    AGENT_ARGUMENTS,
+    AgentProcesses,
+    Node,
+    NodeDifference,
+    StartedAgents,
+    forwarded_environment,
+)
 from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
 
 
 @dataclass(frozen=True)
-class Mpi(Cluster):
+class Mpi(ClusterLauncher):
     """Hosts that mpirun reaches, given here, in a hostfile, or by the allocation that the command runs in."""
 
     hosts: list[str] = field(default_factory=list)
@@ -42,10 +49,10 @@ class Mpi(Cluster):
     """Names of environment variables that ranks get from this command's environment; Hydra passes all."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         if self.hosts and self.hostfile:
             return "hostfile", "hosts are given, too; keep one"
         if len(set(self.hosts)) < len(self.hosts):
@@ -54,25 +61,25 @@ class Mpi(Cluster):
             return "hostfile", "no such file"
         if not self.mpirun:
             return "mpirun", "needs a command, such as [mpirun]"
-        known = len(self.hosts) or self._listed()
+        known = len(self.hosts) or self._allocated_hosts()
         if not known:
             return "hosts", "this is no allocation of Slurm or PBS; give hosts, or a hostfile"
         if self.nnodes > known:
             return "nnodes", f"there are {known} hosts"
         return None
 
-    def members(self) -> Sequence[Node]:
-        count = self.nnodes or len(self.hosts) or self._listed()
+    def node_list(self) -> Sequence[Node]:
+        count = self.nnodes or len(self.hosts) or self._allocated_hosts()
         return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * count
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        step = Processes("launcher.mpi.mpirun", log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        step = AgentProcesses("launcher.mpi.mpirun", log)
         (command,) = self.agent_commands(nodes)
         step.start(self.mpirun[0], command, environment)
         return step
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
-        agent, count = [sys.executable, *COMMAND], str(len(nodes))
+        agent, count = [sys.executable, *AGENT_ARGUMENTS], str(len(nodes))
         if self.implementation == "hydra":
             where = ["-hosts", ",".join(self.hosts)] if self.hosts else []
             where += ["-f", self.hostfile] if self.hostfile else []
@@ -83,20 +90,22 @@ class Mpi(Cluster):
         # bound to a core, an agent would have all ranks of its host on that one
         placed = [*where, "-n", count, "--map-by", "ppr:1:node", "--bind-to", "none"]
         # names alone: a value would stand on the command line
-        names = dict.fromkeys([TOKEN, CONTROLLERS, RUN_ID_VARIABLE, *forwarded(*self.forward)])
+        names = dict.fromkeys(
+            [TOKEN_VARIABLE, CONTROLLERS_VARIABLE, RUN_ID_VARIABLE, *forwarded_environment(*self.forward)]
+        )
         exported = [word for name in names for word in ("-x", name)]
         return [[*self.mpirun, *placed, *exported, *agent]]
 
-    def _listed(self) -> int:
+    def _allocated_hosts(self) -> int:
         """Hosts of the hostfile, or of the allocation that this process is inside of; 0: neither."""
         if self.hostfile:
-            return _hosts_in(self.hostfile)
+            return _count_hosts(self.hostfile)
         if file := os.environ.get("PBS_NODEFILE"):
-            return _hosts_in(file)
+            return _count_hosts(file)
         return int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
 
 
-def _hosts_in(file: str) -> int:
+def _count_hosts(file: str) -> int:
     """Hosts in *file*, which names each on a line of its own, or once for each of its slots."""
     lines = [line.partition("#")[0].split() for line in Path(file).read_text().splitlines()]
     return len({words[0].partition(":")[0] for words in lines if words})

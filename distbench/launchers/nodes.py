@@ -11,18 +11,24 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from distbench.core.case import Device
-from distbench.ipc.messages import CONTROLLERS, TOKEN
+from distbench.ipc.messages import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
 from distbench.launchers.base import LaunchError
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import Share
+from distbench.system.processes import RankRange
 
-COMMAND = ("-m", "distbench.worker", "agent")
+AGENT_ARGUMENTS = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""
-STARTER = "0"
+FOLLOW_PARENT = "0"
 """One more: the agent ends with the process that started it, whatever ends that."""
 
 # what distbench and Python read on the way to the suite
-_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH", CONTROLLERS, RUN_ID_VARIABLE)
+_FORWARDED_VARIABLES = (
+    "DISTBENCH_CACHE",
+    "DISTBENCH_PLUGINS",
+    "PYTHONPATH",
+    CONTROLLERS_VARIABLE,
+    RUN_ID_VARIABLE,
+)
 _STOP_S = 5.0
 
 
@@ -37,49 +43,49 @@ class Node:
     cores: int | None = None
     """Ranks that it takes where they compute on its CPUs; None: as many."""
 
-    def takes(self, device: Device) -> int:
+    def slots_on(self, device: Device) -> int:
         """Ranks that it takes which compute on *device*."""
         return self.slots if device == "cuda" or self.cores is None else self.cores
 
 
-def called(nodes: Sequence[Node]) -> list[str]:
+def node_labels(nodes: Sequence[Node]) -> list[str]:
     """Names of *nodes* for messages: a node that the engine has yet to choose is called by its number."""
     return [node.name or f"node {number}" for number, node in enumerate(nodes)]
 
 
-def forwarded(*names: str) -> dict[str, str]:
+def forwarded_environment(*names: str) -> dict[str, str]:
     """Variables of this process that an agent needs whose engine passes no environment on, and *names*."""
-    return {name: os.environ[name] for name in (*_FORWARDED, *names) if name in os.environ}
+    return {name: os.environ[name] for name in (*_FORWARDED_VARIABLES, *names) if name in os.environ}
 
 
 def without_token(environment: Mapping[str, str]) -> dict[str, str]:
     """*environment* of agents without their token, which then goes another way."""
-    return {name: value for name, value in environment.items() if name != TOKEN}
+    return {name: value for name, value in environment.items() if name != TOKEN_VARIABLE}
 
 
-def shares(nodes: Sequence[Node], processes: int, device: Device) -> list[Share]:
+def assign_ranks(nodes: Sequence[Node], processes: int, device: Device) -> list[RankRange]:
     """Which of *processes* ranks on *device* each node starts: each takes as many as it can."""
     counts: list[int] = []
     for node in nodes:
         if left := processes - sum(counts):
-            counts.append(min(node.takes(device), left))
+            counts.append(min(node.slots_on(device), left))
     return [
-        Share(processes, count, sum(counts[:number]), number, len(counts))
+        RankRange(processes, count, sum(counts[:number]), number, len(counts))
         for number, count in enumerate(counts)
     ]
 
 
-class Started(Protocol):
+class StartedAgents(Protocol):
     """Agents that an engine has started."""
 
-    def problem(self) -> str | None:
+    def failure(self) -> str | None:
         """Why not all of them will connect; None if they may."""
 
     def stop(self) -> None:
         """End those that are left, and wait until the engine has."""
 
 
-class Processes(Started):
+class AgentProcesses(StartedAgents):
     """Processes of this host by which agents are started; each ends when its agents have."""
 
     def __init__(self, option: str, log: Path) -> None:
@@ -93,9 +99,9 @@ class Processes(Started):
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, told: str = ""
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = ""
     ) -> None:
-        """Start *command*, called *name* in messages, with *told* on its standard input.
+        """Start *command*, called *name* in messages, with *stdin* on its standard input.
 
         Raises:
             LaunchError: there is no such program.
@@ -118,10 +124,10 @@ class Processes(Started):
         self._running[name] = process
         assert process.stdin
         with suppress(BrokenPipeError):
-            process.stdin.write(told)
+            process.stdin.write(stdin)
             process.stdin.close()
 
-    def problem(self) -> str | None:
+    def failure(self) -> str | None:
         for name, process in self._running.items():
             if process.poll() is not None:
                 return f"{name} exited with code {process.returncode}"
@@ -139,32 +145,32 @@ class Processes(Started):
                 process.wait(_STOP_S)
 
 
-Difference = Literal[
+NodeDifference = Literal[
     "distbench", "python", "packages", "gpus", "gpu_driver", "cpu", "cpu_cores", "memory_bytes"
 ]
 """What may tell nodes apart, as their facts name it: one of them is then slower, or computes otherwise."""
 
 
-def differences(
-    facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[Difference]
-) -> dict[Difference, str]:
+def node_differences(
+    facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[NodeDifference]
+) -> dict[NodeDifference, str]:
     """In what nodes differ whose *facts* are given by name, and how, except in what is *allowed*.
 
     One node that differs gets all ranks to wait for it, or trains another way. Each difference is told of the
     first node and the first that differs from it.
     """
     (first, told), *others = facts.items()
-    found: dict[Difference, str] = {}
-    for key in get_args(Difference):
+    found: dict[NodeDifference, str] = {}
+    for key in get_args(NodeDifference):
         unlike = [(name, other) for name, other in others if told.get(key) != other.get(key)]
         if unlike and key not in allowed:
             name, other = unlike[0]
-            here, there = _apart(told.get(key), other.get(key))
+            here, there = _differing_items(told.get(key), other.get(key))
             found[key] = f"{key} differs: {here} on {first}, {there} on {name}"
     return found
 
 
-def _apart(one: Any, other: Any) -> tuple[Any, Any]:
+def _differing_items(one: Any, other: Any) -> tuple[Any, Any]:
     """*one* and *other*, of mappings only what differs."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return one, other

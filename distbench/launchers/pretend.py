@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench.core.errors import Refused
+from distbench.core.errors import UnsupportedCase
 from distbench.core.job import MEASURE, job_kind
-from distbench.ipc.build_files import Event, note_event, read_items
-from distbench.ipc.trial_files import TrialFile, error_file, log_file, result_file
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
+from distbench.ipc.build_files import BuildEvent, append_event, read_items
+from distbench.ipc.trial_files import TrialInstructions, error_file, log_file, result_file
+from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec, RankExit, RunningLaunch
 from distbench.system import clock
 
-STRATEGY = "pretended"
+PRETENDED_STRATEGY = "pretended"
 """Name of a plug-in strategy for cases that are openly pretended, so that their trials need no mark; it may
 have an option ``does``: works, raises or hangs."""
 
-_RESULT: dict[str, Any] = {
+_RESULT_DEFAULTS: dict[str, Any] = {
     "absent": {},
     "began": 0.0,
     "effective": {"parameters": 1},
@@ -45,77 +45,85 @@ class Pretend(Launcher):
     log: str = ""
     """File that gets a line for each session, preparation and trial; empty: none."""
 
-    def commands(self, launch: Launch) -> list[list[str]]:
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
         return []
 
-    def open(self, run_id: str) -> Site:
-        self.note("open")
-        return _PretendedSite(self)
+    def open_session(self, run_id: str) -> LaunchSession:
+        self.log_event("open")
+        return _PretendSession(self)
 
-    def note(self, event: str) -> None:
+    def log_event(self, event: str) -> None:
         """Append *event* to the log, if there is one."""
         if self.log:
             with Path(self.log).open("a") as stream:
                 stream.write(f"{event}\n")
 
 
-class _PretendedSite(Site):
-    is_here = False
+class _PretendSession(LaunchSession):
+    is_local = False
 
     def __init__(self, options: Pretend) -> None:
         self._options = options
 
-    def launch(self, launch: Launch) -> Handle:
+    def launch(self, launch: LaunchSpec) -> RunningLaunch:
         if launch.entry == "prepare":
-            self._options.note("prepare")
-            for item in read_items(launch.file):
-                note_event(launch.file, Event(item.name, ended=True))
-            return _Ended(1)
-        trial = TrialFile.read(launch.file)
-        folder, does = launch.file.parent, trial.case.strategy.options.get("does", "works")
-        self._options.note(f"trial {trial.case.label} {folder.name}")
+            self._options.log_event("prepare")
+            for item in read_items(launch.instructions):
+                append_event(launch.instructions, BuildEvent(item.name, ended=True))
+            return _FinishedLaunch(1)
+        trial = TrialInstructions.read(launch.instructions)
+        folder, does = launch.instructions.parent, trial.case.strategy.options.get("does", "works")
+        self._options.log_event(f"trial {trial.case.label} {folder.name}")
         columns = {column.name for column in job_kind(trial.job.kind).columns}
         knows = trial.job.kind == MEASURE or (columns and columns <= self._options.values.keys())
         for rank in range(launch.processes):
             # as frameworks do: what shows a log or a message has to take the colours out
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             if not knows:
-                _fail(folder, rank, Refused.__name__, f"launcher pretend does not {trial.job.kind}")
+                _write_error(
+                    folder, rank, UnsupportedCase.__name__, f"launcher pretend does not {trial.job.kind}"
+                )
             elif rank and does == "raises":
-                _fail(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
+                _write_error(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
             elif does != "hangs":
                 result_file(folder, rank).write_text(json.dumps(self._result(trial, int(folder.name))))
-        return _Ended(launch.processes, hangs=does == "hangs")
+        return _FinishedLaunch(launch.processes, hangs=does == "hangs")
 
-    def _result(self, trial: TrialFile, round_: int) -> dict[str, Any]:
+    def _result(self, trial: TrialInstructions, round_: int) -> dict[str, Any]:
         steps = trial.measure.steps
         seconds = self._options.step_s * (1 + max(round_, 0) % 10 / 100)
         timed = {"step_s": [seconds] * steps, "loss": [1.0] * steps} if trial.job.kind == MEASURE else {}
         samples = timed | {column: [value] for column, value in self._options.values.items()}
         phases = {"start": 0.0, "build": 0.0, "warmup": 0.0, "time": 1.0}
-        real = trial.case.strategy.name != STRATEGY
+        real = trial.case.strategy.name != PRETENDED_STRATEGY
         degraded = "no process was started: its numbers are made up by launcher pretend" if real else ""
         passes = {"step_s": "time"} if timed else {}
-        return {**_RESULT, "samples": samples, "passes": passes, "phases": phases, "degraded": degraded}
+        return {
+            **_RESULT_DEFAULTS,
+            "samples": samples,
+            "passes": passes,
+            "phases": phases,
+            "degraded": degraded,
+        }
 
     def close(self) -> None:
-        self._options.note("close")
+        self._options.log_event("close")
 
 
-def _fail(folder: Path, rank: int, kind: str, message: str) -> None:
+def _write_error(folder: Path, rank: int, kind: str, message: str) -> None:
     failure = {"at": clock.now(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
     error_file(folder, rank).write_text(json.dumps(failure))
 
 
-class _Ended(Handle):
+class _FinishedLaunch(RunningLaunch):
     def __init__(self, ranks: int, *, hangs: bool = False) -> None:
         self._ranks, self._hangs = ranks, hangs
 
-    def wait(self, seconds: float) -> list[Exit]:
+    def wait(self, seconds: float) -> list[RankExit]:
         if self._hangs:
             time.sleep(seconds)
             return []
-        return [Exit(rank, 0, clock.now()) for rank in range(self._ranks)]
+        return [RankExit(rank, 0, clock.now()) for rank in range(self._ranks)]
 
     def signal(self, number: int) -> None:
         """No rank is there to receive it."""

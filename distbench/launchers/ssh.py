@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distbench.core.bounds import Positive
-from distbench.ipc.messages import NODE, TOKEN
-from distbench.launchers.cluster import Cluster
+from distbench.ipc.messages import NODE_VARIABLE, TOKEN_VARIABLE
+from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import (
-    COMMAND,
-    STARTER,
-    Difference,
+    AGENT_ARGUMENTS,
+    FOLLOW_PARENT,
+    AgentProcesses,
     Node,
-    Processes,
-    Started,
-    forwarded,
+    NodeDifference,
+    StartedAgents,
+    forwarded_environment,
     without_token,
 )
 
 
 @dataclass(frozen=True)
-class Ssh(Cluster):
+class Ssh(ClusterLauncher):
     """Hosts that ssh reaches without a password, with this Python environment in the same place."""
 
     hosts: list[str] = field(default_factory=list)
@@ -35,14 +35,14 @@ class Ssh(Cluster):
     """Names of environment variables that ranks get from this command's environment."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
-    def members(self) -> Sequence[Node]:
-        return [_node(host) for host in self.hosts]
+    def node_list(self) -> Sequence[Node]:
+        return [_parse_host(host) for host in self.hosts]
 
-    def mistake(self) -> tuple[str, str] | None:
-        nodes = self.members()
+    def option_problem(self) -> tuple[str, str] | None:
+        nodes = self.node_list()
         if (
             not nodes
             or not all(node.slots for node in nodes)
@@ -53,28 +53,30 @@ class Ssh(Cluster):
             return "shell", "needs a command that takes a host and a command line, such as [ssh]"
         return None
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        token, told = environment[TOKEN], without_token(environment)
-        shells = Processes("launcher.ssh.shell", log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        token, told = environment[TOKEN_VARIABLE], without_token(environment)
+        shells = AgentProcesses("launcher.ssh.shell", log)
         for node, command in zip(nodes, self._commands(nodes, told), strict=True):
-            shells.start(f"the remote shell of {node.name}", command, told=f"{token}\n")
+            shells.start(f"the remote shell of {node.name}", command, stdin=f"{token}\n")
         return shells
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
         return self._commands(nodes, {})
 
     def _commands(self, nodes: Sequence[Node], environment: Mapping[str, str]) -> list[list[str]]:
-        passed = {**forwarded(*self.forward), **environment}
-        return [[*self.shell, node.name, _line({**passed, NODE: node.name})] for node in nodes]
+        passed = {**forwarded_environment(*self.forward), **environment}
+        return [
+            [*self.shell, node.name, _remote_command({**passed, NODE_VARIABLE: node.name})] for node in nodes
+        ]
 
 
-def _node(host: str) -> Node:
+def _parse_host(host: str) -> Node:
     name, _, slots = host.rpartition(":")
     return Node(name, int(slots)) if name and slots.isdigit() else Node(host, 1)
 
 
-def _line(environment: Mapping[str, str]) -> str:
+def _remote_command(environment: Mapping[str, str]) -> str:
     """Command line that becomes an agent with *environment*, whose token comes by its standard input."""
     variables = [f"{name}={value}" for name, value in environment.items()]
     # it ends with the connection, also while it is stopped and can't see that this has ended
-    return f"exec {shlex.join(['env', *variables, sys.executable, *COMMAND, STARTER])}"
+    return f"exec {shlex.join(['env', *variables, sys.executable, *AGENT_ARGUMENTS, FOLLOW_PARENT])}"

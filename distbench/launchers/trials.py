@@ -7,45 +7,47 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from distbench.ipc.messages import ready
-from distbench.ipc.trial_files import Sign, progress_file, write_progress
-from distbench.launchers.agents import Agent
-from distbench.launchers.base import Exit, Handle, LaunchError
-from distbench.launchers.server import exit_of
-from distbench.system.processes import Share
+from distbench.ipc.messages import wait_readable
+from distbench.ipc.trial_files import ProgressMark, progress_file, write_progress
+from distbench.launchers.agents import AgentConnection
+from distbench.launchers.base import LaunchError, RankExit, RunningLaunch
+from distbench.launchers.fork_server_client import parse_exit
+from distbench.system.processes import RankRange
 
 _STATES_S = 2.0
-_SILENT_S = 5.0
+_SILENCE_WARNING_S = 5.0
 
-Placed = Sequence[tuple[Agent, Share]]
+AgentRanks = Sequence[tuple[AgentConnection, RankRange]]
 """Agents of a launch, and the ranks that each starts."""
 
 
-class AgentHandle(Handle):
+class ClusterLaunch(RunningLaunch):
     """A trial whose ranks are on several nodes."""
 
-    def __init__(self, placed: Placed, give_up: Callable[[], None], folder: Path) -> None:
+    def __init__(self, placed: AgentRanks, close_agents: Callable[[], None], folder: Path) -> None:
         """Watch what was begun.
 
         Args:
-            give_up: Ends all agents.
+            close_agents: Ends all agents.
             folder: That of the trial.
         """
         self._folder = folder
-        self._agents, self._give_up = [agent for agent, _ in placed], give_up
+        self._agents, self._close_agents = [agent for agent, _ in placed], close_agents
         self._sampled: dict[str, list[dict[str, Any]]] = {}
-        self._unsampled: dict[str, list[str]] = {}
-        self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
+        self._failed_samplers: dict[str, list[str]] = {}
+        self.ranks_by_node = {
+            agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed
+        }
 
-    def wait(self, seconds: float) -> list[Exit]:
-        if not any(agent.has_news for agent in self._agents):
-            ready(self._agents, seconds)
+    def wait(self, seconds: float) -> list[RankExit]:
+        if not any(agent.has_unread for agent in self._agents):
+            wait_readable(self._agents, seconds)
         exits = []
         for agent in self._agents:
             for event in self._events(agent):
                 if "failed" in event:
-                    raise self._lost(LaunchError(f"{agent.name}: {event['failed']}"))
-                if seen := self._heard(agent, event):
+                    raise self._close_with(LaunchError(f"{agent.name}: {event['failed']}"))
+                if seen := self._handle_event(agent, event):
                     exits.append(seen)
         return exits
 
@@ -53,78 +55,80 @@ class AgentHandle(Handle):
         for agent in self._agents:
             agent.send({"signal": number})
 
-    def states(self) -> Mapping[int, str]:
+    def process_states(self) -> Mapping[int, str]:
         told: dict[int, str] = {}
         for agent in self._agents:
             agent.send({"states": True})
         for agent in self._agents:
             with suppress(LaunchError):
-                states = agent.answer("states", seconds=_STATES_S)["states"]
+                states = agent.wait_for("states", seconds=_STATES_S)["states"]
                 told |= {int(rank): letter for rank, letter in states.items()}
         return told
 
-    def silence(self) -> str | None:
+    def silent_node(self) -> str | None:
         for agent in self._agents:
-            if (seconds := agent.silent_s) > _SILENT_S:
+            if (seconds := agent.seconds_silent) > _SILENCE_WARNING_S:
                 told = f"the agent on {agent.name} has been silent for {seconds:.0f} s"
                 return f"{told}: it, its node or its link hangs"
         return None
 
-    def fetch(self) -> None:
-        apart = [agent for agent in self._agents if agent.is_apart]
+    def fetch_logs(self) -> None:
+        apart = [agent for agent in self._agents if agent.lacks_run_folder]
         for agent in apart:
             agent.send({"tell": True})
         for agent in apart:
             # one that is gone tells nothing, which is noticed elsewhere
             with suppress(LaunchError):
-                agent.answer("told", seconds=_STATES_S)
+                agent.wait_for("told", seconds=_STATES_S)
 
     def stop(self) -> None:
         try:
             for agent in self._agents:
                 agent.send({"stop": True})
             for agent in self._agents:
-                self._keep(agent.name, agent.stopped())
+                self._add_samples(agent.name, agent.wait_stopped())
         except LaunchError:
-            self._give_up()
+            self._close_agents()
 
-    def samples(self) -> Mapping[str, list[dict[str, Any]]]:
-        return {name: rows for name, rows in self._sampled.items() if name not in self._unsampled}
+    def sampler_tables(self) -> Mapping[str, list[dict[str, Any]]]:
+        return {name: rows for name, rows in self._sampled.items() if name not in self._failed_samplers}
 
-    def unsampled(self) -> Mapping[str, str]:
-        return {name: "; ".join(reasons) for name, reasons in self._unsampled.items()}
+    def failed_samplers(self) -> Mapping[str, str]:
+        return {name: "; ".join(reasons) for name, reasons in self._failed_samplers.items()}
 
-    def _keep(self, node: str, pieces: Sequence[dict[str, Any]]) -> None:
+    def _add_samples(self, node: str, pieces: Sequence[dict[str, Any]]) -> None:
         """Keep *pieces* of what was sampled on *node*."""
         for piece in pieces:
             if "reason" in piece:
-                self._unsampled.setdefault(piece["samples"], []).append(f"{node}: {piece['reason']}")
+                self._failed_samplers.setdefault(piece["samples"], []).append(f"{node}: {piece['reason']}")
             else:
                 rows = self._sampled.setdefault(piece["samples"], [])
                 rows += [{"node": node, **row} for row in piece["rows"]]
 
-    def _heard(self, agent: Agent, event: dict[str, Any]) -> Exit | None:
+    def _handle_event(self, agent: AgentConnection, event: dict[str, Any]) -> RankExit | None:
         """The end of a rank that *agent* tells of, if it does."""
-        own = self.nodes[agent.name]
+        own = self.ranks_by_node[agent.name]
         try:
-            signs = {int(rank): Sign(**sign) for rank, sign in event.get("signs", {}).items()}
-            ended = exit_of(event) if "exit" in event else None
+            signs = {int(rank): ProgressMark(**sign) for rank, sign in event.get("signs", {}).items()}
+            ended = parse_exit(event) if "exit" in event else None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._lost(LaunchError(f"{agent.name}: a message of another form: {error!r}")) from error
+            raise self._close_with(
+                LaunchError(f"{agent.name}: a message of another form: {error!r}")
+            ) from error
         for rank, sign in signs.items():
             if rank in own:
                 write_progress(progress_file(self._folder, rank), sign)
         # what it says of the ranks of others is not believed
         return ended if ended is None or ended.rank in own else None
 
-    def _events(self, agent: Agent) -> list[dict[str, Any]]:
+    def _events(self, agent: AgentConnection) -> list[dict[str, Any]]:
         try:
-            return agent.events()
+            return agent.read_events()
         except LaunchError as error:
-            raise self._lost(error) from error
+            raise self._close_with(error) from error
 
-    def _lost(self, why: LaunchError) -> LaunchError:
+    def _close_with(self, why: LaunchError) -> LaunchError:
         """*why*, once no rank is left: the connection that ends ends those on its node."""
-        self.fetch()
-        self._give_up()
+        self.fetch_logs()
+        self._close_agents()
         return why

@@ -11,7 +11,7 @@ from typing import Any
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def by_number(nvml: Any, environment: Mapping[str, str]) -> dict[str, str]:
+def visible_devices_by_index(nvml: Any, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that say to ranks by number which GPUs *environment* names by UUID.
 
     Empty: it names none so, or something else than whole GPUs of this machine.

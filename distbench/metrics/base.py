@@ -23,43 +23,46 @@ if TYPE_CHECKING:
 Pass = Literal["probe", "warmup", "time", "count", "profile", "grad_norm", "unsynced"]
 
 
-class Absent(Exception):
+class NotAvailable(Exception):
     """A metric's numbers can't be known here; the message is the reason."""
 
 
-Values = dict[str, "float | list[float | None] | Absent"]
+Values = dict[str, "float | list[float | None] | NotAvailable"]
 
 
-def or_absent(number: Callable[[], float]) -> float | Absent:
+def value_or_reason(number: Callable[[], float]) -> float | NotAvailable:
     """Result of *number*, or the reason why it has none."""
     try:
         return float(number())
-    except Absent as reason:
+    except NotAvailable as reason:
         return reason
 
 
-def partly_trained(effective: Mapping[str, Any]) -> Absent | None:
+def partial_training_reason(effective: Mapping[str, Any]) -> NotAvailable | None:
     """Why a strategy has no theory for a model of which only a part is trained; None if all of it is.
 
     Args:
-        effective: What the live engine told (``Engine.effective``); one of a plug-in may not tell it.
+        effective: What the live engine told (``Engine.effective_settings``); one of a plug-in may not tell
+            it.
     """
     every = effective["parameters"]
     trained = effective.get("trained_parameters", every)
     if trained == every:
         return None
-    return Absent(f"theory assumes that the whole model is trained, but {trained} of {every} parameters are")
+    return NotAvailable(
+        f"theory assumes that the whole model is trained, but {trained} of {every} parameters are"
+    )
 
 
-class Left:
+class SharedResult:
     """Base of what a metric leaves for metrics of later passes of the same rank, which ask for its class."""
 
 
-L = TypeVar("L", bound=Left)
+SharedT = TypeVar("SharedT", bound=SharedResult)
 
 
 @dataclass
-class Session:
+class PassContext:
     """What a metric may look at in the worker, in one pass of one rank."""
 
     case: Case
@@ -71,16 +74,16 @@ class Session:
     world_size: int
     nodes: Sequence[int]
     """Number of the node of each rank."""
-    pass_: Pass
+    pass_name: Pass
     folder: Path
     """The trial's folder, for files too large for a record."""
     effective: dict[str, Any] = field(default_factory=dict)
     """What the live engine really does; known once the ``time`` pass has ended."""
     keep_traces: bool = False
     """Whether traces were asked for."""
-    steps: list[float] = field(default_factory=list)
+    step_times: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
-    earlier: Mapping[Pass, list[float]] = field(default_factory=dict)
+    earlier_step_times: Mapping[Pass, list[float]] = field(default_factory=dict)
     """Seconds of each step of the passes that have ended."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
@@ -88,26 +91,26 @@ class Session:
     """Gradient norm of each step, filled when the ``grad_norm`` pass has ended."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows that a metric leaves in the record, by the name of a table that ``Metric.tables`` describes."""
-    passed_on: dict[type[Left], Left] = field(default_factory=dict)
+    shared_results: dict[type[SharedResult], SharedResult] = field(default_factory=dict)
     """What metrics have left so far."""
 
     @property
-    def drives(self) -> int:
+    def devices_per_rank(self) -> int:
         """Number of devices that this rank drives: several with nn.DataParallel, else one."""
         return self.case.world_size // self.world_size
 
-    def leave(self, result: Left) -> None:
+    def share(self, result: SharedResult) -> None:
         """Leave *result* for metrics of later passes."""
-        self.passed_on[type(result)] = result
+        self.shared_results[type(result)] = result
 
-    def left(self, kind: type[L]) -> L | None:
+    def shared(self, kind: type[SharedT]) -> SharedT | None:
         """Result of class *kind* that another metric left, or None: that metric takes no part."""
-        result = self.passed_on.get(kind)
+        result = self.shared_results.get(kind)
         return result if isinstance(result, kind) else None
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialData:
     """What a metric may look at in the parent to make one number of all ranks."""
 
     case: Case
@@ -147,10 +150,10 @@ class Trial:
         """
         ranks = self.samples.get(column) or [[]]
         if len({len(rank) for rank in ranks}) > 1:
-            raise Absent(f"ranks gave {column} of different numbers of steps")
+            raise NotAvailable(f"ranks gave {column} of different numbers of steps")
         steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
         if not steps or any(len(step) < len(ranks) for step in steps):
-            raise Absent(f"needs {column} of every rank and step")
+            raise NotAvailable(f"needs {column} of every rank and step")
         return steps
 
     def slowest_mean(self, column: str) -> float:
@@ -189,7 +192,7 @@ class Metric(ABC):
 
     tables: ClassVar[tuple[TableSpec, ...]] = ()
     """The tables that it leaves."""
-    early: ClassVar[tuple[str, ...]] = ()
+    early_imports: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once: they need torch alone and take long. One that
     fails is left to the ranks that need it."""
 
@@ -203,17 +206,17 @@ class Metric(ABC):
     def install(self) -> None:  # noqa: B027
         """Switch on what must be on before the model is built. Runs in the rank."""
 
-    def start(self, session: Session) -> Any:
+    def start(self, context: PassContext) -> Any:
         """Begin a pass; what is returned is handed to the other hooks."""
         return None
 
-    def before_step(self, session: Session, state: Any) -> None:  # noqa: B027
+    def before_step(self, context: PassContext, state: Any) -> None:  # noqa: B027
         """Called before each step of the pass. Only overridden versions are called at all."""
 
-    def after_step(self, session: Session, state: Any) -> None:  # noqa: B027
+    def after_step(self, context: PassContext, state: Any) -> None:  # noqa: B027
         """Called after each step of the pass. Only overridden versions are called at all."""
 
-    def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
+    def around(self, context: PassContext, state: Any, span: str) -> AbstractContextManager[Any]:
         """Context around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
 
         A pipeline has a pass of a stage around it: see ``Engine.span``.
@@ -223,18 +226,18 @@ class Metric(ABC):
         """
         return nullcontext()
 
-    def values(self, session: Session, state: Any) -> Values:
+    def values(self, context: PassContext, state: Any) -> Values:
         """End a pass: return this rank's numbers by column (a list for a ``per_step`` column).
 
-        ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
+        ``NotAvailable`` in place of a number: it can't be known here, and the record keeps the reason.
 
         Raises:
             Absent: none of them can.
         """
         return {}
 
-    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
-        """Numbers that need all ranks at once, by column, or ``Absent`` as in ``values``. Runs in the parent.
+    def summary(self, trial: TrialData) -> Mapping[str, float | NotAvailable]:
+        """Numbers of all ranks together, by column, or ``NotAvailable`` as in ``values``. Runs in the parent.
 
         Raises:
             Absent: none of them can.
@@ -249,7 +252,7 @@ class Metric(ABC):
         """
         return None
 
-    def degraded(self, trial: Trial) -> str:
+    def degraded_reason(self, trial: TrialData) -> str:
         """Why a measured trial must be kept out of comparisons (a noisy machine); empty if it is clean."""
         return ""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.core.columns import Column, alike
-from distbench.metrics.base import Absent, Metric, Session, Values
+from distbench.core.columns import Column, columns_of
+from distbench.metrics.base import Metric, NotAvailable, PassContext, Values
 
 
 @dataclass(frozen=True)
-class Convergence(Metric):
+class ConvergenceMetric(Metric):
     """Final loss over the global batch, gradient norm, and share of skipped steps.
 
     The loss of each step is kept without it.
@@ -27,24 +27,26 @@ class Convergence(Metric):
             "mean",
             "Fraction of the timed steps that were skipped, as gradients overflowed under the loss scale.",
         ),
-        *alike("", None, "first", per_step=True)(
+        *columns_of("", None, "first", per_step=True)(
             grad_norm="Global L2 norm of the reduced gradients before clipping, taken in steps after the "
             "timed window: it shows at once gradients that are scaled wrongly, which Adam hides.",
         ),
     )
 
-    def start(self, session: Session) -> int:
+    def start(self, context: PassContext) -> int:
         """Steps that were skipped before the pass."""
-        return session.engine.skipped_steps
+        return context.engine.skipped_steps
 
-    def values(self, session: Session, state: int) -> Values:
-        if session.grad_norms:
-            return {"grad_norm": list(session.grad_norms)}
-        if not session.losses:
+    def values(self, context: PassContext, state: int) -> Values:
+        if context.grad_norms:
+            return {"grad_norm": list(context.grad_norms)}
+        if not context.losses:
             return {}
-        skipped = (session.engine.skipped_steps - state) / len(session.losses)
-        is_scaled = session.case.precision.loss_scale is not None
+        skipped = (context.engine.skipped_steps - state) / len(context.losses)
+        is_scaled = context.case.precision.loss_scale is not None
         return {
-            "final_loss": session.losses[-1],
-            "skipped_share": skipped if is_scaled else Absent("losses are not scaled (precision.loss_scale)"),
+            "final_loss": context.losses[-1],
+            "skipped_share": skipped
+            if is_scaled
+            else NotAvailable("losses are not scaled (precision.loss_scale)"),
         }

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.core.grouping import gathered
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.core.grouping import group_pairs
+from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from distbench.workloads.mixture import Mixture
+    from distbench.workloads.mixture import ExpertLayers
 
 _TABLE = "expert_load"
 
@@ -33,7 +33,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Experts(Metric):
+class ExpertLoad(Metric):
     """Tokens of each expert in one step, from the choices of the routers."""
 
     tables = (
@@ -49,19 +49,19 @@ class Experts(Metric):
         ),
     )
     passes = frozenset({"count"})
-    columns = alike("", None, "first")(
+    columns = columns_of("", None, "first")(
         expert_most="Tokens of the expert that gets most, over the mean of all experts of its layer, in the "
         "layer where that is largest, in one step of all ranks; 1: all get as many.",
         expert_least="The same of the expert that gets least, in the layer where that is smallest.",
         expert_dropped="Share of a step's choices of experts for which they had no room, as a fraction.",
     )
 
-    def start(self, session: Session) -> _State:
-        mixture = session.workload.mixture()
-        return _State() if mixture is None else _watch(session, mixture)
+    def start(self, context: PassContext) -> _State:
+        mixture = context.workload.expert_layers()
+        return _State() if mixture is None else _hook_routers(context, mixture)
 
     @contextmanager
-    def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
+    def around(self, context: PassContext, state: _State, span: str) -> Iterator[None]:
         state.steps += span == "data"
         # layers that are computed again in the backward pass choose again; of several steps one is looked at
         state.is_forward = span == "forward" and state.steps <= 1
@@ -70,22 +70,22 @@ class Experts(Metric):
         finally:
             state.is_forward = False
 
-    def values(self, session: Session, state: _State) -> Values:
+    def values(self, context: PassContext, state: _State) -> Values:
         for hook in state.hooks:
             hook.remove()
-        session.tables[_TABLE] = [
+        context.tables[_TABLE] = [
             {"router": name, "expert": expert, "tokens": tokens, "dropped": state.dropped[name][expert]}
             for name, load in state.load.items()
             for expert, tokens in enumerate(load)
         ]
         return {}
 
-    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
+    def summary(self, trial: TrialData) -> Mapping[str, float | NotAvailable]:
         rows = trial.tables.get(_TABLE)
         if not rows:
-            raise Absent("no router was seen: the workload has no experts, or its layers are compiled")
-        layers = gathered((row["router"], row) for row in rows)
-        shares = [share for same in layers.values() for share in _shares(same)]
+            raise NotAvailable("no router was seen: the workload has no experts, or its layers are compiled")
+        layers = group_pairs((row["router"], row) for row in rows)
+        shares = [share for same in layers.values() for share in _relative_loads(same)]
         every, dropped = (math.fsum(row[column] for row in rows) for column in ("tokens", "dropped"))
         return {
             "expert_most": max(shares),
@@ -94,14 +94,16 @@ class Experts(Metric):
         }
 
 
-def _shares(rows: list[dict[str, Any]]) -> list[float]:
+def _relative_loads(rows: list[dict[str, Any]]) -> list[float]:
     """Tokens of each expert of one layer, whose *rows* are of all ranks, over their mean."""
-    tokens = [math.fsum(same) for same in gathered((row["expert"], row["tokens"]) for row in rows).values()]
+    tokens = [
+        math.fsum(same) for same in group_pairs((row["expert"], row["tokens"]) for row in rows).values()
+    ]
     mean = math.fsum(tokens) / len(tokens)
     return [each / mean for each in tokens]
 
 
-def _watch(session: Session, mixture: Mixture) -> _State:
+def _hook_routers(context: PassContext, mixture: ExpertLayers) -> _State:
     """Watch the routers of the live module, wherever in wrappers they are. A collective call."""
     state, first = _State(), mixture.routers.partition("*")[0]
 
@@ -111,12 +113,12 @@ def _watch(session: Session, mixture: Mixture) -> _State:
         ]
 
     try:
-        routers = session.engine.evaluate(found)
+        routers = context.engine.evaluate(found)
     except NotImplementedError:
         return state
     for name, router in routers:
         plain = _plain(name)
-        _count(state, plain[plain.rindex(first) :], router, mixture)
+        _hook_router(state, plain[plain.rindex(first) :], router, mixture)
     return state
 
 
@@ -126,7 +128,7 @@ def _plain(name: str) -> str:
     return plain_name(name)
 
 
-def _count(state: _State, name: str, router: nn.Module, mixture: Mixture) -> None:
+def _hook_router(state: _State, name: str, router: nn.Module, mixture: ExpertLayers) -> None:
     """Add to *state* what *router* chooses in the forward passes to come."""
     state.load[name], state.dropped[name] = [0] * mixture.experts, [0] * mixture.experts
 

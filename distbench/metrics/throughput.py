@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.core.columns import Column, alike
-from distbench.metrics.base import Metric, Trial
+from distbench.core.columns import Column, columns_of
+from distbench.metrics.base import Metric, TrialData
 
 _WINDOW = "over the timed window of the slowest rank"
 
@@ -15,16 +15,16 @@ class Throughput(Metric):
     """Tokens and samples a second of all devices together, and per device."""
 
     columns = (
-        *alike("tokens/s", "higher", "first")(
+        *columns_of("tokens/s", "higher", "first")(
             tokens_per_s=f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
         ),
         Column("samples_per_s", "samples/s", "higher", "first", f"Samples consumed in a second, {_WINDOW}."),
-        *alike("tokens/s", "higher", "first")(
+        *columns_of("tokens/s", "higher", "first")(
             tokens_per_s_per_device="tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
         ),
     )
 
-    def summary(self, trial: Trial) -> dict[str, float]:
+    def summary(self, trial: TrialData) -> dict[str, float]:
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         tokens = samples * trial.tokens_per_sample
         return {

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.core.case import Optimizer
-from distbench.optimizers.kind import Kind, Weight
+from distbench.core.case import OptimizerConfig
+from distbench.optimizers.kind import OptimizerEntry, ParameterShape
 
 
-def _adam(spec: Optimizer) -> dict[str, Any]:
+def _adam_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     return {"lr": spec.lr, "betas": tuple(spec.betas), "eps": spec.eps, "weight_decay": spec.weight_decay}
 
 
-def _sgd(spec: Optimizer) -> dict[str, Any]:
+def _sgd_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     return {"lr": spec.lr, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
 
 
-def _adafactor(spec: Optimizer) -> dict[str, Any]:
+def _adafactor_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     # the rest as Shazeer & Stern 2018 (arXiv:1804.04235, algorithm 5) have it
     return {
         "lr": spec.lr,
@@ -28,7 +28,7 @@ def _adafactor(spec: Optimizer) -> dict[str, Any]:
     }
 
 
-def _muon(spec: Optimizer) -> dict[str, Any]:
+def _muon_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     return {
         "lr": spec.lr,
         "momentum": spec.momentum,
@@ -43,7 +43,7 @@ def _muon(spec: Optimizer) -> dict[str, Any]:
     }
 
 
-def _lion(spec: Optimizer) -> dict[str, Any]:
+def _lion_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     # Chen et al. 2023 (arXiv:2302.06675)
     return {
         "lr": spec.lr,
@@ -54,12 +54,12 @@ def _lion(spec: Optimizer) -> dict[str, Any]:
     }
 
 
-def _lamb(spec: Optimizer) -> dict[str, Any]:
+def _lamb_arguments(spec: OptimizerConfig) -> dict[str, Any]:
     # You et al. 2020 (arXiv:1904.00962v3, algorithm 2): decay is a part of the update whose size is adjusted,
     # and no bias is corrected. By default the package divides the rate by 1 - beta1^t all the same, which
     # the adjusted size does not need: the first step would be 10 times as large
     return {
-        **_adam(spec),
+        **_adam_arguments(spec),
         "weight_decouple": False,
         "fixed_decay": False,
         "rectify": False,
@@ -69,111 +69,122 @@ def _lamb(spec: Optimizer) -> dict[str, Any]:
     }
 
 
-def _adamw8bit(spec: Optimizer) -> dict[str, Any]:
-    return {**_adam(spec), "amsgrad": False, "block_size": _BLOCK, "bf16_stochastic_round": False}
+def _adamw8bit_arguments(spec: OptimizerConfig) -> dict[str, Any]:
+    return {
+        **_adam_arguments(spec),
+        "amsgrad": False,
+        "block_size": _QUANT_BLOCK,
+        "bf16_stochastic_round": False,
+    }
 
 
-def _one(_spec: Optimizer, weight: Weight, element: int) -> float:
+def _one_moment(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
     return weight.elements * element
 
 
-def _two(_spec: Optimizer, weight: Weight, element: int) -> float:
+def _two_moments(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
     return 2 * weight.elements * element
 
 
-def _momentum(spec: Optimizer, weight: Weight, element: int) -> float:
+def _optional_momentum(spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
     return weight.elements * element if spec.momentum else 0.0
 
 
-def _in_8_bits(_spec: Optimizer, weight: Weight, element: int) -> float:
+def _blockwise_8bit(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
     """A byte a number, 4 a block for its scale, and a table of 256; small and odd tensors are kept in full.
 
     By torchao's source (0.18: optim/adam.py, optim/subclass_8bit.py), after Dettmers et al. 2021
     (arXiv:2110.02861).
     """
-    if weight.elements < _LEAST or weight.elements % _BLOCK:
+    if weight.elements < _MIN_QUANTIZED or weight.elements % _QUANT_BLOCK:
         return 2 * weight.elements * element
-    return 2 * (weight.elements + 4 * weight.elements / _BLOCK + 4 * 256)
+    return 2 * (weight.elements + 4 * weight.elements / _QUANT_BLOCK + 4 * 256)
 
 
-def _factored(_spec: Optimizer, weight: Weight, element: int) -> float:
+def _factored_moment(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
     """A mean for each row and each column of a matrix; of a vector one for each element."""
     if len(weight.shape) < 2:
         return weight.elements * element
     return (weight.elements / weight.shape[-1] + weight.elements / weight.shape[-2]) * element
 
 
-def _hidden(_spec: Optimizer, weight: Weight, element: int) -> float:
-    return (1 if weight.is_hidden else 2) * weight.elements * element
+def _muon_moments(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
+    return (1 if weight.is_layer_matrix else 2) * weight.elements * element
 
 
-_BLOCK, _LEAST = 256, 4096
+_QUANT_BLOCK, _MIN_QUANTIZED = 256, 4096
 """Numbers that torchao scales together, and those of the smallest tensor whose moments it keeps in 8 bits."""
-PER_ELEMENT = (_one, _two, _momentum)
+ELEMENTWISE_RULES = (_one_moment, _two_moments, _optional_momentum)
 """Rules by which the number of elements alone counts."""
-_IN_PLACE = (
+_IN_PLACE_NORMS = (
     "{} changes norms in place, which fails on distributed tensors, as of FSDP2 (torch 2.13: in-place "
     "operations that require placement changes are not supported)"
 )
-_ADAM, _SGD = ("lr", "betas", "eps", "weight_decay"), ("lr", "momentum", "weight_decay")
+_ADAM_KEYS, _SGD_KEYS = ("lr", "betas", "eps", "weight_decay"), ("lr", "momentum", "weight_decay")
 
-KINDS: Mapping[str, Kind] = {
-    "adamw": Kind("torch.optim.AdamW", _adam, _ADAM, _two, module="torch.optim.adamw"),
-    "adam": Kind("torch.optim.Adam", _adam, _ADAM, _two, module="torch.optim.adam"),
-    "sgd": Kind("torch.optim.SGD", _sgd, _SGD, _momentum, module="torch.optim.sgd"),
-    "adafactor": Kind(
+CATALOG: Mapping[str, OptimizerEntry] = {
+    "adamw": OptimizerEntry(
+        "torch.optim.AdamW", _adam_arguments, _ADAM_KEYS, _two_moments, live_module="torch.optim.adamw"
+    ),
+    "adam": OptimizerEntry(
+        "torch.optim.Adam", _adam_arguments, _ADAM_KEYS, _two_moments, live_module="torch.optim.adam"
+    ),
+    "sgd": OptimizerEntry(
+        "torch.optim.SGD", _sgd_arguments, _SGD_KEYS, _optional_momentum, live_module="torch.optim.sgd"
+    ),
+    "adafactor": OptimizerEntry(
         "torch.optim.Adafactor",
-        _adafactor,
+        _adafactor_arguments,
         ("lr", "weight_decay"),
-        _factored,
-        keys_inside=("eps",),
+        _factored_moment,
+        embedded_keys=("eps",),
         kernels=("foreach", "loop"),
-        needs="rows and columns, and norms of whole tensors",
-        fails_on_rows=_IN_PLACE.format("torch.optim.Adafactor"),
+        needs_full_tensors="rows and columns, and norms of whole tensors",
+        dtensor_problem=_IN_PLACE_NORMS.format("torch.optim.Adafactor"),
     ),
-    "muon": Kind(
+    "muon": OptimizerEntry(
         "torch.optim.Muon",
-        _muon,
-        _SGD,
-        _hidden,
-        keys_inside=("betas", "eps"),
+        _muon_arguments,
+        _SGD_KEYS,
+        _muon_moments,
+        embedded_keys=("betas", "eps"),
         kernels=("loop",),
-        usual={"momentum": 0.95},
-        needs="whole matrices, whose updates it makes orthogonal",
-        computes_in="bf16",
-        rest="adamw",
+        own_defaults={"momentum": 0.95},
+        needs_full_tensors="whole matrices, whose updates it makes orthogonal",
+        compute_dtype="bf16",
+        companion="adamw",
     ),
-    "lion": Kind(
+    "lion": OptimizerEntry(
         "pytorch_optimizer.Lion",
-        _lion,
+        _lion_arguments,
         ("lr", "betas", "weight_decay"),
-        _one,
+        _one_moment,
         kernels=("foreach", "loop"),
         package="pytorch-optimizer",
-        module="pytorch_optimizer.optimizer.lion",
+        live_module="pytorch_optimizer.optimizer.lion",
     ),
-    "lamb": Kind(
+    "lamb": OptimizerEntry(
         "pytorch_optimizer.Lamb",
-        _lamb,
-        _ADAM,
-        _two,
+        _lamb_arguments,
+        _ADAM_KEYS,
+        _two_moments,
         kernels=("foreach", "loop"),
         package="pytorch-optimizer",
-        needs="norms of whole tensors",
-        fails_on_rows=_IN_PLACE.format("pytorch_optimizer.Lamb"),
-        module="pytorch_optimizer.optimizer.lamb",
+        needs_full_tensors="norms of whole tensors",
+        dtensor_problem=_IN_PLACE_NORMS.format("pytorch_optimizer.Lamb"),
+        live_module="pytorch_optimizer.optimizer.lamb",
     ),
-    "adamw8bit": Kind(
+    "adamw8bit": OptimizerEntry(
         "torchao.optim.AdamW8bit",
-        _adamw8bit,
-        _ADAM,
-        _in_8_bits,
+        _adamw8bit_arguments,
+        _ADAM_KEYS,
+        _blockwise_8bit,
         kernels=("loop",),
         package="torchao",
-        needs=f"a scale for each {_BLOCK} numbers of a whole tensor",
-        fails_on_rows=f"torchao cuts the rows of each rank into blocks of {_BLOCK} numbers and keeps less "
-        f"than {_LEAST} in full, so that what is rounded would depend on the number of ranks",
-        module="torchao.optim.adam",
+        needs_full_tensors=f"a scale for each {_QUANT_BLOCK} numbers of a whole tensor",
+        dtensor_problem=f"torchao cuts the rows of each rank into blocks of {_QUANT_BLOCK} numbers and keeps "
+        f"less than {_MIN_QUANTIZED} in full, so that what is rounded would depend on the number of ranks",
+        live_module="torchao.optim.adam",
         is_compiled=True,
     ),
 }

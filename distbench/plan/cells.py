@@ -12,41 +12,48 @@ from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import KeyPath
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.suite.batch import BatchSpec, Indivisible
-from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, selections
-from distbench.suite.sections import defaults
-from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
+from distbench.suite.batch import BatchConfig, IndivisibleBatchError
+from distbench.suite.cells import (
+    CaseFilter,
+    StrategyVariant,
+    SuiteAxis,
+    ValueOrigins,
+    combinations,
+    effective_axes,
+)
+from distbench.suite.sections import section_defaults
+from distbench.suite.work import PLUGIN_KEYS, SECTION_KEYS, RawMapping, fill_derived
 
 MAX_CASES = 100_000
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
     """One combination, with unchecked work."""
 
-    strategy: StrategyChoice
+    strategy: StrategyVariant
     world_size: int
-    work: Raw
-    origins: Origins
-    varied: tuple[tuple[str, ...], ...]
+    work: RawMapping
+    origins: ValueOrigins
+    varied_paths: tuple[tuple[str, ...], ...]
     """Paths in the work that the suite varies, in the suite's order."""
-    block: KeyPath
+    include: KeyPath
     """The ``include`` that the cell comes from; empty for the suite itself."""
-    sizes_given: bool
+    has_explicit_sizes: bool
     """Whether the world sizes come from the suite, not from the machine (``auto``)."""
 
     @property
     def is_optional(self) -> bool:
         """Whether it is no case at all where it does not fit."""
-        return self.strategy.is_offered
+        return self.strategy.is_from_auto_mesh
 
     @property
     def data_ranks(self) -> int:
         """Ranks with rows of their own."""
         strategy: Strategy = self.strategy.plugin.instance
-        return strategy.data_ranks(self.world_size)
+        return strategy.data_parallel_size(self.world_size)
 
-    def place_of(self, field: tuple[str, ...]) -> KeyPath:
+    def source_of(self, field: tuple[str, ...]) -> KeyPath:
         """Place in the suite of the value of *field* of the work."""
         for length in range(len(field), 0, -1):
             if field[:length] in self.origins:
@@ -55,21 +62,21 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _CellBlock:
     """The suite itself, or one of its includes."""
 
     origin: KeyPath
-    strategies: Sequence[StrategyChoice]
+    strategies: Sequence[StrategyVariant]
     world_sizes: Sequence[int]
-    sizes_given: bool
-    axes: Sequence[Axis]
-    part: Part | None = None
+    has_explicit_sizes: bool
+    axes: Sequence[SuiteAxis]
+    case_filter: CaseFilter | None = None
     """The include, whose glob the labels match."""
 
-    def at(self, world_size: int, strategies: Iterable[StrategyChoice]) -> list[StrategyChoice]:
+    def strategies_at(self, world_size: int, strategies: Iterable[StrategyVariant]) -> list[StrategyVariant]:
         """Those of its *strategies* in their meshes of *world_size* devices."""
-        every = [each for strategy in strategies for each in strategy.on(world_size)]
-        return [each for each in every if self.part is None or _matches(each, self.part)]
+        every = [each for strategy in strategies for each in strategy.meshes_for(world_size)]
+        return [each for each in every if self.case_filter is None or _matches(each, self.case_filter)]
 
     @property
     def size(self) -> int:
@@ -84,15 +91,15 @@ def auto_world_sizes(devices: int, nodes: int = 1) -> tuple[int, ...]:
     Powers of two within a node, then a whole node, and whole nodes: powers of two of them, and all of them.
     """
     of_one = max(devices // nodes, 1)
-    return tuple(sorted({*_powers(of_one), *(of_one * many for many in _powers(nodes))}))
+    return tuple(sorted({*_powers_of_two(of_one), *(of_one * many for many in _powers_of_two(nodes))}))
 
 
-def _powers(most: int) -> list[int]:
+def _powers_of_two(most: int) -> list[int]:
     """Powers of two up to *most*, and *most*."""
     return [*(2**i for i in range(most.bit_length())), most]
 
 
-def cells(suite: Suite, machine: Machine) -> list[Cell]:
+def expand_cells(suite: Suite, machine: Machine) -> list[SuiteCell]:
     """All cells of *suite* on *machine*.
 
     Raises:
@@ -103,64 +110,71 @@ def cells(suite: Suite, machine: Machine) -> list[Cell]:
     count = sum(block.size for block in blocks)
     if count > MAX_CASES:
         message = f"gives {count:,} cases, more than {MAX_CASES:,}; vary fewer fields at once"
-        raise SuiteError([suite.places.mistake(("axes",) if "axes" in suite.tree else (), message)])
+        raise SuiteError([suite.source_map.mistake(("axes",) if "axes" in suite.tree else (), message)])
     return [
         cell
         for block in blocks
-        for cell in _cells_of(suite, block)
+        for cell in _block_cells(suite, block)
         if not any(_is_excluded(cell, exclude) for exclude in suite.exclude)
     ]
 
 
-def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_Block]:
+def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_CellBlock]:
     given = suite.world_sizes is not None
-    yield _Block((), suite.strategies, world_sizes, given, suite.axes)
+    yield _CellBlock((), suite.strategies, world_sizes, given, suite.axes)
     for include in suite.include:
         sizes = include.world_sizes or world_sizes
-        yield _Block(
+        yield _CellBlock(
             include.origin,
             [
                 strategy
                 for strategy in suite.strategies
-                if any(_matches(each, include) for size in sizes for each in strategy.on(size))
+                if any(_matches(each, include) for size in sizes for each in strategy.meshes_for(size))
             ],
             sizes,
             given or include.world_sizes is not None,
-            axes_of(include, suite.axes),
+            effective_axes(include, suite.axes),
             include,
         )
 
 
-def _cells_of(suite: Suite, block: _Block) -> Iterator[Cell]:
+def _block_cells(suite: Suite, block: _CellBlock) -> Iterator[SuiteCell]:
     sizes = {id(s): set(s.plugin.instance.world_sizes(block.world_sizes)) for s in block.strategies}
     in_use = sorted(set().union(*sizes.values()))
     varied = tuple(axis.path for axis in block.axes)
     # once: the same object is the same choice
-    there = {size: block.at(size, [s for s in block.strategies if size in sizes[id(s)]]) for size in in_use}
-    for work, origins in selections(suite.work, block.axes):
+    there = {
+        size: block.strategies_at(size, [s for s in block.strategies if size in sizes[id(s)]])
+        for size in in_use
+    }
+    for work, origins in combinations(suite.work, block.axes):
         for world_size in in_use:
             for strategy in there[world_size]:
-                yield Cell(strategy, world_size, work, origins, varied, block.origin, block.sizes_given)
+                yield SuiteCell(
+                    strategy, world_size, work, origins, varied, block.origin, block.has_explicit_sizes
+                )
 
 
-def _matches(strategy: StrategyChoice, part: Part) -> bool:
-    return fnmatch.fnmatchcase(strategy.label, part.strategy)
+def _matches(strategy: StrategyVariant, case_filter: CaseFilter) -> bool:
+    return fnmatch.fnmatchcase(strategy.label, case_filter.strategy)
 
 
-def _is_excluded(cell: Cell, exclude: Part) -> bool:
+def _is_excluded(cell: SuiteCell, exclude: CaseFilter) -> bool:
     return (
         _matches(cell.strategy, exclude)
         and (exclude.world_sizes is None or cell.world_size in exclude.world_sizes)
-        and all(_has_one_of(cell, axis) for axis in exclude.axes)
+        and all(_has_axis_value(cell, axis) for axis in exclude.axes)
     )
 
 
-def _check_globs(suite: Suite, blocks: Sequence[_Block]) -> None:
+def _check_globs(suite: Suite, blocks: Sequence[_CellBlock]) -> None:
     every = {size for block in blocks for size in block.world_sizes}
-    labels = [*dict.fromkeys(each.label for s in suite.strategies for size in every for each in s.on(size))]
+    labels = [
+        *dict.fromkeys(each.label for s in suite.strategies for size in every for each in s.meshes_for(size))
+    ]
     message = f"matches no strategy; labels: {', '.join(labels)}"
     wrong = [
-        suite.places.mistake((*part.origin, "strategy"), message, part.strategy)
+        suite.source_map.mistake((*part.origin, "strategy"), message, part.strategy)
         for part in (*suite.include, *suite.exclude)
         if not fnmatch.filter(labels, part.strategy)
     ]
@@ -168,54 +182,54 @@ def _check_globs(suite: Suite, blocks: Sequence[_Block]) -> None:
         raise SuiteError(wrong)
 
 
-def _has_one_of(cell: Cell, axis: Axis) -> bool:
+def _has_axis_value(cell: SuiteCell, axis: SuiteAxis) -> bool:
     """Whether the field of *axis* has one of its values in *cell*, explicitly or by default."""
     root, *rest = axis.path
     actual = _with_defaults(cell, root)
     for key in rest:
         actual = actual.get(key) if isinstance(actual, dict) else None
-    return any(_is_same(root, rest, actual, value) for value in axis.values)
+    return any(_is_equal(root, rest, actual, value) for value in axis.values)
 
 
-def _is_same(root: str, rest: list[str], actual: Any, value: Any) -> bool:
+def _is_equal(root: str, rest: list[str], actual: Any, value: Any) -> bool:
     if rest or not isinstance(value, dict) or not isinstance(actual, dict):
         return bool(actual == value)
-    if root in PLUGIN_ROOTS:
+    if root in PLUGIN_KEYS:
         ((name, options),) = value.items()
         return name in actual and all(actual[name].get(key) == option for key, option in options.items())
     return bool(actual == _section(root, value))
 
 
-def _with_defaults(cell: Cell, root: str) -> Any:
+def _with_defaults(cell: SuiteCell, root: str) -> Any:
     """Value of *root* in *cell* with its defaults; the batch as it is divided."""
     work = cell.work
-    if root in PLUGIN_ROOTS:
+    if root in PLUGIN_KEYS:
         return _plugin(work, root)
     if root == "batch":
-        return _section(root, work["batch"]) | _cut(work["batch"], cell)
-    return _section(root, work[root]) if root in SECTION_ROOTS else work[root]
+        return _section(root, work["batch"]) | _divided_batch(work["batch"], cell)
+    return _section(root, work[root]) if root in SECTION_KEYS else work[root]
 
 
-def _section(root: str, raw: Raw) -> Raw:
-    return {**defaults(SECTION_ROOTS[root]), **with_derived(root, raw)}
+def _section(root: str, raw: RawMapping) -> RawMapping:
+    return {**section_defaults(SECTION_KEYS[root]), **fill_derived(root, raw)}
 
 
-def _plugin(work: Raw, root: str) -> Raw:
+def _plugin(work: RawMapping, root: str) -> RawMapping:
     raw = work.get(root)
     if raw is None:
         ((workload, given),) = work["workload"].items()
-        raw = {registry.load("workloads", workload).usual_data(given): {}}
+        raw = {registry.load_plugin("workloads", workload).default_data_for(given): {}}
     ((name, options),) = raw.items()
-    return {name: {**defaults(registry.load(PLUGIN_ROOTS[root], name)), **options}}
+    return {name: {**section_defaults(registry.load_plugin(PLUGIN_KEYS[root], name)), **options}}
 
 
-def _cut(raw: Raw, cell: Cell) -> Raw:
-    spec = BatchSpec(**raw)
+def _divided_batch(raw: RawMapping, cell: SuiteCell) -> RawMapping:
+    spec = BatchConfig(**raw)
     if spec.problems():
         return {}
     try:
-        batch = spec.at(cell.world_size, cell.data_ranks)
-    except Indivisible:
+        batch = spec.divide(cell.world_size, cell.data_ranks)
+    except IndivisibleBatchError:
         return {}
     return {
         "global_batch_size": batch.global_batch_size,

@@ -7,69 +7,71 @@ from distbench.core import registry
 from distbench.core.case import Batch, Case
 from distbench.core.errors import as_yaml
 from distbench.core.machine import Machine
-from distbench.core.suite_mistakes import SuiteMistake
-from distbench.plan.cells import Cell
-from distbench.plan.environments import unlike
-from distbench.plan.nearest import Misfit
-from distbench.plan.requirements import unsupported
+from distbench.core.suite_mistakes import Problem
+from distbench.plan.cells import SuiteCell
+from distbench.plan.environments import data_difference
+from distbench.plan.nearest import MeshAlternatives
+from distbench.plan.requirements import missing_requirement
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.suite.batch import Indivisible
-from distbench.suite.plugin_options import Plugin
-from distbench.suite.work import Work
+from distbench.suite.batch import IndivisibleBatchError
+from distbench.suite.plugin_options import CheckedPlugin
+from distbench.suite.work import CheckedWork
 
 
-class Checks:
+class PlanChecker:
     """Collects the mistakes in a suite over all its cells; asks each plug-in once per choice."""
 
     def __init__(self, suite: Suite, machine: Machine) -> None:
-        self.findings: list[SuiteMistake] = []
+        self.problems: list[Problem] = []
         self._suite = suite
         self._machine = machine
         self._seen: set[object] = set()
-        self._wrong: set[Plugin] = set()
+        self._wrong: set[CheckedPlugin] = set()
         """Workloads with a mistake, of which nothing more can be asked."""
-        self._launcher = registry.make("launchers", suite.launcher)
+        self._launcher = registry.create_plugin("launchers", suite.launcher)
 
-    def work(self, cell: Cell, work: Work) -> None:
+    def check_work(self, cell: SuiteCell, work: CheckedWork) -> None:
         """Check that the shapes are valid and that the data fits them."""
         workload, data = work.workload, work.data
         if self._is_new(workload) and (problem := workload.instance.problem()):
             self._wrong.add(workload)
-            self._plugin_finding(cell, problem, workload=workload)
+            self._add_plugin_problem(cell, problem, workload=workload)
         if not self._is_new(workload, data) or workload in self._wrong:
             return
         shape = workload.instance.shape
         if shape is not None:
-            self._plugin_finding(cell, data.instance.problem(shape), data=data, workload=workload)
+            self._add_plugin_problem(cell, data.instance.problem(shape), data=data, workload=workload)
 
-    def processes(self, cell: Cell) -> None:
+    def check_processes(self, cell: SuiteCell) -> None:
         """Check that the launcher can start the processes."""
         processes = cell.strategy.plugin.instance.processes(cell.world_size)
-        if not self._is_new("processes", processes, cell.world_size, cell.block):
+        if not self._is_new("processes", processes, cell.world_size, cell.include):
             return
         problem = self._launcher.problem(processes, self._machine)
         if problem:
-            self.findings.append(SuiteMistake(self._world_size_place(cell), problem, cell.world_size))
+            self.problems.append(Problem(self._world_size_path(cell), problem, cell.world_size))
 
-    def batch(self, cell: Cell, work: Work, divided: Collection[int]) -> tuple[Batch, str | None]:
+    def divide_batch(
+        self, cell: SuiteCell, work: CheckedWork, divided: Collection[int]
+    ) -> tuple[Batch, str | None]:
         """Batch of *cell*, and why the case can't run if the batch is right for others.
 
         *divided* are the world sizes at which another strategy can divide it.
         """
         try:
-            return work.batch.at(cell.world_size, cell.data_ranks), None
-        except Indivisible as error:
+            return work.batch.divide(cell.world_size, cell.data_ranks), None
+        except IndivisibleBatchError as error:
             problem = error
         # the machine chose this world size, or the mesh: not a mistake, but not a case either
-        is_chosen = cell.is_optional or (not cell.sizes_given and is_divisible(work, 1))
-        if is_chosen or cell.world_size in divided or _is_due_to_mesh(cell, work):
-            return work.batch.as_asked(cell.world_size), problem.reason
-        place = cell.place_of(("batch", problem.field))
-        self.findings.append(SuiteMistake(place, str(problem), problem.size))
-        return work.batch.as_asked(cell.world_size), None
+        is_chosen = cell.is_optional or (not cell.has_explicit_sizes and is_divisible(work, 1))
+        if is_chosen or cell.world_size in divided or _mesh_prevents_division(cell, work):
+            return work.batch.undivided(cell.world_size), problem.reason
+        place = cell.source_of(("batch", problem.field))
+        self.problems.append(Problem(place, str(problem), problem.size))
+        return work.batch.undivided(cell.world_size), None
 
-    def unsupported(self, cell: Cell, case: Case, work: Work) -> str | None:
+    def unsupported_reason(self, cell: SuiteCell, case: Case, work: CheckedWork) -> str | None:
         """Why *case* of *cell* can't run on this machine and what would fit, or None if it can.
 
         None, too, where its workload has a mistake, which ends the plan.
@@ -79,15 +81,15 @@ class Checks:
         strategy: Strategy = cell.strategy.plugin.instance
 
         def problem_of(case: Case, strategy: Strategy) -> str | None:
-            found = self._machine.of(case)
-            other = unlike(work.data.instance, found, self._machine)
-            return other or unsupported(case, strategy, work.workload.instance, found)
+            found = self._machine.for_case(case)
+            other = data_difference(work.data.instance, found, self._machine)
+            return other or missing_requirement(case, strategy, work.workload.instance, found)
 
         problem = problem_of(case, strategy)
-        near = strategy.near_meshes(case) if problem and not cell.is_optional else None
+        near = strategy.nearest_meshes(case) if problem and not cell.is_optional else None
         if problem is None or not near:
             return problem
-        instead = Misfit(case, strategy, work.batch, problem, problem_of).instead(near)
+        instead = MeshAlternatives(case, strategy, work.batch, problem, problem_of).suggest(near)
         return f"{problem}; {instead}" if instead else problem
 
     def _is_new(self, *what: object) -> bool:
@@ -97,44 +99,46 @@ class Checks:
         self._seen.add(what)
         return True
 
-    def _plugin_finding(self, cell: Cell, problem: str | None, **plugins: Plugin) -> None:
+    def _add_plugin_problem(self, cell: SuiteCell, problem: str | None, **plugins: CheckedPlugin) -> None:
         """Place each mistake in *problem* at the first option that it names, otherwise at the plug-in."""
         options = [option for plugin in plugins.values() for option in plugin.choice.options]
-        self.findings += [self._placed(cell, each, plugins) for each in _mistakes(problem, options)]
+        self.problems += [
+            self._place_problem(cell, each, plugins) for each in _split_mistakes(problem, options)
+        ]
 
-    def _placed(self, cell: Cell, problem: str, plugins: Mapping[str, Plugin]) -> SuiteMistake:
+    def _place_problem(self, cell: SuiteCell, problem: str, plugins: Mapping[str, CheckedPlugin]) -> Problem:
         for is_given in (True, False):
             for root, plugin in plugins.items():
                 name, options = plugin.choice.name, plugin.choice.options
                 given = cell.work.get(root, {}).get(name) or {}
-                key = _named_first(given if is_given else options, problem)
+                key = _first_named_option(given if is_given else options, problem)
                 if key:
                     said = f"{key} = {as_yaml(options[key])}"
                     message = problem.removeprefix(said).lstrip(": ")
-                    return SuiteMistake(cell.place_of((root, name, key)), message, options[key])
+                    return Problem(cell.source_of((root, name, key)), message, options[key])
         root = next(root for root in [*plugins, "workload"] if root in cell.work)
-        return SuiteMistake(cell.place_of((root,)), problem, plugins[root].choice.name)
+        return Problem(cell.source_of((root,)), problem, plugins[root].choice.name)
 
-    def _world_size_place(self, cell: Cell) -> tuple[str | int, ...]:
-        if cell.block:
-            return (*cell.block, "world_size")
+    def _world_size_path(self, cell: SuiteCell) -> tuple[str | int, ...]:
+        if cell.include:
+            return (*cell.include, "world_size")
         given = self._suite.world_sizes or ()
         return ("world_sizes", *([given.index(cell.world_size)] if cell.world_size in given else []))
 
 
-def _mistakes(problem: str | None, options: Sequence[str]) -> list[str]:
+def _split_mistakes(problem: str | None, options: Sequence[str]) -> list[str]:
     """The mistakes in *problem*, each of which begins with an option's name."""
     if not problem or not options:
         return [problem] if problem else []
     return re.split(rf"; (?=(?:{'|'.join(options)})(?: =|:| is) )", problem)
 
 
-def _named_first(options: Iterable[str], message: str) -> str | None:
+def _first_named_option(options: Iterable[str], message: str) -> str | None:
     places = {key: match.start() for key in options if (match := re.search(rf"\b{key}\b", message))}
     return min(places, key=lambda key: places[key], default=None)
 
 
-def _is_due_to_mesh(cell: Cell, work: Work) -> bool:
+def _mesh_prevents_division(cell: SuiteCell, work: CheckedWork) -> bool:
     """Whether the batch of *cell* could be divided at its world size, but not in the mesh that it names."""
     ranks = cell.world_size
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
@@ -142,10 +146,10 @@ def _is_due_to_mesh(cell: Cell, work: Work) -> bool:
     return has_mesh and any(is_divisible(work, ranks, size) for size in sizes)
 
 
-def is_divisible(work: Work, world_size: int, data_ranks: int | None = None) -> bool:
+def is_divisible(work: CheckedWork, world_size: int, data_ranks: int | None = None) -> bool:
     """Whether the batch of *work* can be divided at *world_size*."""
     try:
-        work.batch.at(world_size, data_ranks)
-    except Indivisible:
+        work.batch.divide(world_size, data_ranks)
+    except IndivisibleBatchError:
         return False
     return True

@@ -8,17 +8,17 @@ import shutil
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import CURRENT, Case
-from distbench.core.errors import Mistake, SuiteError
+from distbench.core.case import CURRENT_ENVIRONMENT, Case
+from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.machine import Machine
-from distbench.data.base import Source
-from distbench.launchers.base import Launcher, Place
+from distbench.data.base import DataSource
+from distbench.launchers.base import Launcher, PythonTarget
 from distbench.suite import Suite
-from distbench.suite.environments import KEY
-from distbench.system.interpreters import Interpreter, UnfitError, interpreter
+from distbench.suite.environments import SECTION_KEY
+from distbench.system.interpreters import Interpreter, InterpreterError, inspect_interpreter
 
 
-def with_environments(suite: Suite, machine: Machine) -> Machine:
+def detect_environments(suite: Suite, machine: Machine) -> Machine:
     """*machine* with what each other environment of *suite* has.
 
     Raises:
@@ -26,24 +26,26 @@ def with_environments(suite: Suite, machine: Machine) -> Machine:
     """
     if not suite.environments:
         return machine
-    launcher: Launcher = registry.make("launchers", suite.launcher)
-    if not launcher.takes_python:
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    if not launcher.supports_environments:
         why = f"launcher {suite.launcher.name} starts ranks by the Python of its nodes alone; use local"
-        raise SuiteError([suite.places.mistake((KEY,), why, suite.launcher.name)])
-    wrong: list[Mistake] = []
+        raise SuiteError([suite.source_map.mistake((SECTION_KEY,), why, suite.launcher.name)])
+    wrong: list[SuiteMistake] = []
     found: dict[str, Machine] = {}
     for name, path in suite.environments.items():
         try:
-            found[name] = _seen_from(interpreter(Path(path)), machine)
-        except UnfitError as error:
-            wrong.append(suite.places.mistake((KEY, name), str(error), suite.tree[KEY][name]))
+            found[name] = _machine_of_interpreter(inspect_interpreter(Path(path)), machine)
+        except InterpreterError as error:
+            wrong.append(
+                suite.source_map.mistake((SECTION_KEY, name), str(error), suite.tree[SECTION_KEY][name])
+            )
     if wrong:
         raise SuiteError(wrong)
     return dataclasses.replace(machine, environments=found)
 
 
-def _seen_from(other: Interpreter, machine: Machine) -> Machine:
-    beside = os.pathsep.join([str(Path(other.path).parent), os.environ.get("PATH", os.defpath)])
+def _machine_of_interpreter(other: Interpreter, machine: Machine) -> Machine:
+    beside = os.pathsep.join([str(Path(other.executable).parent), os.environ.get("PATH", os.defpath)])
     return dataclasses.replace(
         machine,
         python=other.version,
@@ -54,9 +56,9 @@ def _seen_from(other: Interpreter, machine: Machine) -> Machine:
     )
 
 
-def unlike(data: Source, there: Machine, here: Machine) -> str | None:
+def data_difference(data: DataSource, there: Machine, here: Machine) -> str | None:
     """Why *data* has other rows *there* than *here*, which would be another training; None if it has not."""
-    if there.python == here.python or not data.is_of_python:
+    if there.python == here.python or not data.depends_on_python_version:
         return None
     return (
         f"the text that ships with Python differs between versions ({there.python} there, {here.python} "
@@ -64,14 +66,14 @@ def unlike(data: Source, there: Machine, here: Machine) -> str | None:
     )
 
 
-def place_of(suite: Suite, case: Case, place: Place) -> Place:
-    """Where the processes of *case* start, which do so in *place* if the case does not say otherwise.
+def launch_place(suite: Suite, case: Case, target: PythonTarget) -> PythonTarget:
+    """Where the processes of *case* start, which do so in *target* if the case does not say otherwise.
 
     Raises:
         UnfitError: its environment can't run trials; looked at once, so one that goes later fails at launch.
     """
-    if case.environment == CURRENT:
-        return place
-    other = interpreter(Path(suite.environments[case.environment]))
-    own = other.variables(case.device, place.environment.get("PYTHONPATH"))
-    return dataclasses.replace(place, python=other.path, environment={**place.environment, **own})
+    if case.environment == CURRENT_ENVIRONMENT:
+        return target
+    other = inspect_interpreter(Path(suite.environments[case.environment]))
+    own = other.environment(case.device, target.environment.get("PYTHONPATH"))
+    return dataclasses.replace(target, python=other.executable, environment={**target.environment, **own})

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from distbench.core.case import Case, Dtype, Float8, Precision
+from distbench.core.case import Case, Dtype, Float8Recipe, PrecisionConfig
 from distbench.core.errors import SuiteError
 from distbench.suite import Suite
-from distbench.suite.gate import matches
+from distbench.suite.gate import matches_case
 
 # sizes in names and in globs on them, such as ws2, mb16*, ws[24]
 _SIZE = re.compile(r"(?<![a-z])(ws|mb)[\d?!\[\]-]+")
@@ -18,14 +18,14 @@ _PRECISION = 3
 _SHOWN = 8
 
 
-def check_only(suite: Suite, cases: Sequence[Case]) -> None:
+def check_only_globs(suite: Suite, cases: Sequence[Case]) -> None:
     """Refuse a glob of ``only`` that is of no case.
 
     Raises:
         SuiteError: there is one; all of them.
     """
     wrong = [
-        suite.places.mistake(("only", i), _nothing(glob, cases), glob)
+        suite.source_map.mistake(("only", i), _no_match_message(glob, cases), glob)
         for i, glob in enumerate(suite.only)
         if not any(case.matches(glob) for case in cases)
     ]
@@ -33,7 +33,7 @@ def check_only(suite: Suite, cases: Sequence[Case]) -> None:
         raise SuiteError(wrong)
 
 
-def check_gate(suite: Suite, cases: Sequence[Case]) -> None:
+def check_gate_globs(suite: Suite, cases: Sequence[Case]) -> None:
     """Refuse a glob of the gate that is of no case: its tolerances would apply to none, in silence.
 
     It may be of cases in sizes and precisions that are not among these: another machine has them.
@@ -42,24 +42,25 @@ def check_gate(suite: Suite, cases: Sequence[Case]) -> None:
         SuiteError: there is one; all of them.
     """
     wrong = [
-        suite.places.mistake(("gate", "strategies", glob), _nothing(glob, cases), glob)
+        suite.source_map.mistake(("gate", "strategies", glob), _no_match_message(glob, cases), glob)
         for glob in suite.gate.strategies
-        if not any(matches(glob, case.label, case.name) for case in cases) and not _is_elsewhere(glob, cases)
+        if not any(matches_case(glob, case.label, case.name) for case in cases)
+        and not _matches_variant(glob, cases)
     ]
     if wrong:
         raise SuiteError(wrong)
 
 
-def _is_elsewhere(glob: str, cases: Sequence[Case]) -> bool:
+def _matches_variant(glob: str, cases: Sequence[Case]) -> bool:
     """Whether *glob* is of one of *cases* in another size or precision."""
     sizeless = _without_sizes(glob)
-    return any(matches(sizeless, case.label, name) for case in cases for name in _elsewhere(case))
+    return any(matches_case(sizeless, case.label, name) for case in cases for name in _name_variants(case))
 
 
-def _elsewhere(case: Case) -> Iterator[str]:
+def _name_variants(case: Case) -> Iterator[str]:
     """The name of *case* without its sizes, in every precision."""
     parts = _without_sizes(case.name).split("/")
-    for label in _precisions():
+    for label in _all_precision_labels():
         yield "/".join([*parts[:_PRECISION], label, *parts[_PRECISION + 1 :]])
 
 
@@ -67,18 +68,18 @@ def _without_sizes(text: str) -> str:
     return _SIZE.sub(r"\g<1>0", text)
 
 
-def _precisions() -> list[str]:
+def _all_precision_labels() -> list[str]:
     """Labels of all precisions that a case can have."""
     emulated = [
-        Precision(float8=recipe, float8_emulated=is_emulated).label
-        for recipe in get_args(Float8)
+        PrecisionConfig(float8=recipe, float8_emulated=is_emulated).label
+        for recipe in get_args(Float8Recipe)
         if recipe != "none"
         for is_emulated in (False, True)
     ]
-    return [*get_args(Dtype), Precision(matmul="high").label, *emulated]
+    return [*get_args(Dtype), PrecisionConfig(matmul="high").label, *emulated]
 
 
-def _nothing(glob: str, cases: Sequence[Case]) -> str:
+def _no_match_message(glob: str, cases: Sequence[Case]) -> str:
     """That *glob* is of no case, and which there are: those of its label, if that is right."""
     head, slash, _ = glob.partition("/")
     of_label = [case.name for case in cases if slash and case.matches(head)]

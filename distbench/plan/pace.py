@@ -10,20 +10,20 @@ from distbench.core.case import Case
 from distbench.workloads.base import Workload
 
 # operations a second of a CPU's core, and of a GPU, in fp32
-_RATES = {"cpu": 4e10, "cuda": 1e13}
+_FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
 # seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
-_STATES = {"cpu": 20e-9, "cuda": 2e-9}
+_UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 
-def computed_s(case: Case) -> float | None:
+def predicted_compute_s(case: Case) -> float | None:
     """Seconds of forward and backward pass in a step of *case*; None where its workload has no formula."""
-    workload: Workload = registry.make("workloads", case.workload)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
     if (flops := workload.flops_per_sample()) is None:
         return None
     devices = case.world_size * (case.threads if case.device == "cpu" else 1)
-    return flops * case.batch.global_batch_size / _RATES[case.device] / devices
+    return flops * case.batch.global_batch_size / _FLOPS_PER_S[case.device] / devices
 
 
-def updated_s(case: Case, parameters: int) -> float:
+def predicted_update_s(case: Case, parameters: int) -> float:
     """Seconds of a step for the update, and in a check for fingerprints, of so many *parameters*."""
-    return parameters * _STATES[case.device]
+    return parameters * _UPDATE_S_PER_ELEMENT[case.device]

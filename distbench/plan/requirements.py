@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from distbench import optimizers
-from distbench.core.case import FLOAT8_MULTIPLE, Case
+from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine
-from distbench.core.units import bytes_text
+from distbench.core.units import format_bytes
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint
 from distbench.workloads.base import Workload
@@ -14,21 +14,21 @@ _AMPERE, _ADA = 8.0, 8.9
 """Compute capabilities from which on GPUs multiply in bf16 and TF32, and in float8."""
 
 
-def unsupported(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
+def missing_requirement(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
     """Why *machine* can't run *case*, or None if it can."""
     return (
-        _missing(strategy.packages, machine, install_hint("train"))
-        or _missing([*workload.packages, *optimizers.kind_of(case.optimizer).packages], machine)
-        or workload.lacking(case.device)
-        or _no_code(case, machine)
-        or _no_dtype(case, machine)
-        or _no_float8(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
+        _missing_package(strategy.packages, machine, install_hint("train"))
+        or _missing_package([*workload.packages, *optimizers.entry_of(case.optimizer).packages], machine)
+        or workload.device_problem(case.device)
+        or _compile_problem(case, machine)
+        or _dtype_problem(case, machine)
+        or _float8_problem(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
         or strategy.problem(case, machine)
-        or _no_room(case, strategy, workload.parameters(), machine)
+        or _memory_problem(case, strategy, workload.parameters(), machine)
     )
 
 
-def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
+def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
     """Which of *packages* is missing on *machine*, and how to install it."""
     absent = [package for package in packages if package not in machine.packages]
     if not absent:
@@ -36,9 +36,9 @@ def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str |
     return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"
 
 
-def _no_code(case: Case, machine: Machine) -> str | None:
+def _compile_problem(case: Case, machine: Machine) -> str | None:
     """Why torch.compile can't do what *case* asks of it on *machine*."""
-    is_compiled = case.compile != "none" or optimizers.kind_of(case.optimizer).is_compiled
+    is_compiled = case.compile != "none" or optimizers.entry_of(case.optimizer).is_compiled
     if not is_compiled or machine.device != "cpu":
         return None
     if case.compile == "reduce-overhead":
@@ -52,7 +52,7 @@ def _no_code(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def _no_dtype(case: Case, machine: Machine) -> str | None:
+def _dtype_problem(case: Case, machine: Machine) -> str | None:
     """Why the GPUs of *machine* can't compute as *case* asks in hardware; None where that is not known."""
     precision, capability = case.precision, machine.compute_capability
     if case.device == "cpu" or capability is None or capability >= _AMPERE:
@@ -65,12 +65,12 @@ def _no_dtype(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def _no_float8(case: Case, machine: Machine, tokens: int) -> str | None:
+def _float8_problem(case: Case, machine: Machine, tokens: int) -> str | None:
     """Why *case*, whose micro-batches have that many *tokens*, can't multiply in float8 on *machine*."""
     precision = case.precision
     if precision.float8 == "none":
         return None
-    if lacking := _missing(["torchao"], machine, install_hint("float8")):
+    if lacking := _missing_package(["torchao"], machine, install_hint("float8")):
         return f"precision.float8 = {precision.float8}: {lacking}"
     if precision.float8_emulated:
         # torchao makes no promise about it, and torchtitan refuses it
@@ -82,15 +82,15 @@ def _no_float8(case: Case, machine: Machine, tokens: int) -> str | None:
     if capability is not None and capability < _ADA:
         needed = f"GPUs of compute capability {_ADA} (Ada, Hopper) or newer; this machine has {capability}"
         return f"float8 needs {needed}; {instead}"
-    if precision.float8 != "rowwise_with_gw_hp" and tokens % FLOAT8_MULTIPLE:
+    if precision.float8 != "rowwise_with_gw_hp" and tokens % FLOAT8_ALIGNMENT:
         return (
-            f"float8 needs a multiple of {FLOAT8_MULTIPLE} tokens in a micro-batch; batch.micro_batch_size = "
-            f"{case.batch.micro_batch_size} makes {tokens:,}"
+            f"float8 needs a multiple of {FLOAT8_ALIGNMENT} tokens in a micro-batch; batch.micro_batch_size "
+            f"= {case.batch.micro_batch_size} makes {tokens:,}"
         )
     return None
 
 
-def _no_room(case: Case, strategy: Strategy, parameters: int | None, machine: Machine) -> str | None:
+def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, machine: Machine) -> str | None:
     """Why *machine* can't hold the model states of *case*, which are by theory the least that it needs."""
     kinds = strategy.model_states(case, parameters) if parameters else None
     if kinds is None or "nvme" in strategy.offloads:
@@ -107,6 +107,7 @@ def _no_room(case: Case, strategy: Strategy, parameters: int | None, machine: Ma
     of_ranks = f" on each of {ranks} ranks" if ranks > 1 else ""
     return (
         f"the model does not fit: by theory the model states of {parameters:,} parameters take "
-        f"{bytes_text(states)}{of_ranks}, and {where} has {bytes_text(room)} of memory; use a smaller model, "
+        f"{format_bytes(states)}{of_ranks}, and {where} has {format_bytes(room)} of memory; use a smaller "
+        "model, "
         "more devices, or a strategy that shards or offloads more"
     )

@@ -11,59 +11,61 @@ from collections.abc import Iterable
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import BYTES, Case, Deadlines, Limits, Measure
+from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverrides, TimeLimits
 from distbench.core.job import PlannedTrial, job_kind
-from distbench.plan.pace import computed_s, updated_s
+from distbench.plan.pace import predicted_compute_s, predicted_update_s
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
-_MARGIN = 10
+_SAFETY_FACTOR = 10
 # bytes a second of the slowest network and disk that anybody trains over: 1 Gbit/s
-_SLOWEST = 1e8
+_MIN_BYTES_PER_S = 1e8
 # seconds an element that a rank keeps in the build: docs/measuring.md has 51 ns where it took longest
-_BUILT_S = 5e-7
+_BUILD_S_PER_ELEMENT = 5e-7
 # seconds an element of weights that the model's own constructor draws: docs/measuring.md has 25 ns
-_DRAWN_S = 2.5e-7
+_INIT_S_PER_ELEMENT = 2.5e-7
 # a rendezvous of many ranks
-_JOINED_S = 0.25
-_COMPILED_S = 900.0
-_LEAST = Limits()
+_JOIN_S_PER_RANK = 0.25
+_COMPILE_S = 900.0
+_MIN_LIMITS = TimeLimits()
 
 
-def limits_of(asked: Deadlines, task: PlannedTrial, measure: Measure) -> Limits:
+def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
     """Limits of the trial of *task*: those that are *asked* for, and the others by its size.
 
     *measure* says how many steps a trial has that is timed.
     """
     case = task.case
     step, build = _step_s(case), _build_s(case)
-    own = Limits(
-        prepare=_LEAST.prepare,
-        start=max(_LEAST.start, _JOINED_S * case.world_size),
-        build=max(_LEAST.build, build),
-        step=max(_LEAST.step, step),
+    own = TimeLimits(
+        prepare=_MIN_LIMITS.prepare,
+        start=max(_MIN_LIMITS.start, _JOIN_S_PER_RANK * case.world_size),
+        build=max(_MIN_LIMITS.build, build),
+        step=max(_MIN_LIMITS.step, step),
     )
     kind = job_kind(task.job.kind)
-    predicted, steps = kind.predicted(task) or 0.0, kind.steps(task, measure)
-    own = own.with_(asked)
-    trial = max(_LEAST.trial, own.start + own.build + max(steps * step, _MARGIN * predicted))
-    return own.with_(Deadlines(trial=math.ceil(trial))).with_(asked)
+    predicted, steps = kind.predicted_seconds(task) or 0.0, kind.sequential_steps(task, measure)
+    own = own.overridden_by(asked)
+    trial = max(_MIN_LIMITS.trial, own.start + own.build + max(steps * step, _SAFETY_FACTOR * predicted))
+    return own.overridden_by(TimeLimitOverrides(trial=math.ceil(trial))).overridden_by(asked)
 
 
-def limits_of_all(asked: Deadlines, tasks: Iterable[PlannedTrial], measure: Measure) -> list[Limits]:
+def all_trial_limits(
+    asked: TimeLimitOverrides, tasks: Iterable[PlannedTrial], measure: MeasureConfig
+) -> list[TimeLimits]:
     """Limits of each of *tasks*; trials of a case share them, but for steps and predictions of their own."""
-    known: dict[tuple[str, str, float | None, int], Limits] = {}
+    known: dict[tuple[str, str, float | None, int], TimeLimits] = {}
     found = []
     for task in tasks:
         kind = job_kind(task.job.kind)
-        key = task.case.id, task.job.kind, kind.predicted(task), kind.steps(task, measure)
+        key = task.case.id, task.job.kind, kind.predicted_seconds(task), kind.sequential_steps(task, measure)
         if key not in known:
-            known[key] = limits_of(asked, task, measure)
+            known[key] = trial_limits(asked, task, measure)
         found.append(known[key])
     return found
 
 
-def prepare_limit(asked: Deadlines, cases: Iterable[Case]) -> float:
+def prepare_limit(asked: TimeLimitOverrides, cases: Iterable[Case]) -> float:
     """Seconds in which all that *cases* need has to be built."""
     if asked.prepare is not None:
         return asked.prepare
@@ -72,30 +74,33 @@ def prepare_limit(asked: Deadlines, cases: Iterable[Case]) -> float:
         for case in cases
         if case.initial_weights == "exact"
     }
-    return math.ceil(_LEAST.prepare + _DRAWN_S * sum(exact.values()))
+    return math.ceil(_MIN_LIMITS.prepare + _INIT_S_PER_ELEMENT * sum(exact.values()))
 
 
 def _step_s(case: Case) -> float:
     """Seconds that a step of *case* takes where all is slow, with compiling."""
     parameters = _parameters(case)
-    strategy: Strategy = registry.make("strategies", case.strategy)
-    moved = [strategy.collectives(case, parameters) or {}, strategy.disk_traffic(case, parameters) or {}]
-    moving = math.fsum(size for sizes in moved for size in sizes.values()) / _SLOWEST
-    computing = _MARGIN * ((computed_s(case) or 0.0) + updated_s(case, parameters))
-    is_compiled = case.compile != "none" or optimizers.kind_of(case.optimizer).is_compiled
-    return math.ceil(computing + moving + (_COMPILED_S if is_compiled else 0.0))
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    moved = [
+        strategy.traffic_by_operation(case, parameters) or {},
+        strategy.disk_traffic(case, parameters) or {},
+    ]
+    moving = math.fsum(size for sizes in moved for size in sizes.values()) / _MIN_BYTES_PER_S
+    computing = _SAFETY_FACTOR * ((predicted_compute_s(case) or 0.0) + predicted_update_s(case, parameters))
+    is_compiled = case.compile != "none" or optimizers.entry_of(case.optimizer).is_compiled
+    return math.ceil(computing + moving + (_COMPILE_S if is_compiled else 0.0))
 
 
 def _build_s(case: Case) -> float:
     parameters = _parameters(case)
-    strategy: Strategy = registry.make("strategies", case.strategy)
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     states = strategy.model_states(case, parameters)
-    kept = states["parameters"] / BYTES[case.precision.compute] if states else parameters
+    kept = states["parameters"] / DTYPE_BYTES[case.precision.compute] if states else parameters
     written = math.fsum((strategy.disk_traffic(case, parameters) or {}).values())
-    return math.ceil(_BUILT_S * kept + written / _SLOWEST)
+    return math.ceil(_BUILD_S_PER_ELEMENT * kept + written / _MIN_BYTES_PER_S)
 
 
 def _parameters(case: Case) -> int:
     """Parameters by formula; 0 where the workload has none: then the least limits hold."""
-    workload: Workload = registry.make("workloads", case.workload)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.parameters() or 0

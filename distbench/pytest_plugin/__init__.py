@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from distbench.pytest_plugin.fixture import Runs
+    from distbench.pytest_plugin.fixture import RunFactory
     from distbench.pytest_plugin.items import SuiteFile
     from distbench.record.run_folder import Run
 
-FINISHED: pytest.StashKey[list[Run]] = pytest.StashKey()
+FINISHED_RUNS: pytest.StashKey[list[Run]] = pytest.StashKey()
 """Runs of the collected suites, in the order in which they ended."""
 
-_SUFFIXES = (".yaml", ".yml")
-_KEY = re.compile(rb"^[\"']?(workload|batch|strategies)[\"']?\s*:", re.MULTILINE)
-_LOOKED_AT = 1 << 20
+_SUITE_SUFFIXES = (".yaml", ".yml")
+_SUITE_KEY = re.compile(rb"^[\"']?(workload|batch|strategies)[\"']?\s*:", re.MULTILINE)
+_MAX_SNIFFED_BYTES = 1 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,7 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         help="Only cases whose name or label matches GLOB.",
     )
-    add("--distbench-world-sizes", metavar="N,N", type=_sizes, default=None, help="Numbers of devices.")
+    add(
+        "--distbench-world-sizes",
+        metavar="N,N",
+        type=_parse_world_sizes,
+        default=None,
+        help="Numbers of devices.",
+    )
     add("--distbench-device", metavar="DEVICE", default=None, help="auto, cpu or cuda.")
     add("--distbench-out", metavar="DIR", type=Path, default=None, help="Folder for runs (reports).")
     add("--distbench-check", action="store_true", help="First check each case against its reference.")
@@ -57,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
     """Collect a suite that the command line or ``distbench_suites`` names."""
-    if file_path.suffix not in _SUFFIXES:
+    if file_path.suffix not in _SUITE_SUFFIXES:
         return None
     wanted = any(file_path.match(glob) for glob in parent.config.getini("distbench_suites"))
     if not wanted and not (parent.session.isinitpath(file_path) and _looks_like_a_suite(file_path)):
@@ -72,18 +78,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the table of each run and the path of its report."""
-    if runs := config.stash.get(FINISHED, []):
+    if runs := config.stash.get(FINISHED_RUNS, []):
         from distbench.pytest_plugin.output import print_runs
 
         print_runs(terminalreporter, runs)
 
 
 @pytest.fixture(scope="session")
-def distbench_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def distbench_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFactory:
     """Run suites: ``distbench_run("suites/zero.yaml", only=["ddp"])`` returns the finished run."""
-    from distbench.pytest_plugin.fixture import Runs
+    from distbench.pytest_plugin.fixture import RunFactory
 
-    return Runs(request.config, tmp_path_factory)
+    return RunFactory(request.config, tmp_path_factory)
 
 
 def _looks_like_a_suite(file: Path) -> bool:
@@ -96,13 +102,13 @@ def _looks_like_a_suite(file: Path) -> bool:
         return False
     try:
         with file.open("rb") as stream:
-            text = stream.read(_LOOKED_AT)
+            text = stream.read(_MAX_SNIFFED_BYTES)
     except OSError:
         return False
-    return len(set(_KEY.findall(text))) > 1
+    return len(set(_SUITE_KEY.findall(text))) > 1
 
 
-def _sizes(text: str) -> list[int]:
+def _parse_world_sizes(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ArgumentTypeError(f"{text!r}: expected whole numbers, as in 1,2,4")

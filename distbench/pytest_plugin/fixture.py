@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import UsageError, did_you_mean
-from distbench.pytest_plugin.options import command, xdist_problem
-from distbench.pytest_plugin.session import Logged, end_in_time
+from distbench.pytest_plugin.options import command_line, xdist_problem
+from distbench.pytest_plugin.session import LoggingObserver, exit_before_time_limit
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.run import Execution
+from distbench.run import RunExecution
 from distbench.suite import Overrides
-from distbench.suite import load as load_suite
+from distbench.suite import load_suite as load_suite
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FinishedRun:
         raise UsageError(f"no single case has the name or label {name!r}; {did_you_mean(name, set(known))}")
 
 
-class Runs:
+class RunFactory:
     """Runs suites, each once per session and overrides, because a run takes minutes."""
 
     def __init__(self, config: pytest.Config, folders: pytest.TempPathFactory) -> None:
@@ -98,11 +98,11 @@ class Runs:
     def _run(self, file: Path, overrides: Overrides) -> FinishedRun:
         option = self._config.getoption("distbench_out")
         out = self._config.invocation_params.dir / option if option else self._folders.mktemp("distbench")
-        execution = Execution.start(load_suite(file, overrides), out, command(self._config))
-        stopped = execution.execute(Logged())
+        execution = RunExecution.create(load_suite(file, overrides), out, command_line(self._config))
+        stopped = execution.execute(LoggingObserver())
         if stopped == "time":
-            end_in_time(execution.run)
+            exit_before_time_limit(execution.run)
         if stopped:
             raise KeyboardInterrupt
-        analysed = AnalysedRun.read(execution.run)
+        analysed = RunAnalysis.read(execution.run)
         return FinishedRun(execution.run, tuple(analysed.records), analysed.cases)

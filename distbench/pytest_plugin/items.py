@@ -10,11 +10,17 @@ import pytest
 
 from distbench import plan
 from distbench.core.errors import DistbenchError
-from distbench.core.text import one_line, plain
-from distbench.plan import Planned
-from distbench.pytest_plugin import FINISHED
-from distbench.pytest_plugin.options import command, failing_plainly, overrides, runs_folder, xdist_problem
-from distbench.suite import load as load_suite
+from distbench.core.text import one_line, strip_control_characters
+from distbench.plan import PlannedCase
+from distbench.pytest_plugin import FINISHED_RUNS
+from distbench.pytest_plugin.options import (
+    command_line,
+    errors_as_failures,
+    runs_folder,
+    suite_overrides,
+    xdist_problem,
+)
+from distbench.suite import load_suite as load_suite
 
 if TYPE_CHECKING:
     from distbench.pytest_plugin.session import SuiteRun
@@ -37,10 +43,10 @@ class SuiteFile(pytest.File):
             raise self.CollectError(why)
         try:
             # messages name the file as the command line does
-            self._suite = load_suite(os.path.relpath(self.path), overrides(self.config))
-            planned = plan.make(self._suite)
+            self._suite = load_suite(os.path.relpath(self.path), suite_overrides(self.config))
+            planned = plan.make_plan(self._suite)
         except DistbenchError as error:
-            raise self.CollectError(plain(str(error))) from error
+            raise self.CollectError(strip_control_characters(str(error))) from error
         for item in planned.cases:
             yield CaseTest.from_parent(self, name=one_line(item.case.name), planned=item)
 
@@ -49,25 +55,27 @@ class SuiteFile(pytest.File):
         # importing what runs and judges takes a second, which collecting should not cost
         from distbench.pytest_plugin.session import SuiteRun
 
-        with failing_plainly():
+        with errors_as_failures():
             if self.run is None:
                 items = (item for item in self.session.items if isinstance(item, CaseTest))
                 selected = [item.case for item in items if item.parent is self]
-                self.run = SuiteRun(self._suite, selected, runs_folder(self.config), command(self.config))
-                self.config.stash.setdefault(FINISHED, []).append(self.run.run)
+                self.run = SuiteRun(
+                    self._suite, selected, runs_folder(self.config), command_line(self.config)
+                )
+                self.config.stash.setdefault(FINISHED_RUNS, []).append(self.run.run)
             self.run.open()
 
     def teardown(self) -> None:
         """End the processes of the run and write its report."""
         if self.run is not None:
-            with failing_plainly():
+            with errors_as_failures():
                 self.run.close()
 
 
 class CaseTest(pytest.Item):
     """A case of a suite; it passes if all its trials were measured and no check found a difference."""
 
-    def __init__(self, *, planned: Planned, **arguments: Any) -> None:
+    def __init__(self, *, planned: PlannedCase, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.case = planned.case
         # the name by which pytest-benchmark applies --benchmark-only and --benchmark-skip
@@ -78,17 +86,17 @@ class CaseTest(pytest.Item):
 
     def runtest(self) -> None:
         """Run the trials of the case."""
-        from distbench.pytest_plugin.output import add_benchmark, failure_text, numbers, skip_reason
+        from distbench.pytest_plugin.output import add_benchmark, failure_text, junit_properties, skip_reason
 
         assert isinstance(self.parent, SuiteFile)
         assert self.parent.run is not None, "the collector is set up first"
-        with failing_plainly():
-            outcome = self.parent.run.make(self.case)
+        with errors_as_failures():
+            outcome = self.parent.run.run_case(self.case)
         if text := failure_text(outcome):
             pytest.fail(text, pytrace=False)
         if why := skip_reason(outcome):
             pytest.skip(why)
-        self.user_properties += numbers(outcome.row)
+        self.user_properties += junit_properties(outcome.row)
         if why := add_benchmark(self.config, outcome):
             self.warn(pytest.PytestWarning(why))
 

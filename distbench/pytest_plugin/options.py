@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from distbench.core.errors import DistbenchError
-from distbench.core.text import plain
+from distbench.core.text import strip_control_characters
 from distbench.suite import Overrides
 
 REPORTS = "reports"
 
 
-def overrides(config: pytest.Config) -> Overrides:
+def suite_overrides(config: pytest.Config) -> Overrides:
     """Overrides that the options apply to every suite."""
     return Overrides(
         set=config.getoption("distbench_set"),
@@ -32,7 +32,7 @@ def runs_folder(config: pytest.Config) -> Path:
     return config.invocation_params.dir / (config.getoption("distbench_out") or REPORTS)
 
 
-def command(config: pytest.Config) -> list[str]:
+def command_line(config: pytest.Config) -> list[str]:
     """The command line, as a run stores it."""
     return ["pytest", *map(str, config.invocation_params.args)]
 
@@ -49,9 +49,9 @@ def xdist_problem(config: pytest.Config) -> str | None:
 
 
 @contextmanager
-def failing_plainly() -> Iterator[None]:
+def errors_as_failures() -> Iterator[None]:
     """Report errors of distbench as failures without a traceback through pytest."""
     try:
         yield
     except DistbenchError as error:
-        pytest.fail(plain(str(error)), pytrace=False)
+        pytest.fail(strip_control_characters(str(error)), pytrace=False)

@@ -15,22 +15,22 @@ from typing import NoReturn
 import pytest
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
-from distbench.core.errors import OUT_OF_TIME
+from distbench.core.errors import EXIT_TIME_LIMIT
 from distbench.core.job import MEASURE
 from distbench.core.text import one_line
 from distbench.plan import PlannedTrial
-from distbench.record import Record, Status, of_kind, round_text, run_folder
+from distbench.record import Record, Status, records_of_kind, round_text, run_folder
 from distbench.record.run_folder import Run, resume_command
-from distbench.run import Bench, Deadline, Execution, Observer, Pace, StopRequest
+from distbench.run import AllocationTimeLimit, Observer, RemainingTime, RunExecution, StopRequest, TrialRunner
 from distbench.suite import Suite
 
 _log = logging.getLogger("distbench")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """Result of a case."""
 
     suite: str
@@ -51,12 +51,12 @@ class SuiteRun:
     """
 
     def __init__(self, suite: Suite, cases: Sequence[Case], out: Path, command: list[str]) -> None:
-        started = Execution.start(_only(suite, cases), out, command)
+        started = RunExecution.create(_restrict_suite(suite, cases), out, command)
         self.run, self._info, self._suite, self._plan = started.run, started.info, started.suite, started.plan
         self._stop = StopRequest()
         self._session = ExitStack()
-        self._deadline, self._pace = Deadline(), Pace(self._plan.trials)
-        self._shared: dict[tuple[str, str, str, int], Record] = {}
+        self._deadline, self._pace = AllocationTimeLimit(), RemainingTime(self._plan.trials)
+        self._reference_records: dict[tuple[str, str, str, int], Record] = {}
         """Reference trials of this session, which several cases share."""
 
     def open(self) -> None:
@@ -67,18 +67,18 @@ class SuiteRun:
             InfrastructureError: the disk is full.
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
-        with self._listening():
+        with self._handle_interrupt():
             # also between its tests, while others run
-            self._session.enter_context(self._stop.warned())
-            self._session.enter_context(self.run.owned())
+            self._session.enter_context(self._stop.handle_time_warning())
+            self._session.enter_context(self.run.hold_lock())
             self.run.write_info(dataclasses.replace(self._info, state="running"))
             self._session.callback(self._write_end)
             self._bench = self._session.enter_context(
-                Bench.opened(self.run, self._suite, Logged(), self._stop)
+                TrialRunner.open(self.run, self._suite, LoggingObserver(), self._stop)
             )
-            self._bench.begin(self._plan)
+            self._bench.start_plan(self._plan)
 
-    def make(self, case: Case) -> Outcome:
+    def run_case(self, case: Case) -> CaseOutcome:
         """Run the trials of *case*, and those of its references if they haven't run yet.
 
         Raises:
@@ -87,13 +87,13 @@ class SuiteRun:
             Exit: the time limit around pytest leaves none for the trials that are still to be made.
         """
         tasks, records = self._tasks(case), []
-        with self._listening():
+        with self._handle_interrupt():
             for task in tasks:
-                if self._deadline.ends(self._stop, Logged(), self._pace.longest(task)):
+                if self._deadline.should_stop(self._stop, LoggingObserver(), self._pace.longest(task)):
                     break
                 records.append(self._record(task))
         if len(records) < len(tasks):
-            end_in_time(self.run)
+            exit_before_time_limit(self.run)
         return self._outcome(case, records)
 
     def close(self) -> None:
@@ -102,15 +102,15 @@ class SuiteRun:
         Raises:
             InfrastructureError: the disk is full.
         """
-        with self._stop.warned():
+        with self._stop.handle_time_warning():
             self._session.close()
-            self._shared.clear()
+            self._reference_records.clear()
             from distbench.report import page
 
-            page.write(self.run.folder, AnalysedRun.read(self.run))
+            page.write(self.run.folder, RunAnalysis.read(self.run))
 
     def _write_end(self) -> None:
-        state: run_folder.State = "finished" if self._is_complete() else "interrupted"
+        state: run_folder.RunState = "finished" if self._is_complete() else "interrupted"
         self.run.write_info(dataclasses.replace(self._info, state=state))
 
     def _is_complete(self) -> bool:
@@ -120,44 +120,45 @@ class SuiteRun:
         )
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _handle_interrupt(self) -> Iterator[None]:
         """Let the first Ctrl-C end a trial cleanly, then stop pytest."""
-        with self._stop.listening():
+        with self._stop.handle_signals():
             yield
-        if self._stop.asked:
+        if self._stop.stop_now:
             raise KeyboardInterrupt
 
     def _tasks(self, case: Case) -> list[PlannedTrial]:
         """Tasks for *case*: first its references and those that leave files for it."""
-        own = [task for task in self._plan.trials if _of(task) == case.id]
+        own = [task for task in self._plan.trials if _owning_case(task) == case.id]
         references = {task.job.options.reference for task in own}
-        files = {task.reads for task in own} - {""}
+        files = {task.input_file for task in own} - {""}
         before = [
             task
             for task in self._plan.trials
-            if (task.job.provides and task.job.provides in references) or task.leaves in files
+            if (task.job.provided_reference and task.job.provided_reference in references)
+            or task.output_file in files
         ]
         tasks = {task.key: task for task in (*before, *own)}
         return [task for task in tasks.values() if not task.problem]
 
     def _record(self, task: PlannedTrial) -> Record:
-        if task.key in self._shared:
-            return self._shared[task.key]
+        if task.key in self._reference_records:
+            return self._reference_records[task.key]
         _log.info("%s %s, %s", task.job.kind, one_line(task.case.name), round_text(task.round))
         began = time.monotonic()
-        record = self._bench.make(task)
-        self._pace.took(task, time.monotonic() - began)
+        record = self._bench.run(task)
+        self._pace.add(task, time.monotonic() - began)
         _log.info("%s %s", record.status, one_line(record.reason))
-        if task.leaves or task.job.provides:
-            self._shared[task.key] = record
+        if task.output_file or task.job.provided_reference:
+            self._reference_records[task.key] = record
         return record
 
-    def _outcome(self, case: Case, records: Sequence[Record]) -> Outcome:
+    def _outcome(self, case: Case, records: Sequence[Record]) -> CaseOutcome:
         planned = [item for item in self._plan.cases if item.case.id == case.id]
         others = [record for record in records if record.job.kind != MEASURE]
-        own = [record for record in of_kind(records, MEASURE) if record.case_id == case.id]
-        (row,) = AnalysedRun(dataclasses.replace(self._info, cases=planned), [*own, *others]).cases
-        return Outcome(
+        own = [record for record in records_of_kind(records, MEASURE) if record.case_id == case.id]
+        (row,) = RunAnalysis(dataclasses.replace(self._info, cases=planned), [*own, *others]).cases
+        return CaseOutcome(
             suite=self._suite.name,
             run=self.run,
             run_id=self._info.run_id,
@@ -167,17 +168,17 @@ class SuiteRun:
         )
 
 
-def end_in_time(run: Run) -> NoReturn:
+def exit_before_time_limit(run: Run) -> NoReturn:
     """End pytest, as the time limit around it is near and *run* is not complete.
 
     Raises:
         Exit: always; what has begun is ended in order.
     """
     why = "the time limit is near, so no more trials are begun"
-    pytest.exit(f"distbench: {why}; resume with: {resume_command(run.folder)}", returncode=OUT_OF_TIME)
+    pytest.exit(f"distbench: {why}; resume with: {resume_command(run.folder)}", returncode=EXIT_TIME_LIMIT)
 
 
-class Logged(Observer):
+class LoggingObserver(Observer):
     """Writes notes on a run to pytest's log (``--log-cli-level=INFO`` shows it live).
 
     Which test runs and how it ended, pytest itself shows.
@@ -188,13 +189,13 @@ class Logged(Observer):
         _log.info(one_line(text))
 
 
-def _only(suite: Suite, cases: Sequence[Case]) -> Suite:
+def _restrict_suite(suite: Suite, cases: Sequence[Case]) -> Suite:
     """*suite* reduced to *cases*, one after another as pytest runs them."""
     names = tuple(glob.escape(case.name) for case in cases)
     measure = dataclasses.replace(suite.measure, order="sequential")
-    return dataclasses.replace(suite.asking_for(MEASURE, measure), only=names)
+    return dataclasses.replace(suite.with_job(MEASURE, measure), only=names)
 
 
-def _of(task: PlannedTrial) -> str:
+def _owning_case(task: PlannedTrial) -> str:
     """Id of the case in whose test *task* runs; empty: in the first test that needs it."""
-    return "" if task.job.provides else task.job.options.of or task.case.id
+    return "" if task.job.provided_reference else task.job.options.of or task.case.id

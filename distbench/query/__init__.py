@@ -1,6 +1,6 @@
 """Runs as tables for SQL: an in-memory database over their files, which can reach nothing else."""
 
-from distbench.query.database import Answer, Database
-from distbench.query.tables import Column, Table
+from distbench.query.database import Database, QueryResult
+from distbench.query.tables import SqlColumn, SqlTable
 
-__all__ = ["Answer", "Column", "Database", "Table"]
+__all__ = ["Database", "QueryResult", "SqlColumn", "SqlTable"]

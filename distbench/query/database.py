@@ -7,23 +7,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.query.facts import view_rows
-from distbench.query.loader import Loading, make
-from distbench.query.tables import TABLES, VIEW, Column, Table, of_views
-from distbench.record.parquet import encodable, first_line
+from distbench.query.loader import RunLoader, create_table
+from distbench.query.tables import TABLES, VIEW_PREFIX, SqlColumn, SqlTable, view_tables
+from distbench.record.parquet import first_line, replace_surrogates
 from distbench.record.run_folder import Run
-from distbench.report.view import views
+from distbench.report.view import all_views
 
-_ASKING = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
+_QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
 """Kinds of statement that only read, as DuckDB calls them; a pivot is several."""
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """What a query gave."""
 
     columns: tuple[str, ...]
@@ -53,19 +53,19 @@ class Database:
         }
         self._database = duckdb.connect(":memory:", config=settings)
         self._runs = list(runs)
-        loading = Loading()
+        loading = RunLoader()
         for run in self._runs:
-            loading.gather(run)
-        loading.fill(self._database)
+            loading.add_run(run)
+        loading.create_tables(self._database)
         self._described, self._documented = loading.described, loading.documented
         self.damaged = loading.damaged
         """Trials of each run that can't be read, and are in no table."""
-        self._views = {table.name: table for table in of_views() if table.name not in self._documented}
+        self._views = {table.name: table for table in view_tables() if table.name not in self._documented}
         self._filled: set[str] = set()
         self._database.execute("set enable_external_access = false")
         self._database.execute("set lock_configuration = true")
 
-    def ask(self, sql: str) -> Answer:
+    def query(self, sql: str) -> QueryResult:
         """The answer to *sql*.
 
         Raises:
@@ -73,36 +73,36 @@ class Database:
         """
         import duckdb
 
-        if sql != encodable(sql):
+        if sql != replace_surrogates(sql):
             raise UsageError("query: not valid UTF-8")
-        self._fill_views(self._named(sql))
+        self._fill_views(self._table_names(sql))
         try:
-            self._check_asks(sql)
+            self._check_is_query(sql)
             result = self._database.execute(sql)
             if result is None or result.description is None:
                 raise UsageError('query: missing SQL, such as "select * from cases"')
             columns, types = zip(*((name, str(type_)) for name, type_, *_ in result.description), strict=True)
-            return Answer(columns, types, result.fetchall())
+            return QueryResult(columns, types, result.fetchall())
         except duckdb.Error as error:
             raise UsageError(f"query: {self._message(error, sql)}") from error
 
-    def _check_asks(self, sql: str) -> None:
+    def _check_is_query(self, sql: str) -> None:
         """Refuse what is no query: it would change the copy in memory and leave the runs as they were."""
         for statement in self._database.extract_statements(sql):
-            if (kind := statement.type.name) not in _ASKING:
+            if (kind := statement.type.name) not in _QUERY_STATEMENTS:
                 raise UsageError(
                     f"query: {kind.replace('_', ' ')} is not a query: the tables are made from the files of "
                     "the runs each time, and nothing is written back; use select, from, with, describe, "
                     "show, summarize or explain"
                 )
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[SqlTable]:
         """The tables with all of their columns, documented where a record or a view describes them."""
         names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
         every = [*TABLES, *sorted(names - TABLES.keys())]
         docs = {name: table.doc for name, table in self._documented.items()}
         unknown = "Rows that the ranks left in their table {}.".format
-        made = [Table(name, docs.get(name, unknown(name)), self._columns(name)) for name in every]
+        made = [SqlTable(name, docs.get(name, unknown(name)), self._columns(name)) for name in every]
         return [*made, *self._views.values()]
 
     def _fill_views(self, names: set[str]) -> None:
@@ -110,14 +110,14 @@ class Database:
         wanted = (names & self._views.keys()) - self._filled
         if not wanted:
             return
-        analysed = [AnalysedRun.read(run) for run in self._runs]
+        analysed = [RunAnalysis.read(run) for run in self._runs]
         for name in wanted:
-            view = views()[name.removeprefix(VIEW)]
+            view = all_views()[name.removeprefix(VIEW_PREFIX)]
             rows = [row for run in analysed for row in view_rows(run, view)]
-            make(self._database, name, self._views[name].columns, rows)
+            create_table(self._database, name, self._views[name].columns, rows)
         self._filled |= wanted
 
-    def _columns(self, table: str) -> tuple[Column, ...]:
+    def _columns(self, table: str) -> tuple[SqlColumn, ...]:
         documented = self._documented.get(table)
         known = {column.name: column for column in documented.columns} if documented else {}
         rows = self._database.execute(
@@ -127,9 +127,9 @@ class Database:
         ).fetchall()
         return tuple(known.get(name) or self._column(table, name, type_) for name, type_ in rows)
 
-    def _column(self, table: str, name: str, type_: str) -> Column:
+    def _column(self, table: str, name: str, type_: str) -> SqlColumn:
         column = self._described.get(name, {}) if table in ("trials", "steps") else {}
-        return Column(name, type_, str(column.get("doc", "")), str(column.get("unit", "")))
+        return SqlColumn(name, type_, str(column.get("doc", "")), str(column.get("unit", "")))
 
     def _message(self, error: Exception, sql: str) -> str:
         """What *error* says, with what there is where a name was wrong."""
@@ -137,12 +137,12 @@ class Database:
         if missing := _NO_TABLE.search(message):
             return f"no table {missing[1]!r}; {did_you_mean(missing[1], tables)}"
         if missing := _NO_COLUMN.search(message):
-            named = [tables[name] for name in sorted(self._named(sql)) if name in tables]
+            named = [tables[name] for name in sorted(self._table_names(sql)) if name in tables]
             allowed = [f"{table.name}: {', '.join(c.name for c in table.columns)}" for table in named]
             return "\n".join([message, *(f"columns of {line}" for line in allowed)])
         return message
 
-    def _named(self, sql: str) -> set[str]:
+    def _table_names(self, sql: str) -> set[str]:
         """The tables that *sql* names."""
         import duckdb
 

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
 from distbench.query.tables import TRIAL_FACTS
-from distbench.record import Record, Row, Status
-from distbench.record.reading import Damaged
+from distbench.record import Record, RecordRow, Status
+from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
 from distbench.report.view import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}
 
 
-def run_row(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged], folder: Path) -> Row:
+def run_row(
+    info: RunInfo, records: Sequence[Record], damaged: Sequence[DamagedTrial], folder: Path
+) -> RecordRow:
     """The row of ``runs``."""
     machine = info.machine
     gpus = machine.get("gpus", [])
@@ -43,14 +45,14 @@ def run_row(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged]
     }
 
 
-def case_rows(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged]) -> list[Row]:
+def case_rows(info: RunInfo, records: Sequence[Record], damaged: Sequence[DamagedTrial]) -> list[RecordRow]:
     """The rows of ``cases`` of one run."""
     # samples are of no use here, and loading them takes its time
     bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
-    return [_case_row(info.run_id, row) for row in AnalysedRun(info, bare, damaged).cases]
+    return [_case_row(info.run_id, row) for row in RunAnalysis(info, bare, damaged).cases]
 
 
-def _case_row(run_id: str, row: CaseSummary) -> Row:
+def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
     case = row.case
     return {
         **case_key(run_id, case, case.id),
@@ -81,7 +83,7 @@ def _case_row(run_id: str, row: CaseSummary) -> Row:
     }
 
 
-def trial_row(record: Record) -> Row:
+def trial_row(record: Record) -> RecordRow:
     """The row of ``trials``: facts, and each number under the name of its column."""
     failure = record.failure
     return {
@@ -93,13 +95,13 @@ def trial_row(record: Record) -> Row:
     }
 
 
-def rank_rows(record: Record) -> list[Row]:
+def rank_rows(record: Record) -> list[RecordRow]:
     """Rows of ``ranks``, without what they measured."""
     placed = sorted({*range(len(record.devices)), *(rank for own in record.nodes.values() for rank in own)})
     return [_rank_row(record, rank) for rank in placed]
 
 
-def _rank_row(record: Record, rank: int) -> Row:
+def _rank_row(record: Record, rank: int) -> RecordRow:
     device = record.devices[rank] if rank < len(record.devices) else None
     return {
         "rank": rank,
@@ -110,13 +112,13 @@ def _rank_row(record: Record, rank: int) -> Row:
     }
 
 
-def job_row(record: Record) -> Row:
+def job_row(record: Record) -> RecordRow:
     """Row of ``jobs``: facts, and each number under the name of its column."""
     options = json.dumps(record.job.to_json()["options"])
     return {**_outcome(record), "kind": record.job.kind, "options": options}
 
 
-def _outcome(record: Record) -> Row:
+def _outcome(record: Record) -> RecordRow:
     return {
         **trial_key(record),
         "status": str(record.status),
@@ -127,26 +129,26 @@ def _outcome(record: Record) -> Row:
         "absent": json.dumps(record.absent),
         "effective": json.dumps(record.effective),
         "environment": json.dumps(record.environment),
-        **{value_name(name): value for name, value in record.values.items()},
+        **{value_column_name(name): value for name, value in record.values.items()},
     }
 
 
-def view_rows(run: AnalysedRun, view: View) -> list[Row]:
+def view_rows(run: RunAnalysis, view: View) -> list[RecordRow]:
     """Rows of the table of *view* of one run."""
-    return [{"run_id": run.info.run_id, **row} for row in view.sheet(run).records()]
+    return [{"run_id": run.info.run_id, **row} for row in view.table(run).records()]
 
 
-def value_name(name: str) -> str:
+def value_column_name(name: str) -> str:
     """The column of ``trials`` for the value *name*: a metric can't take the place of a fact."""
     return f"{name}_" if name.casefold() in _FACTS else name
 
 
-def trial_key(record: Record) -> Row:
+def trial_key(record: Record) -> RecordRow:
     """Columns that say which trial a row belongs to."""
     return {**case_key(record.run_id, record.case, record.case_id), "round": record.round}
 
 
-def case_key(run_id: str, case: Case, case_id: str) -> Row:
+def case_key(run_id: str, case: Case, case_id: str) -> RecordRow:
     """Columns that say which case a row belongs to."""
     return {
         "run_id": run_id,

@@ -21,27 +21,27 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from distbench.core.bounds import Bound, Name
-from distbench.core.case import MOST_RANKS, Case
-from distbench.core.columns import Better, OverRanks, TableSpec
-from distbench.core.errors import FormatError, RecordError
+from distbench.core.case import MAX_WORLD_SIZE, Case
+from distbench.core.columns import Better, RankReduction, TableSpec
+from distbench.core.errors import RecordError, RecordFormatError
 from distbench.core.job import MEASURE_JOB, JobSpec
-from distbench.core.serialization import decoded, parsed
-from distbench.strategies.description import Description
-from distbench.system.files import content
+from distbench.core.serialization import decode, parse_json
+from distbench.strategies.description import StrategyDescription
+from distbench.system.files import read_bounded
 
-FORMAT = 3
-_OLDEST_READABLE = 1
-MOST_BYTES = 32 << 20
+FORMAT_VERSION = 3
+_OLDEST_VERSION = 1
+MAX_JSON_BYTES = 32 << 20
 """Of a JSON file of a run or a gate: records have some 20 KB, the cases of ``run.json`` some 1.5 KB each."""
-NO_REFERENCE = "its reference has no result"
+NO_REFERENCE_TEXT = "its reference has no result"
 """How the reason of a trial begins that was not launched, because what it would be compared with failed."""
-NOT_LAUNCHED = "not launched"
+NOT_LAUNCHED_TEXT = "not launched"
 """How the reason of a trial begins that was not launched, because the user's model raises in any trial."""
-NODE_LOST = "node"
+NODE_LOST_PHASE = "node"
 """``Failure.phase`` of a trial that lost a node."""
 
 Samples = dict[str, list[list[float | None]]]
-Row = dict[str, Any]
+RecordRow = dict[str, Any]
 Seconds = Annotated[float, Bound(-(2**31))]
 """Finite; a clock that was set back makes them negative."""
 
@@ -50,7 +50,7 @@ ColumnFacts = TypedDict(
     {
         "unit": Name,
         "better": Better,
-        "over_ranks": OverRanks,
+        "over_ranks": RankReduction,
         "doc": str,
         "per_step": bool,
         "metric": Name,
@@ -90,18 +90,18 @@ class Status(enum.StrEnum):
         return self not in (Status.MEASURED, Status.UNSUPPORTED)
 
 
-WARM_UP = -1
+WARMUP_ROUND = -1
 """Round of a gate's warm-up trials, which are discarded."""
-SECOND_SERIES = 1000
+SECOND_SERIES_START = 1000
 """First round of a gate's second series; a first series never has that many."""
 
 
 def round_text(round_: int) -> str:
     """A round as people count it, from 1."""
-    if round_ == WARM_UP:
+    if round_ == WARMUP_ROUND:
         return "warm-up"
-    if round_ >= SECOND_SERIES:
-        return f"second series, round {round_ - SECOND_SERIES + 1}"
+    if round_ >= SECOND_SERIES_START:
+        return f"second series, round {round_ - SECOND_SERIES_START + 1}"
     return f"round {round_ + 1}"
 
 
@@ -109,7 +109,7 @@ def round_text(round_: int) -> str:
 class Failure:
     """Which rank failed first, and its traceback and log."""
 
-    rank: Annotated[int, Bound(0, MOST_RANKS)] | None
+    rank: Annotated[int, Bound(0, MAX_WORLD_SIZE)] | None
     """The rank that failed first (not those that failed as a result); None if unknown."""
     phase: Name
     """What that rank was doing: start, build, warmup, time, profile; ``distbench``: it was no rank that
@@ -125,7 +125,7 @@ class Failure:
 
     @property
     def user_place(self) -> str:
-        """``user_error`` without its message: ``RuntimeError at mymodel.py:12``."""
+        """``user_error_text`` without its message: ``RuntimeError at mymodel.py:12``."""
         return self.user_error.partition(": ")[0]
 
 
@@ -160,8 +160,8 @@ class Record:
     run_id: Name
     case: Case
     case_id: Name
-    round: Annotated[int, Bound(WARM_UP)]
-    """0 for the first trial of a case; in a gate also ``WARM_UP``, or ``SECOND_SERIES`` and up."""
+    round: Annotated[int, Bound(WARMUP_ROUND)]
+    """0 for the first trial of a case; in a gate also ``WARMUP_ROUND``, or ``SECOND_SERIES_START`` and up."""
     status: Status
     reason: str
     """Empty when measured to the end; otherwise one sentence."""
@@ -179,7 +179,7 @@ class Record:
     """Column name -> rank -> step (one entry where the column is not per step)."""
     warmup_losses: list[list[float | None]] = field(default_factory=list)
     """Rank -> loss of each warm-up step; None where it is not finite."""
-    tables: Mapping[str, list[Row]] = field(default_factory=dict)
+    tables: Mapping[str, list[RecordRow]] = field(default_factory=dict)
     """Table name -> rows; rows written by ranks have a ``rank``."""
     phases: dict[str, list[Seconds]] = field(default_factory=dict)
     """Phase -> seconds by rank: start, build, warmup, time, profile."""
@@ -193,7 +193,7 @@ class Record:
     """What the trial was launched for."""
     degraded: str = ""
     """Why a measured trial is left out of comparisons (noisy machine); empty: it is clean."""
-    described_strategy: Description | None = None
+    described_strategy: StrategyDescription | None = None
     """What the strategy says of its settings, its theory and itself; None in records of earlier versions."""
     described_tables: dict[str, TableSpec] = field(default_factory=dict)
     """Table name -> what it and its columns are; none in records of earlier versions."""
@@ -210,7 +210,7 @@ class Record:
         return next((name for name, ranks in self.nodes.items() if rank in ranks), "")
 
     @property
-    def attempts_so_far(self) -> list[Attempt]:
+    def attempts_including_this(self) -> list[Attempt]:
         """``attempts``, and this one if it failed: what a further launch has in its record."""
         if not self.status.is_failure or self.status is Status.CANCELLED:
             return self.attempts
@@ -222,13 +222,13 @@ class Record:
         """Unique key within a run: job, name and id of the case, round."""
         return self.job.kind, self.case.name, self.case_id, self.round
 
-    def to_json(self, beside: Mapping[str, Any]) -> dict[str, Any]:
+    def to_json(self, file_entries: Mapping[str, Any]) -> dict[str, Any]:
         """The record as plain JSON types, format number first.
 
-        *beside* describes the files with samples and tables, in place of their content.
+        *file_entries* describes the files with samples and tables, in place of their content.
         """
         plain = dataclasses.asdict(dataclasses.replace(self, samples={}, tables={}))
-        return {"format": FORMAT, **plain, "job": self.job.to_json(), **beside}
+        return {"format": FORMAT_VERSION, **plain, "job": self.job.to_json(), **file_entries}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], source: str) -> Record:
@@ -238,7 +238,7 @@ class Record:
             RecordError: another format, or something is missing or of the wrong kind.
         """
         check_format(data, source)
-        record = decoded(cls, data, source)
+        record = decode(cls, data, source)
         # the type of a job's options depends on its kind
         return (
             dataclasses.replace(record, job=JobSpec.from_json(data["job"], source))
@@ -247,7 +247,7 @@ class Record:
         )
 
 
-def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
+def records_of_kind(records: Sequence[Record], kind: str) -> list[Record]:
     """Those *records* whose jobs are of *kind*."""
     return [record for record in records if record.job.kind == kind]
 
@@ -262,15 +262,15 @@ def check_format(data: object, source: str) -> None:
     if not isinstance(data, dict) or type(data.get("format")) is not int:
         raise RecordError(f"{source}: format: missing; not a distbench file")
     number = data["format"]
-    if number > FORMAT:
-        raise FormatError(
+    if number > FORMAT_VERSION:
+        raise RecordFormatError(
             f"{source}: format = {number}: written by a newer distbench; "
-            f"this version reads up to {FORMAT}. Upgrade distbench to read it."
+            f"this version reads up to {FORMAT_VERSION}. Upgrade distbench to read it."
         )
-    if number < _OLDEST_READABLE:
-        raise FormatError(
+    if number < _OLDEST_VERSION:
+        raise RecordFormatError(
             f"{source}: format = {number}: too old; this version reads "
-            f"{_OLDEST_READABLE} to {FORMAT}. Read it with the version that wrote it."
+            f"{_OLDEST_VERSION} to {FORMAT_VERSION}. Read it with the version that wrote it."
         )
 
 
@@ -281,7 +281,7 @@ def read_json(file: Path) -> Any:
         RecordError: the file can't be read, is too large, is empty, or is not valid JSON.
     """
     try:
-        data = content(file, MOST_BYTES)
+        data = read_bounded(file, MAX_JSON_BYTES)
     except OSError as error:
         raise RecordError(f"{file}: can't be read: {error.strerror}") from error
-    return parsed(data, str(file))
+    return parse_json(data, str(file))

@@ -11,73 +11,77 @@ from distbench.core.errors import RecordError
 from distbench.record import parquet
 
 T = TypeVar("T")
-How = tuple[Hashable, ...]
+ReadKey = tuple[Hashable, ...]
 
-_FEWEST, _FILES = 8, 128
+_MIN_BATCH, _MAX_BATCH = 8, 128
 """How many files are read together: fewer take less time one by one."""
-_LARGEST = 1 << 20
+_MAX_BATCHED_BYTES = 1 << 20
 """Bytes of a file that is read with others."""
 
 
-class Together(Generic[T]):
+class BatchReader(Generic[T]):
     """Files of which the first one asked for is read with those like it that were added after it."""
 
     def __init__(self, read: Callable[[Sequence[Path], Any, int], dict[Path, T]]) -> None:
         """*read* takes files that are alike, what they were added with, and how many rows there may be."""
         self._read = read
-        self._waiting: dict[tuple[Path, How], None] = {}
-        self._contents: dict[tuple[Path, How], T] = {}
+        self._pending: dict[tuple[Path, ReadKey], None] = {}
+        self._contents: dict[tuple[Path, ReadKey], T] = {}
 
     def add(self, file: Path, *how: Hashable) -> None:
         """Take in a *file* that may be read with others that are read *how* it is."""
-        self._waiting[file, how] = None
+        self._pending[file, how] = None
 
-    def content(self, file: Path, *how: Hashable) -> T:
+    def read(self, file: Path, *how: Hashable) -> T:
         """Content of *file*, which was added.
 
         Raises:
             RecordError: it can't be read, or holds more than any that distbench writes.
         """
         key = file, how
-        if key in self._waiting:
-            self._read_on(file, how)
+        if key in self._pending:
+            self._read_batch(file, how)
         if key in self._contents:
             return self._contents.pop(key)
-        return self._read([file], how, parquet.MOST_CELLS)[file]
+        return self._read([file], how, parquet.MAX_VALUES)[file]
 
-    def _read_on(self, first: Path, how: How) -> None:
+    def _read_batch(self, first: Path, how: ReadKey) -> None:
         """Read *first* and files after it; what is wrong with one of them is told when that is asked for."""
-        like = [file for file, other in self._waiting if other == how]
-        like = like[like.index(first) :][:_FILES]
+        like = [file for file, other in self._pending if other == how]
+        like = like[like.index(first) :][:_MAX_BATCH]
         for file in like:
-            del self._waiting[file, how]
-        if len(like) < _FEWEST:
+            del self._pending[file, how]
+        if len(like) < _MIN_BATCH:
             return
         made: dict[Path, T] = {}
         try:
-            for alike in parquet.alike([file for file in like if file.stat().st_size <= _LARGEST]):
-                made |= self._read(alike, how, parquet.MOST_CELLS // 16)
+            for alike in parquet.group_by_schema(
+                [file for file in like if file.stat().st_size <= _MAX_BATCHED_BYTES]
+            ):
+                made |= self._read(alike, how, parquet.MAX_VALUES // 16)
         except (RecordError, OSError):
             # each is read alone
             return
         self._contents |= {(file, how): content for file, content in made.items()}
 
 
-def _samples(files: Sequence[Path], how: tuple[tuple[str, ...]], most: int) -> dict[Path, parquet.SampleRows]:
-    return parquet.read_samples(files, *how, most)
+def _samples(
+    files: Sequence[Path], how: tuple[tuple[str, ...]], max_values: int
+) -> dict[Path, parquet.SampleRows]:
+    return parquet.read_samples(files, *how, max_values)
 
 
 def _tables(
-    files: Sequence[Path], how: tuple[str, Sequence[str] | None], most: int
-) -> dict[Path, list[parquet.Content]]:
-    return parquet.read_tables(files, how[1], most)
+    files: Sequence[Path], how: tuple[str, Sequence[str] | None], max_values: int
+) -> dict[Path, list[parquet.ParquetColumn]]:
+    return parquet.read_tables(files, how[1], max_values)
 
 
 @dataclass(frozen=True)
-class Shelf:
+class BatchReaders:
     """Files of the records of a run."""
 
-    samples: Together[parquet.SampleRows] = field(default_factory=lambda: Together(_samples))
+    samples: BatchReader[parquet.SampleRows] = field(default_factory=lambda: BatchReader(_samples))
     """Added with the names of their columns."""
-    tables: Together[list[parquet.Content]] = field(default_factory=lambda: Together(_tables))
+    tables: BatchReader[list[parquet.ParquetColumn]] = field(default_factory=lambda: BatchReader(_tables))
     """Added with the name of their table, and its columns of text where they are known."""

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
-from distbench.core.case import Measure
+from distbench.core.case import MeasureConfig
 from distbench.core.errors import UsageError
-from distbench.core.grouping import gathered
-from distbench.core.units import count_text
-from distbench.record.run_folder import RUN_FILE, SUBMITTED, Run
+from distbench.core.grouping import group_pairs
+from distbench.core.units import format_count
+from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
 from distbench.system.files import folders
 
-ESTIMATE = ".estimate-"
+ESTIMATE_PREFIX = ".estimate-"
 """How the folder begins that holds the run of an estimate, inside of one that holds runs."""
 _GATE_ARMS = {"baseline", "candidate"}
 
 
-def find(name: str, out: Path) -> Run:
+def find_run(name: str, out: Path) -> Run:
     """Run that *name* stands for: a folder, or the start of a run's ID or folder name in *out*.
 
     Raises:
@@ -30,11 +30,11 @@ def find(name: str, out: Path) -> Run:
     if folder.name == RUN_FILE:
         folder = folder.parent
     if folder.is_dir():
-        if not (folder / RUN_FILE).exists() and (several := inside(folder)):
-            held = f"{count_text(len(several), 'run')}, such as {several[-1].folder.name}"
+        if not (folder / RUN_FILE).exists() and (several := runs_in(folder)):
+            held = f"{format_count(len(several), 'run')}, such as {several[-1].folder.name}"
             raise UsageError(f"{name}: holds {held}; list them with: distbench runs {shlex.quote(name)}")
         return Run(folder)
-    known = sorted([*inside(out), *waiting(out)], key=lambda run: run.folder)
+    known = sorted([*runs_in(out), *submitted_runs(out)], key=lambda run: run.folder)
     matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
     if len(matches) == 1:
         return matches[0]
@@ -45,48 +45,48 @@ def find(name: str, out: Path) -> Run:
     raise UsageError(f"{name}: no such run in {out}; {_hint(name, known)}")
 
 
-def find_stored(name: str, out: Path) -> Run | None:
+def find_run_strict(name: str, out: Path) -> Run | None:
     """Run that *name* can only stand for: its folder, or 4 to 8 digits that begin one ID in *out*; or None.
 
-    Stricter than ``find``: what names a git revision or a Python environment must not be taken for a run.
+    Stricter than ``find_run``: what names a git revision or a Python environment must not be taken for a run.
     """
     if name and (Path(name) / RUN_FILE).is_file():
         return Run(Path(name))
     if not re.fullmatch(r"[0-9a-f]{4,8}", name):
         return None
-    matches = [run for run in inside(out) if _id(run).startswith(name)]
+    matches = [run for run in runs_in(out) if _id(run).startswith(name)]
     return matches[0] if len(matches) == 1 else None
 
 
-def inside(out: Path) -> list[Run]:
+def runs_in(out: Path) -> list[Run]:
     """Runs whose folders lie directly in *out*, by name."""
     return [Run(folder) for folder in folders(out) if os.path.lexists(folder / RUN_FILE)]
 
 
-def usual_times(
-    out: Path, wanted: Iterable[tuple[str, str]], measure: Measure
+def median_durations(
+    out: Path, wanted: Iterable[tuple[str, str]], measure: MeasureConfig
 ) -> dict[tuple[str, str], float]:
     """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id.
 
     Timed trials that had other numbers of steps are taken as if they had those of *measure*.
     """
-    by_kind = {kind: set(case_ids) for kind, case_ids in gathered(wanted).items()}
-    times = gathered(
+    by_kind = {kind: set(case_ids) for kind, case_ids in group_pairs(wanted).items()}
+    times = group_pairs(
         ((kind, case_id), seconds)
-        for run in inside(out)
+        for run in runs_in(out)
         for kind, case_ids in by_kind.items()
-        for case_id, seconds in run.wall_times(kind, case_ids, measure)
+        for case_id, seconds in run.trial_durations(kind, case_ids, measure)
     )
     return {trial: median(seconds) for trial, seconds in times.items()}
 
 
-def waiting(out: Path) -> list[Run]:
+def submitted_runs(out: Path) -> list[Run]:
     """Runs in *out* that were handed to an engine and have not begun."""
-    every = (folder for folder in folders(out) if (folder / SUBMITTED / "request.json").exists())
+    every = (folder for folder in folders(out) if (folder / SUBMISSION_FOLDER / "request.json").exists())
     return [Run(folder) for folder in every if not (folder / RUN_FILE).exists()]
 
 
-def below(folder: Path) -> Iterator[Run]:
+def runs_below(folder: Path) -> Iterator[Run]:
     """Runs below *folder*, at any depth.
 
     Only the candidate of a gate counts: its baseline ran next to it, and would be a second run of that day.
@@ -99,10 +99,10 @@ def below(folder: Path) -> Iterator[Run]:
         elif _GATE_ARMS.issubset(inner):
             inner.remove("baseline")
         # a killed estimate leaves such a folder, whose trials are no results
-        inner[:] = sorted(name for name in inner if not name.startswith(ESTIMATE))
+        inner[:] = sorted(name for name in inner if not name.startswith(ESTIMATE_PREFIX))
 
 
-def is_arm(run: Run) -> bool:
+def is_gate_arm(run: Run) -> bool:
     """Whether *run* is one of the two of a gate."""
     return run.folder.name in _GATE_ARMS and all((run.folder.parent / arm).is_dir() for arm in _GATE_ARMS)
 

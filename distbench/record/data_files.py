@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from distbench.core.bounds import Bound, Name
-from distbench.core.case import MOST_RANKS, Case
-from distbench.core.errors import ContentError, RecordError
-from distbench.record import FORMAT, Record, Row, Samples, parquet
-from distbench.record.batch_reads import Shelf
-from distbench.record.documented import Kind, kinds_of
-from distbench.system.files import digest, slug, whole
+from distbench.core.case import MAX_WORLD_SIZE, Case
+from distbench.core.errors import RecordContentError, RecordError
+from distbench.record import FORMAT_VERSION, Record, RecordRow, Samples, parquet
+from distbench.record.batch_reads import BatchReaders
+from distbench.record.table_docs import ColumnType, column_types
+from distbench.system.files import atomic_path, sha256_bounded, slug
 
 T = TypeVar("T")
 
-MOST_BYTES = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 """Of one Parquet file."""
-MOST_LISTS = 2_000_000
+MAX_SAMPLE_LISTS = 2_000_000
 """Lists of samples in a record, one per column and rank: 100 columns of 20,000 ranks."""
 _SAMPLES = "samples.parquet"
 # names in a record are not trusted: no path leads out of its folder
@@ -35,17 +35,17 @@ _FILE_NAME = re.compile(r"[a-z0-9_+-][a-z0-9._+-]*\.parquet")
 
 
 @dataclass(frozen=True)
-class SamplesFile:
+class SamplesEntry:
     """What a record says of the file of its samples."""
 
     file: Name
     sha256: Name
-    ranks: dict[str, Annotated[int, Bound(0, MOST_RANKS)]]
+    ranks: dict[str, Annotated[int, Bound(0, MAX_WORLD_SIZE)]]
     """Column -> ranks that have a list of samples, which may be empty."""
 
 
 @dataclass(frozen=True)
-class TableFile:
+class TableEntry:
     """What a record says of the file of one of its tables."""
 
     file: Name | None
@@ -57,15 +57,15 @@ class TableFile:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class FileManifest:
     """What a record says of its files."""
 
-    samples: SamplesFile | None
-    tables: dict[str, TableFile]
+    samples: SamplesEntry | None
+    tables: dict[str, TableEntry]
 
 
 @dataclass(frozen=True)
-class Files:
+class DataFiles:
     """Parquet files of one record; a table without rows has none."""
 
     samples: Path | None = None
@@ -73,7 +73,7 @@ class Files:
     """Table name -> file."""
 
 
-class Lazy(Mapping[str, T]):
+class LazyMapping(Mapping[str, T]):
     """A mapping whose values are loaded on first access; ContentError: one can't be."""
 
     def __init__(self, names: Iterable[str], load: Callable[[str], T]) -> None:
@@ -85,7 +85,7 @@ class Lazy(Mapping[str, T]):
         try:
             return self._load(name)
         except RecordError as error:
-            raise ContentError(str(error)) from error
+            raise RecordContentError(str(error)) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -94,14 +94,14 @@ class Lazy(Mapping[str, T]):
         return len(self._names)
 
 
-def write(folder: Path, record: Record) -> dict[str, Any]:
+def write_files(folder: Path, record: Record) -> dict[str, Any]:
     """Write the files of *record* into *folder*; return their description, for the record.
 
     Raises:
         OSError: a file could not be written.
     """
     about = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "run_id": record.run_id,
         "case": record.case.name,
         "case_id": record.case_id,
@@ -117,7 +117,7 @@ def write(folder: Path, record: Record) -> dict[str, Any]:
     }
 
 
-def check_ranks(ranks: Mapping[str, int], case: Case, source: str) -> None:
+def check_rank_counts(ranks: Mapping[str, int], case: Case, source: str) -> None:
     """Refuse samples of more *ranks* (by column) than *case* has: each is a list, whatever is in it.
 
     Raises:
@@ -127,51 +127,51 @@ def check_ranks(ranks: Mapping[str, int], case: Case, source: str) -> None:
         if count > case.world_size:
             problem = f"{count:,} ranks, but the world size is {case.world_size:,}"
             raise RecordError(f"{source}: samples.ranks.{name:.60}: {problem}")
-    if sum(ranks.values()) > MOST_LISTS:
-        raise RecordError(f"{source}: samples.ranks: more than {MOST_LISTS:,} lists")
+    if sum(ranks.values()) > MAX_SAMPLE_LISTS:
+        raise RecordError(f"{source}: samples.ranks: more than {MAX_SAMPLE_LISTS:,} lists")
 
 
-def find(folder: Path, described: Manifest) -> Files:
+def locate_files(folder: Path, manifest: FileManifest) -> DataFiles:
     """Files in *folder* that a record refers to.
 
     Raises:
         RecordError: a file is missing or damaged.
     """
-    samples = described.samples and _checked(folder, described.samples)
-    tables = {name: _checked(folder, entry) for name, entry in described.tables.items() if entry.file}
-    return Files(samples or None, tables)
+    samples = manifest.samples and _verified_path(folder, manifest.samples)
+    tables = {name: _verified_path(folder, entry) for name, entry in manifest.tables.items() if entry.file}
+    return DataFiles(samples or None, tables)
 
 
-def content(
-    files: Files, described: Manifest, shelf: Shelf | None = None
-) -> tuple[Lazy[list[list[float | None]]], Lazy[list[Row]]]:
+def lazy_content(
+    files: DataFiles, manifest: FileManifest, readers: BatchReaders | None = None
+) -> tuple[LazyMapping[list[list[float | None]]], LazyMapping[list[RecordRow]]]:
     """Samples and tables in *files*.
 
-    They are read together with those of other records on the same *shelf*.
+    They are read together with those of other records on the same *readers*.
     Accessing them raises ContentError if a file does not match its description.
     """
-    ranks = described.samples.ranks if described.samples and files.samples else {}
-    shelf = shelf or Shelf()
+    ranks = manifest.samples.ranks if manifest.samples and files.samples else {}
+    readers = readers or BatchReaders()
     if files.samples:
-        shelf.samples.add(files.samples, tuple(ranks))
+        readers.samples.add(files.samples, tuple(ranks))
     for name, file in files.tables.items():
-        shelf.tables.add(file, name, _texts(name, described.tables[name]))
+        readers.tables.add(file, name, _text_columns(name, manifest.tables[name]))
 
     @functools.cache
     def samples() -> Samples:
-        return _read_samples(files.samples, ranks, shelf) if files.samples else {}
+        return _read_samples(files.samples, ranks, readers) if files.samples else {}
 
-    def table(name: str) -> list[Row]:
+    def table(name: str) -> list[RecordRow]:
         return (
-            _read_table(files.tables[name], name, described.tables[name], shelf)
+            _read_table(files.tables[name], name, manifest.tables[name], readers)
             if name in files.tables
             else []
         )
 
-    return Lazy(ranks, lambda name: samples()[name]), Lazy(described.tables, table)
+    return LazyMapping(ranks, lambda name: samples()[name]), LazyMapping(manifest.tables, table)
 
 
-def load(record: Record) -> None:
+def load_all(record: Record) -> None:
     """Parse all files of *record*, which are otherwise parsed when they are needed.
 
     Raises:
@@ -208,32 +208,32 @@ def _write_samples(file: Path, record: Record, about: dict[str, Any]) -> dict[st
     metadata = {**about, "columns": {name: record.columns.get(name, {}) for name in record.samples}}
     columns = {"name": names, "rank": numbers, "step": steps, "value": values}
     return {
-        **_written(file, columns, metadata),
+        **_write_file(file, columns, metadata),
         # a rank without samples has no row
         "ranks": {name: len(ranks) for name, ranks in record.samples.items()},
     }
 
 
-def _write_table(file: Path, rows: Sequence[Row], about: dict[str, Any]) -> dict[str, Any]:
+def _write_table(file: Path, rows: Sequence[RecordRow], about: dict[str, Any]) -> dict[str, Any]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         return {"file": None}
     columns = {name: [row.get(name) for row in rows] for name in names}
     return {
-        **_written(file, columns, about),
+        **_write_file(file, columns, about),
         "columns": names,
         # null in one of these means that the row doesn't have that column
         "optional": [name for name in names if any(name not in row for row in rows)],
     }
 
 
-def _written(file: Path, columns: Mapping[str, Sequence[Any]], about: dict[str, Any]) -> dict[str, Any]:
-    with whole(file) as aside:
+def _write_file(file: Path, columns: Mapping[str, Sequence[Any]], about: dict[str, Any]) -> dict[str, Any]:
+    with atomic_path(file) as aside:
         parquet.write(aside, columns, about)
-    return {"file": file.name, "sha256": digest(file, MOST_BYTES)}
+    return {"file": file.name, "sha256": sha256_bounded(file, MAX_FILE_BYTES)}
 
 
-def _checked(folder: Path, entry: SamplesFile | TableFile) -> Path:
+def _verified_path(folder: Path, entry: SamplesEntry | TableEntry) -> Path:
     name = entry.file or ""
     if not _FILE_NAME.fullmatch(name):
         raise RecordError(
@@ -241,7 +241,7 @@ def _checked(folder: Path, entry: SamplesFile | TableFile) -> Path:
         )
     file = folder / name
     try:
-        found = digest(file, MOST_BYTES)
+        found = sha256_bounded(file, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         raise RecordError(f"{file}: missing, but record.json refers to it") from error
     except OSError as error:
@@ -251,11 +251,11 @@ def _checked(folder: Path, entry: SamplesFile | TableFile) -> Path:
     return file
 
 
-def _read_samples(file: Path, ranks: Mapping[str, int], shelf: Shelf) -> Samples:
+def _read_samples(file: Path, ranks: Mapping[str, int], readers: BatchReaders) -> Samples:
     samples: Samples = {name: [[] for _ in range(count)] for name, count in ranks.items()}
     lists = [*samples.values()]
     try:
-        for place, rank, value, _ in shelf.samples.content(file, tuple(samples)):
+        for place, rank, value, _ in readers.samples.read(file, tuple(samples)):
             if not place or rank is None or rank < 0:
                 raise IndexError("of no column or rank that it has")
             lists[place - 1][rank].append(value)
@@ -264,18 +264,18 @@ def _read_samples(file: Path, ranks: Mapping[str, int], shelf: Shelf) -> Samples
     return samples
 
 
-def _texts(table: str, entry: TableFile) -> tuple[str, ...] | None:
+def _text_columns(table: str, entry: TableEntry) -> tuple[str, ...] | None:
     """Columns of text of *table*, if it is documented."""
-    kinds = kinds_of(table)
+    kinds = column_types(table)
     return tuple(column for column in entry.columns if kinds.get(column) == "text") if kinds else None
 
 
-def _read_table(file: Path, name: str, entry: TableFile, shelf: Shelf) -> list[Row]:
-    optional, kinds = set(entry.optional), kinds_of(name)
-    columns = shelf.tables.content(file, name, _texts(name, entry))
+def _read_table(file: Path, name: str, entry: TableEntry, readers: BatchReaders) -> list[RecordRow]:
+    optional, kinds = set(entry.optional), column_types(name)
+    columns = readers.tables.read(file, name, _text_columns(name, entry))
     try:
         named = dict(zip(entry.columns, columns, strict=True))
-        _refuse_other_kinds(file, named, kinds)
+        _check_column_types(file, named, kinds)
         return [
             {
                 name: value
@@ -288,9 +288,9 @@ def _read_table(file: Path, name: str, entry: TableFile, shelf: Shelf) -> list[R
         raise RecordError(f"{file}: not the table that record.json describes: {error!r}") from error
 
 
-def _refuse_other_kinds(
-    file: Path, columns: Mapping[str, parquet.Content], kinds: Mapping[str, Kind]
+def _check_column_types(
+    file: Path, columns: Mapping[str, parquet.ParquetColumn], kinds: Mapping[str, ColumnType]
 ) -> None:
     for name, kind in kinds.items():
-        if name in columns and not columns[name].holds(kind):
+        if name in columns and not columns[name].has_type(kind):
             raise RecordError(f"{file}: {name:.60}: {columns[name].type}: expected {kind}s")

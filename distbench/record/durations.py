@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.core.case import Measure
+from distbench.core.case import MeasureConfig
 
-_STEPS = ("warmup", "steps", "profile_steps", "check_steps", "unsynced_steps")
+_STEP_COUNTS = ("warmup", "steps", "profile_steps", "check_steps", "unsynced_steps")
 
 
-def wall_seconds(record: Mapping[str, Any], made: Measure, wanted: Measure) -> float:
-    """Seconds from launch to end that the timed trial *record* would have taken as *wanted*.
+def scaled_duration(record: Mapping[str, Any], recorded: MeasureConfig, requested: MeasureConfig) -> float:
+    """Seconds from launch to end that the timed trial *record* would have taken as *requested*.
 
     Launch and building are as they were. Each step more or less takes the mean of the timed ones, whatever
     it is for: one under the profiler takes somewhat longer.
 
     Args:
         record: Plain content of ``record.json``.
-        made: How it was measured.
+        recorded: How it was measured.
 
     Raises:
         KeyError, TypeError, ValueError: the record does not tell.
     """
-    more = sum(getattr(wanted, key) - getattr(made, key) for key in _STEPS)
+    more = sum(getattr(requested, key) - getattr(recorded, key) for key in _STEP_COUNTS)
     seconds = float(record["wall_s"])
-    return seconds + more * max(record["phases"]["time"]) / made.steps if more else seconds
+    return seconds + more * max(record["phases"]["time"]) / recorded.steps if more else seconds

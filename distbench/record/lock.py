@@ -21,20 +21,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from distbench.core.errors import RecordError, UsageError
-from distbench.core.serialization import decoded
+from distbench.core.serialization import decode
 
-OWNER_FILE = ".owner"
+LOCK_FILE = ".owner"
 # a folder may come from anybody: no link is followed, and no pipe waited for
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIES, _PAUSE_S = 5, 0.02
-_MOST_BYTES = 1024
+_MAX_BYTES = 1024
 _NAME = re.compile(r"[\w.:-]{1,255}")
 # files that this process has locked: to find that out by trying would take as long as waiting for others
-_own: set[tuple[int, int]] = set()
+_held_locks: set[tuple[int, int]] = set()
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """A process that runs trials in a folder."""
 
     process: int
@@ -47,7 +47,7 @@ class Holder:
 
 
 @contextmanager
-def owned(folder: Path, now: str) -> Iterator[Holder | None]:
+def lock_folder(folder: Path, now: str) -> Iterator[LockHolder | None]:
     """Own *folder* while the body runs, which begins *now*; yield who was killed while owning it, if anybody.
 
     On a file system without locks (Lustre without ``flock``, some of FUSE) nobody is kept out.
@@ -56,40 +56,42 @@ def owned(folder: Path, now: str) -> Iterator[Holder | None]:
         UsageError: another process owns it, or its file ``.owner`` is not a regular one.
         OSError: the folder is not writable, or its disk is full.
     """
-    file = folder / OWNER_FILE
-    descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
+    file = folder / LOCK_FILE
+    descriptor = _open(file, os.O_RDWR | os.O_CREAT)
     try:
-        if _is_locked(descriptor, fcntl.LOCK_EX):
-            raise UsageError(_refusal(folder, _content(descriptor)))
-        killed = _content(descriptor)
-        _write(descriptor, json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), now))))
-        _own.add(_identity(descriptor))
+        if _is_held_elsewhere(descriptor, fcntl.LOCK_EX):
+            raise UsageError(_locked_text(folder, _read_holder(descriptor)))
+        killed = _read_holder(descriptor)
+        _write_holder(descriptor, json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname(), now))))
+        _held_locks.add(_identity(descriptor))
         try:
             yield killed
         finally:
-            _own.discard(_identity(descriptor))
-            _write(descriptor, "")
+            _held_locks.discard(_identity(descriptor))
+            _write_holder(descriptor, "")
     finally:
         os.close(descriptor)
 
 
-def is_owned(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process runs trials in *folder*; true if that can't be told."""
     try:
-        descriptor = _opened(folder / OWNER_FILE, os.O_RDONLY)
+        descriptor = _open(folder / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except (OSError, UsageError):
         return True
     try:
-        return _identity(descriptor) in _own or _is_locked(descriptor, fcntl.LOCK_SH, unknown=True)
+        return _identity(descriptor) in _held_locks or _is_held_elsewhere(
+            descriptor, fcntl.LOCK_SH, unknown=True
+        )
     finally:
         os.close(descriptor)
 
 
-def _opened(file: Path, flags: int) -> int:
+def _open(file: Path, flags: int) -> int:
     try:
-        descriptor = os.open(file, flags | _SAFELY, 0o644)
+        descriptor = os.open(file, flags | _OPEN_FLAGS, 0o644)
     except OSError as error:
         if file.is_symlink():
             raise UsageError(f"{file}: is a link, which distbench never makes; remove it") from error
@@ -107,7 +109,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _is_locked(descriptor: int, operation: int, *, unknown: bool = False) -> bool:
+def _is_held_elsewhere(descriptor: int, operation: int, *, unknown: bool = False) -> bool:
     """Whether another process keeps *operation* from being done; *unknown* where there are no locks."""
     for _ in range(_TRIES):
         try:
@@ -122,25 +124,25 @@ def _is_locked(descriptor: int, operation: int, *, unknown: bool = False) -> boo
     return True
 
 
-def _content(descriptor: int) -> Holder | None:
+def _read_holder(descriptor: int) -> LockHolder | None:
     """What the file says; None if it is empty, or says nothing that distbench would."""
     try:
-        said = os.pread(descriptor, _MOST_BYTES, 0)
-        holder = decoded(Holder, json.loads(said), OWNER_FILE)
+        said = os.pread(descriptor, _MAX_BYTES, 0)
+        holder = decode(LockHolder, json.loads(said), LOCK_FILE)
     except (OSError, ValueError, RecursionError, RecordError):
         return None
     is_sound = holder.process > 0 and _NAME.fullmatch(holder.host) and _NAME.fullmatch(holder.since)
     return holder if is_sound else None
 
 
-def _write(descriptor: int, text: str) -> None:
+def _write_holder(descriptor: int, text: str) -> None:
     # it is there to be read by people only: a full disk must not end a run here
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
 
-def _refusal(folder: Path, holder: Holder | None) -> str:
+def _locked_text(folder: Path, holder: LockHolder | None) -> str:
     if holder is None:
         return f"{folder}: is running in another process; wait until it has ended, or stop it first"
     return (

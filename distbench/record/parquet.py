@@ -17,40 +17,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.core.errors import RecordError
-from distbench.core.grouping import gathered
-from distbench.core.serialization import finite
+from distbench.core.grouping import group_pairs
+from distbench.core.serialization import replace_nonfinite
 
 if TYPE_CHECKING:
     import duckdb
 
-MOST_CELLS = 1 << 24
+MAX_VALUES = 1 << 24
 """Values of one file: a thousand steps of 500 ranks, 8 numbers in each, with their names and places."""
-MOST_COLUMNS = 1 << 10
-MOST_TEXT = 1 << 27
+MAX_COLUMNS = 1 << 10
+MAX_TEXT = 1 << 27
 """Characters of text in one file."""
-LONGEST = 1 << 14
+MAX_CELL_TEXT = 1 << 14
 """Characters of one text in a table that are read."""
 # DuckDB may hold so much of a file that it reads, as a page of it may expand to any size; what doesn't fit is
 # refused, not laid in a folder of the user's
-_READING = (("memory_limit", "512MB"), ("temp_directory", ""))
+_READ_SETTINGS = (("memory_limit", "512MB"), ("temp_directory", ""))
 # a folder named key=value is not a column; the last column is the row's file, under a name that no other has
-_FILE = "distbench file"
-_ROWS = f"from read_parquet(?, hive_partitioning = false, filename = '{_FILE}')"
+_FILE_COLUMN = "distbench file"
+_READ_CLAUSE = f"from read_parquet(?, hive_partitioning = false, filename = '{_FILE_COLUMN}')"
 # numbers alone, so that no text of a file need be held
-_SAMPLE = f'list_position(?, name), rank::bigint, value::double, "{_FILE}"'
-_SCHEMAS = """select file_name, list((name, type, type_length, repetition_type, num_children, converted_type,
-    logical_type))::varchar from parquet_schema(?) group by file_name"""
+_SAMPLE_COLUMNS = f'list_position(?, name), rank::bigint, value::double, "{_FILE_COLUMN}"'
+_SCHEMA_QUERY = """select file_name, list((name, type, type_length, repetition_type, num_children,
+    converted_type, logical_type))::varchar from parquet_schema(?) group by file_name"""
 # of DuckDB's own
 _BATCH = 2048
 _INT64 = 1 << 63
 _TEXTS = ("VARCHAR", "JSON")
 SampleRows = list[tuple[Any, ...]]
 """Place of a column's name among those asked for (from 1 on; 0: it is none of them), rank, value, file."""
-_KINDS = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
+_TYPE_NAMES = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
 
 
 @dataclass(frozen=True)
-class Content:
+class ParquetColumn:
     """A column of a file."""
 
     name: str
@@ -58,9 +58,9 @@ class Content:
     """In DuckDB."""
     values: list[Any]
 
-    def holds(self, kind: Literal["text", "number"]) -> bool:
+    def has_type(self, kind: Literal["text", "number"]) -> bool:
         """Whether its values are of that *kind*, or null; a column without any is one of booleans."""
-        return self.type in _KINDS[kind] or all(value is None for value in self.values)
+        return self.type in _TYPE_NAMES[kind] or all(value is None for value in self.values)
 
 
 def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, Any]) -> None:
@@ -71,10 +71,10 @@ def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, 
     """
     import duckdb
 
-    query, values = select(columns)
-    options = f"format parquet, kv_metadata {{distbench: {literal(json.dumps(about, default=str))}}}"
+    query, values = select_statement(columns)
+    options = f"format parquet, kv_metadata {{distbench: {quote_string(json.dumps(about, default=str))}}}"
     try:
-        _connection().execute(f"copy ({query}) to {literal(path_text(file))} ({options})", values)
+        _connection().execute(f"copy ({query}) to {quote_string(duckdb_path(file))} ({options})", values)
     except duckdb.Error as error:
         raise _os_error(error) from error
 
@@ -86,7 +86,7 @@ def _os_error(error: Exception) -> OSError:
     return OSError(0, first_line(error))
 
 
-def read(file: Path, texts: Sequence[str] | None = None) -> list[Content]:
+def read(file: Path, texts: Sequence[str] | None = None) -> list[ParquetColumn]:
     """Columns of *file*, in order, as of ``read_tables``.
 
     Raises:
@@ -96,75 +96,81 @@ def read(file: Path, texts: Sequence[str] | None = None) -> list[Content]:
 
 
 def read_tables(
-    files: Sequence[Path], texts: Sequence[str] | None = None, most: int = MOST_CELLS
-) -> dict[Path, list[Content]]:
-    """Columns of each of *files*, which are ``alike``, in order; a text is read up to ``LONGEST`` characters.
+    files: Sequence[Path], text_columns: Sequence[str] | None = None, max_values: int = MAX_VALUES
+) -> dict[Path, list[ParquetColumn]]:
+    """Columns of each of *files*, in order; at most ``MAX_CELL_TEXT`` characters of a text.
+
+    The files have one schema (``group_by_schema``).
 
     Args:
-        texts: The columns of text, where they are known; None: DuckDB is asked first.
-        most: Values that they may hold together.
+        text_columns: The columns of text, where they are known; None: DuckDB is asked first.
+        max_values: Values that they may hold together.
 
     Raises:
         RecordError: one can't be read, or they hold more.
     """
-    with _reading(files) as paths:
-        types = dict.fromkeys(texts, "VARCHAR") if texts is not None else _types(paths)
+    with _read_errors(files) as paths:
+        types = dict.fromkeys(text_columns, "VARCHAR") if text_columns is not None else _types(paths)
         # a few bytes of Parquet may stand for any number of copies of a long text
         cut = [
-            f"{_cut(quoted(name), type_)} as {quoted(name)}"
+            f"{_truncated(quote_identifier(name), type_)} as {quote_identifier(name)}"
             for name, type_ in types.items()
             if type_ in _TEXTS
         ]
         chosen = f"* replace ({', '.join(cut)})" if cut else "*"
-        result = _connection(*_READING).execute(f"select {chosen} {_ROWS}", [[*paths]])
+        result = _connection(*_READ_SETTINGS).execute(f"select {chosen} {_READ_CLAUSE}", [[*paths]])
         # the last one is that of the file
         described = [(str(name), str(type_)) for name, type_, *_ in result.description][:-1]
-        if len(described) > MOST_COLUMNS:
-            raise ValueError(f"more than {MOST_COLUMNS:,} columns")
-        rows = _fetched(result, paths, most // max(1, len(described)))
-        return {file: _columns(described, own) for file, own in _by_file(rows, paths).items()}
+        if len(described) > MAX_COLUMNS:
+            raise ValueError(f"more than {MAX_COLUMNS:,} columns")
+        rows = _fetch_limited(result, paths, max_values // max(1, len(described)))
+        return {file: _columns(described, own) for file, own in _split_by_file(rows, paths).items()}
 
 
-def _columns(described: Sequence[tuple[str, str]], rows: Sequence[tuple[Any, ...]]) -> list[Content]:
+def _columns(described: Sequence[tuple[str, str]], rows: Sequence[tuple[Any, ...]]) -> list[ParquetColumn]:
     columns = zip(*rows, strict=True) if rows else [()] * len(described)
     # the last value of a row is its file
     return [
-        Content(name, type_, _plain(list(values), type_))
+        ParquetColumn(name, type_, _decode_json(list(values), type_))
         for (name, type_), values in zip(described, columns, strict=False)
     ]
 
 
 def read_samples(
-    files: Sequence[Path], names: Sequence[str], most: int = MOST_CELLS
+    files: Sequence[Path], names: Sequence[str], max_values: int = MAX_VALUES
 ) -> dict[Path, SampleRows]:
-    """Samples in each of *files*, which are ``alike`` and hold at most *most* values together.
+    """Samples in each of *files*, which have one schema and hold at most *max_values* values together.
 
     Raises:
         RecordError: one can't be read, is no file of samples, or they hold more.
     """
-    with _reading(files) as paths:
-        result = _connection(*_READING).execute(f"select {_SAMPLE} {_ROWS}", [list(names), [*paths]])
-        return _by_file(_fetched(result, paths, most // 4), paths)
+    with _read_errors(files) as paths:
+        result = _connection(*_READ_SETTINGS).execute(
+            f"select {_SAMPLE_COLUMNS} {_READ_CLAUSE}", [list(names), [*paths]]
+        )
+        return _split_by_file(_fetch_limited(result, paths, max_values // 4), paths)
 
 
-def alike(files: Sequence[Path]) -> list[list[Path]]:
+def group_by_schema(files: Sequence[Path]) -> list[list[Path]]:
     """*files* in groups whose columns have the same names and types.
 
     Raises:
         RecordError: one can't be read.
     """
-    with _reading(files) as paths:
-        found = _connection(*_READING).execute(_SCHEMAS, [[*paths]]).fetchall()
-        return [*gathered((schema, paths[path]) for path, schema in found).values()]
+    with _read_errors(files) as paths:
+        found = _connection(*_READ_SETTINGS).execute(_SCHEMA_QUERY, [[*paths]]).fetchall()
+        return [*group_pairs((schema, paths[path]) for path, schema in found).values()]
 
 
 def _types(paths: Mapping[str, Path]) -> dict[str, str]:
     """Type of each column of files that are alike."""
-    result = _connection(*_READING).execute(f"{_ROWS} limit 0", [[*paths]])
+    result = _connection(*_READ_SETTINGS).execute(f"{_READ_CLAUSE} limit 0", [[*paths]])
     return {str(name): str(type_) for name, type_, *_ in result.description[:-1]}
 
 
-def _by_file(rows: Iterable[tuple[Any, ...]], paths: Mapping[str, Path]) -> dict[Path, list[tuple[Any, ...]]]:
+def _split_by_file(
+    rows: Iterable[tuple[Any, ...]], paths: Mapping[str, Path]
+) -> dict[Path, list[tuple[Any, ...]]]:
     """Each of *rows* with those of its file, which its last value names."""
     made: dict[Path, list[tuple[Any, ...]]] = {file: [] for file in paths.values()}
     if len(made) == 1:
@@ -174,17 +180,17 @@ def _by_file(rows: Iterable[tuple[Any, ...]], paths: Mapping[str, Path]) -> dict
     return made
 
 
-def _cut(column: str, type_: str) -> str:
+def _truncated(column: str, type_: str) -> str:
     if type_ == "JSON":
         # a part of it would be no JSON
-        return f"if(strlen({column}) > {LONGEST}, error('a value is too long'), {column})"
-    return f"left({column}::varchar, {LONGEST})"
+        return f"if(strlen({column}) > {MAX_CELL_TEXT}, error('a value is too long'), {column})"
+    return f"left({column}::varchar, {MAX_CELL_TEXT})"
 
 
-def _fetched(
-    result: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], most: int
+def _fetch_limited(
+    result: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], limit: int
 ) -> list[tuple[Any, ...]]:
-    """Rows of *result*, all that the files have: at most *most*, with ``MOST_TEXT`` characters of text.
+    """Rows of *result*, all that the files have: at most *limit*, with ``MAX_TEXT`` characters of text.
 
     Raises:
         ValueError: there are more.
@@ -193,26 +199,26 @@ def _fetched(
     if len(rows) < _BATCH:
         return rows
     # the file itself says how many there are; a cursor, for the rest of the result is still to be fetched
-    counting = _connection(*_READING).cursor()
-    ((count,),) = counting.execute(f"select count(*) {_ROWS}", [[*paths]]).fetchall()
+    counting = _connection(*_READ_SETTINGS).cursor()
+    ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
     size = 0
-    while count <= most and (batch := result.fetchmany(_BATCH)):
+    while count <= limit and (batch := result.fetchmany(_BATCH)):
         rows += batch
         size += sum(len(value) for row in batch for value in row[:-1] if type(value) is str)
-        if size > MOST_TEXT:
-            raise ValueError(f"more than {MOST_TEXT:,} characters of text")
-    if count > most:
-        raise ValueError(f"{count:,} rows; more than {most:,} are not read")
+        if size > MAX_TEXT:
+            raise ValueError(f"more than {MAX_TEXT:,} characters of text")
+    if count > limit:
+        raise ValueError(f"{count:,} rows; more than {limit:,} are not read")
     return rows
 
 
 @contextmanager
-def _reading(files: Sequence[Path]) -> Iterator[dict[str, Path]]:
+def _read_errors(files: Sequence[Path]) -> Iterator[dict[str, Path]]:
     """Yield each of *files* by its path for DuckDB; what goes wrong with them is a RecordError."""
     import duckdb
 
     try:
-        yield {path_text(file): file for file in files}
+        yield {duckdb_path(file): file for file in files}
     except (duckdb.Error, OSError) as error:
         raise RecordError(f"{files[0]}: corrupt: not a Parquet file: {first_line(error)}") from error
     # text that is no JSON in a column of it; a path that DuckDB takes for a pattern
@@ -220,41 +226,42 @@ def _reading(files: Sequence[Path]) -> Iterator[dict[str, Path]]:
         raise RecordError(f"{files[0]}: corrupt: {error}") from error
 
 
-def select(columns: Mapping[str, Sequence[Any]]) -> tuple[str, list[list[Any]]]:
+def select_statement(columns: Mapping[str, Sequence[Any]]) -> tuple[str, list[list[Any]]]:
     """SELECT statement for *columns*, and the values to bind to it."""
-    typed = [_typed(values) for values in columns.values()]
+    typed = [_infer_type(values) for values in columns.values()]
     parts = [
-        f"unnest(?::{type_}[]) as {name}" for name, (type_, _) in zip(unique(columns), typed, strict=True)
+        f"unnest(?::{type_}[]) as {name}"
+        for name, (type_, _) in zip(unique_columns(columns), typed, strict=True)
     ]
     return f"select {', '.join(parts)}", [values for _, values in typed]
 
 
-def unique(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+def unique_columns(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """*names* as quoted column names that clash neither with each other nor with those *taken*.
 
     DuckDB folds case and accepts no empty name. A name that would clash gets an underscore.
     """
     seen, columns = {name.casefold() for name in taken}, []
     for name in names:
-        column = encodable(name).replace("\0", "") or "unnamed"
+        column = replace_surrogates(name).replace("\0", "") or "unnamed"
         while column.casefold() in seen:
             column += "_"
         seen.add(column.casefold())
-        columns.append(quoted(column))
+        columns.append(quote_identifier(column))
     return columns
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """*name* as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_string(text: str) -> str:
     """*text* as an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def encodable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """*text* with a question mark for each lone surrogate, which no file can contain."""
     return text.encode(errors="replace").decode()
 
@@ -264,7 +271,7 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def path_text(file: Path) -> str:
+def duckdb_path(file: Path) -> str:
     """Path of *file* for DuckDB: in UTF-8, also where Python reads paths in another encoding (LC_ALL=C).
 
     Raises:
@@ -284,7 +291,7 @@ def _connection(*settings: tuple[str, str]) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(":memory:", config={"threads": 1, **dict(settings)})
 
 
-def _typed(values: Sequence[Any]) -> tuple[str, list[Any]]:
+def _infer_type(values: Sequence[Any]) -> tuple[str, list[Any]]:
     """Narrowest type for *values* and null, and the values converted for it."""
     known = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in known):
@@ -295,15 +302,15 @@ def _typed(values: Sequence[Any]) -> tuple[str, list[Any]]:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         return "double", [None if value is None else float(value) for value in values]
     if all(isinstance(value, str) for value in known):
-        return "varchar", [None if value is None else encodable(value) for value in values]
-    return "json", [None if value is None else _as_json(value) for value in values]
+        return "varchar", [None if value is None else replace_surrogates(value) for value in values]
+    return "json", [None if value is None else _encode_json(value) for value in values]
 
 
-def _as_json(value: Any) -> str:
-    return encodable(json.dumps(finite(value), default=str, ensure_ascii=False))
+def _encode_json(value: Any) -> str:
+    return replace_surrogates(json.dumps(replace_nonfinite(value), default=str, ensure_ascii=False))
 
 
-def _plain(column: list[Any], type_: str) -> list[Any]:
+def _decode_json(column: list[Any], type_: str) -> list[Any]:
     if type_ != "JSON":
         return column
     return [None if value is None else json.loads(value) for value in column]

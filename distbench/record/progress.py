@@ -14,23 +14,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from distbench.core.errors import INTERRUPTED, DistbenchError, RecordError
-from distbench.core.serialization import decoded, parsed
-from distbench.core.text import clipped
+from distbench.core.errors import EXIT_INTERRUPTED, DistbenchError, RecordError
+from distbench.core.serialization import decode, parse_json
+from distbench.core.text import truncate_middle
 from distbench.system import files
 
 PROGRESS_FILE = "progress.jsonl"
-_MOST_BYTES = 64 << 20
-_LONGEST = 2000
+_MAX_BYTES = 64 << 20
+_MAX_TEXT = 2000
 
-Kind = Literal["began", "note", "item_started", "item_ended", "trial_started", "trial_ended", "ended"]
+ProgressEventKind = Literal[
+    "began", "note", "item_started", "item_ended", "trial_started", "trial_ended", "ended"
+]
 
 
 @dataclass(frozen=True)
-class Event:
+class ProgressEvent:
     """One of them."""
 
-    kind: Kind
+    kind: ProgressEventKind
     text: str = ""
     """The note, or the name of the item or of the trial."""
     done: int = 0
@@ -48,53 +50,53 @@ class Event:
 
 
 @dataclass
-class Session:
+class SessionResult:
     """What a command does to a run."""
 
-    code: int = 1
+    exit_code: int = 1
     """Its exit code; as it stands after an error that nobody expected."""
 
 
-class Journal:
+class ProgressLog:
     """Writes the events of one session."""
 
     def __init__(self, folder: Path) -> None:
         self._file, self._has_begun = folder / PROGRESS_FILE, False
-        self._held_back: list[Event] = [Event("began")]
+        self._buffered: list[ProgressEvent] = [ProgressEvent("began")]
 
-    def write(self, event: Event) -> None:
+    def write(self, event: ProgressEvent) -> None:
         """Append *event*; a session begins with its first that is not a note.
 
         Until then the folder may still turn out to be another's.
         """
-        self._held_back.append(event)
+        self._buffered.append(event)
         if event.kind != "note" or self._has_begun:
             self._has_begun = True
-            for each in self._held_back:
+            for each in self._buffered:
                 self._append(each)
-            self._held_back.clear()
+            self._buffered.clear()
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[SessionResult]:
         """Say at the end of the body how it ended, if it has begun: what was refused is nobody's progress."""
-        session = Session()
+        session = SessionResult()
         try:
             yield session
         except DistbenchError as error:
-            session.code = error.exit_code
+            session.exit_code = error.exit_code
             raise
         except KeyboardInterrupt:
-            session.code = INTERRUPTED
+            session.exit_code = EXIT_INTERRUPTED
             raise
         finally:
             if self._has_begun:
-                self._append(Event("ended", code=session.code))
+                self._append(ProgressEvent("ended", code=session.exit_code))
 
-    def _append(self, event: Event) -> None:
+    def _append(self, event: ProgressEvent) -> None:
         # what is left out has its default
         plain = {key: value for key, value in asdict(event).items() if value or key == "kind"}
         texts = [key for key in ("text", "reason", "noise") if key in plain]
-        plain |= {key: clipped(plain[key], _LONGEST, "see the record") for key in texts}
+        plain |= {key: truncate_middle(plain[key], _MAX_TEXT, "see the record") for key in texts}
         with suppress(OSError):
             # the folder may be anybody's
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -105,26 +107,26 @@ class Journal:
                 os.close(descriptor)
 
 
-class Reader:
+class ProgressLogReader:
     """Reads what is written to the events of a run, from *offset* on."""
 
     def __init__(self, folder: Path, offset: int = 0) -> None:
         self._file, self._offset = folder / PROGRESS_FILE, offset
 
-    def news(self) -> list[Event]:
+    def read_new(self) -> list[ProgressEvent]:
         """Events since the last call."""
         try:
             # opened anew each time: a network file system then asks its server
-            content = files.part(self._file, self._offset, _MOST_BYTES)
+            content = files.read_range(self._file, self._offset, _MAX_BYTES)
         except OSError:
             return []
         # a line that is being written has no end yet
         whole = content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [event for line in whole.splitlines() if (event := _event(line))]
+        return [event for line in whole.splitlines() if (event := _parse_event(line))]
 
 
-def size(folder: Path) -> int:
+def log_size(folder: Path) -> int:
     """Bytes of the events so far: from there on, they are those of later sessions."""
     try:
         return (folder / PROGRESS_FILE).stat().st_size
@@ -132,15 +134,15 @@ def size(folder: Path) -> int:
         return 0
 
 
-def last_session(folder: Path) -> list[Event]:
+def last_session(folder: Path) -> list[ProgressEvent]:
     """Events of the last session."""
-    events = Reader(folder).news()
+    events = ProgressLogReader(folder).read_new()
     begins = [i for i, event in enumerate(events) if event.kind == "began"]
     return events[begins[-1] :] if begins else []
 
 
-def _event(line: bytes) -> Event | None:
+def _parse_event(line: bytes) -> ProgressEvent | None:
     try:
-        return decoded(Event, parsed(line, PROGRESS_FILE), PROGRESS_FILE)
+        return decode(ProgressEvent, parse_json(line, PROGRESS_FILE), PROGRESS_FILE)
     except RecordError:
         return None

@@ -6,24 +6,24 @@ from itertools import count
 from pathlib import Path
 
 from distbench.core.errors import UsageError
-from distbench.system.files import writing
+from distbench.system.files import infrastructure_errors
 
-SET_ASIDE = "damaged"
+QUARANTINE_FOLDER = "damaged"
 """Folder of trials that were set aside, in that of the run."""
 
 
-def set_aside(run: Path, trial: str) -> Path:
+def quarantine_trial(run: Path, trial: str) -> Path:
     """Move the folder *trial* of the run in *run* into its folder ``damaged``; return where it is now.
 
     Raises:
         UsageError: a link in its place would have files moved that are not of this run.
         InfrastructureError: it can't be moved.
     """
-    root, folder, into = run.resolve(), run / trial, run / SET_ASIDE
-    if folder.resolve() != root / trial or into.resolve() != root / SET_ASIDE:
+    root, folder, into = run.resolve(), run / trial, run / QUARANTINE_FOLDER
+    if folder.resolve() != root / trial or into.resolve() != root / QUARANTINE_FOLDER:
         raise UsageError(f"{folder}: leads out of the run's folder by a link; remove the link")
     name = trial.replace("/", "-")
-    with writing(into):
+    with infrastructure_errors(into):
         into.mkdir(exist_ok=True)
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         moved = next(into / free for free in names if not (into / free).exists())

@@ -38,30 +38,39 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distbench import __version__
-from distbench.core.case import Case, Measure
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
 from distbench.core.job import MEASURE, job_kind, job_kinds
-from distbench.core.serialization import decoded
-from distbench.core.text import clipped
-from distbench.core.units import bytes_text
-from distbench.plan import Planned
-from distbench.record import FORMAT, Record, Status, check_format, data_files, lock, parquet, read_json
-from distbench.record.durations import wall_seconds
-from distbench.record.reading import RECORD_FILE, Contents, read_contents, read_record
+from distbench.core.serialization import decode
+from distbench.core.text import truncate_middle
+from distbench.core.units import format_bytes
+from distbench.plan import PlannedCase
+from distbench.record import (
+    FORMAT_VERSION,
+    Record,
+    Status,
+    check_format,
+    data_files,
+    lock,
+    parquet,
+    read_json,
+)
+from distbench.record.durations import scaled_duration
+from distbench.record.record_reader import RECORD_FILE, RunContents, read_contents, read_record
 from distbench.suite import Suite
-from distbench.system.files import folders, slug, write_whole, writing
+from distbench.system.files import folders, infrastructure_errors, slug, write_atomic
 from distbench.system.machine import machine_facts
 
 RUN_FILE = "run.json"
-SUBMITTED = "submitted"
+SUBMISSION_FOLDER = "submitted"
 """Folder of what an engine was handed (``submitted``)."""
 # characters of one text of a record
-_LONGEST = 50_000
+_MAX_TEXT = 50_000
 # records, logs and the report of a small run, without the weights of a large model
-LEAST_FREE = 64 << 20
+MIN_FREE_BYTES = 64 << 20
 """Bytes that a run needs on its disk."""
 
-State = Literal["running", "finished", "interrupted"]
+RunState = Literal["running", "finished", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -74,16 +83,20 @@ class RunInfo:
     """Version of distbench."""
     created: str
     """UTC, ISO 8601."""
-    state: State
+    state: RunState
     command: list[str]
     suite: dict[str, Any]
     """The resolved suite: with all defaults and overrides."""
     machine: dict[str, Any]
-    cases: list[Planned] = field(default_factory=list)
+    cases: list[PlannedCase] = field(default_factory=list)
 
     @classmethod
-    def begun(
-        cls, suite: Suite, cases: list[Planned], command: list[str], machine: Mapping[str, Any] | None = None
+    def create(
+        cls,
+        suite: Suite,
+        cases: list[PlannedCase],
+        command: list[str],
+        machine: Mapping[str, Any] | None = None,
     ) -> RunInfo:
         """Description of a run of *suite* that is starting.
 
@@ -97,14 +110,14 @@ class RunInfo:
             created=utc_now(),
             state="running",
             command=command,
-            suite=suite.resolved(),
+            suite=suite.to_resolved(),
             machine=dict(machine_facts() if machine is None else machine),
             cases=cases,
         )
 
     def to_json(self) -> dict[str, Any]:
         """The run as plain JSON types, format number first."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        return {"format": FORMAT_VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], source: str) -> RunInfo:
@@ -114,7 +127,7 @@ class RunInfo:
             RecordError: another format, or something is missing or of the wrong kind.
         """
         check_format(data, source)
-        return decoded(cls, data, source)
+        return decode(cls, data, source)
 
 
 class Run:
@@ -130,11 +143,11 @@ class Run:
         Raises:
             UsageError: the folder can't be created, or its disk is full.
         """
-        name = f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}"
-        return cls.made_at(out / name, info, suite_text)
+        name = f"{slug(info.suite_name)}-{folder_stamp(info.created)}-{info.run_id}"
+        return cls.create_at(out / name, info, suite_text)
 
     @classmethod
-    def made_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:
+    def create_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:
         """Create *folder* for a new run, with ``run.json`` and ``suite.yaml``.
 
         Raises:
@@ -142,28 +155,28 @@ class Run:
         """
         run, out = cls(folder), folder.parent
         try:
-            parquet.path_text(folder)
+            parquet.duckdb_path(folder)
             # what is left of a session that was killed before it had written run.json holds nothing
             (run.folder / "trials").mkdir(parents=True, exist_ok=not (run.folder / RUN_FILE).exists())
         except OSError as error:
             raise UsageError(
                 f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
             ) from error
-        if (free := shutil.disk_usage(run.folder).free) < LEAST_FREE:
+        if (free := shutil.disk_usage(run.folder).free) < MIN_FREE_BYTES:
             run.folder.joinpath("trials").rmdir()
             # one that was handed over is not empty
             with suppress(OSError):
                 run.folder.rmdir()
             raise UsageError(
-                f"--out {out}: only {bytes_text(free)} free on this disk; a run needs at least "
-                f"{bytes_text(LEAST_FREE)}; free some space or choose another folder"
+                f"--out {out}: only {format_bytes(free)} free on this disk; a run needs at least "
+                f"{format_bytes(MIN_FREE_BYTES)}; free some space or choose another folder"
             )
         write_text(run.folder / "suite.yaml", suite_text)
         run.write_info(info)
         return run
 
     @contextmanager
-    def owned(self) -> Iterator[lock.Holder | None]:
+    def hold_lock(self) -> Iterator[lock.LockHolder | None]:
         """Own the folder while the body runs; yield who was killed while owning it, if anybody.
 
         Raises:
@@ -171,8 +184,8 @@ class Run:
             InfrastructureError: the folder is not writable, or its disk is full.
         """
         with ExitStack() as stack:
-            with storing(self.folder / lock.OWNER_FILE):
-                killed = stack.enter_context(lock.owned(self.folder, utc_now()))
+            with resumable_write_errors(self.folder / lock.LOCK_FILE):
+                killed = stack.enter_context(lock.lock_folder(self.folder, utc_now()))
             yield killed
 
     def info(self) -> RunInfo:
@@ -184,14 +197,14 @@ class Run:
         """
         file = self.folder / RUN_FILE
         if not os.path.lexists(file):
-            if self.trials():
+            if self.recorded_trials():
                 raise RecordError(f"{file}: missing, but there are records")
-            if (self.folder / SUBMITTED).is_dir():
+            if (self.folder / SUBMISSION_FOLDER).is_dir():
                 follow = f"distbench attach {shlex.quote(str(self.folder))}"
                 raise UsageError(f"{self.folder}: has not begun yet; follow it with: {follow}")
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
         info = RunInfo.from_json(read_json(file), str(file))
-        if info.state == "running" and not lock.is_owned(self.folder):
+        if info.state == "running" and not lock.is_locked(self.folder):
             return dataclasses.replace(info, state="interrupted")
         return info
 
@@ -210,10 +223,10 @@ class Run:
             InfrastructureError: the disk is full or the folder is not writable.
         """
         folder = self.trial_folder(record.case, record.round, record.job.kind)
-        with storing(folder):
+        with resumable_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            written = data_files.write(folder, record)
-        write_json(folder / RECORD_FILE, _clipped(record).to_json(written))
+            written = data_files.write_files(folder, record)
+        write_json(folder / RECORD_FILE, _with_clipped_texts(record).to_json(written))
 
     def record(self, case: Case, round_: int, kind: str = MEASURE) -> Record:
         """Record of one trial.
@@ -223,16 +236,16 @@ class Run:
         """
         return read_record(self.trial_folder(case, round_, kind) / RECORD_FILE).record
 
-    def contents(self) -> Contents:
+    def contents(self) -> RunContents:
         """Everything that its trials have left, and what of it is damaged."""
-        return read_contents(self.folder, self.trials())
+        return read_contents(self.folder, self.recorded_trials())
 
     def records(self) -> list[Record]:
         """All records of the run that can be read, by kind of job and in the order of folder names."""
         return self.contents().records
 
-    def wall_times(
-        self, kind: str, case_ids: Container[str], measure: Measure
+    def trial_durations(
+        self, kind: str, case_ids: Container[str], measure: MeasureConfig
     ) -> Iterator[tuple[str, float]]:
         """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped.
 
@@ -250,16 +263,16 @@ class Run:
                 data = read_json(file)
                 check_format(data, str(file))
                 if data["status"] == Status.MEASURED:
-                    yield case_id, wall_seconds(data, made if kind == MEASURE else measure, measure)
+                    yield case_id, scaled_duration(data, made if kind == MEASURE else measure, measure)
 
-    def _measure(self) -> Measure | None:
+    def _measure(self) -> MeasureConfig | None:
         """How its cases are measured; None: ``run.json`` can't be read."""
         file = self.folder / RUN_FILE
         with suppress(RecordError, KeyError, TypeError):
-            return decoded(Measure, read_json(file)["suite"][MEASURE], str(file))
+            return decode(MeasureConfig, read_json(file)["suite"][MEASURE], str(file))
         return None
 
-    def trials(self) -> list[Path]:
+    def recorded_trials(self) -> list[Path]:
         """Folders of its trials that have a record."""
         return [folder for kind in job_kinds() for folder in self._trial_folders(kind.folder)]
 
@@ -269,9 +282,9 @@ class Run:
         return [trial for trial in every if os.path.lexists(trial / RECORD_FILE)]
 
 
-def _clipped(record: Record) -> Record:
+def _with_clipped_texts(record: Record) -> Record:
     """*record* without the middle of texts that would be too long to be read again."""
-    cut = functools.partial(clipped, most=_LONGEST, whole="see the logs next to the record")
+    cut = functools.partial(truncate_middle, limit=_MAX_TEXT, whole="see the logs next to the record")
     failure = record.failure and dataclasses.replace(
         record.failure, traceback=cut(record.failure.traceback), log=cut(record.failure.log)
     )
@@ -294,7 +307,7 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def stamp_of(time_: str) -> str:
+def folder_stamp(time_: str) -> str:
     """A time from ``utc_now`` as used in folder names."""
     return time_.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
 
@@ -316,15 +329,15 @@ def write_text(file: Path, text: str) -> None:
     Raises:
         InfrastructureError: the disk is full or the folder is not writable; the old file is intact.
     """
-    with storing(file):
-        write_whole(file, text)
+    with resumable_write_errors(file):
+        write_atomic(file, text)
 
 
 @contextmanager
-def storing(file: Path) -> Iterator[None]:
+def resumable_write_errors(file: Path) -> Iterator[None]:
     """Add the way to resume the run to errors of writing *file*, or a file in it."""
     try:
-        with writing(file):
+        with infrastructure_errors(file):
             yield
     except InfrastructureError as error:
         run = next((folder for folder in file.parents if (folder / RUN_FILE).is_file()), file.parent)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from distbench.core.serialization import decoded
+from distbench.core.serialization import decode
 from distbench.record import read_json
-from distbench.record.run_folder import SUBMITTED, write_json
+from distbench.record.run_folder import SUBMISSION_FOLDER, write_json
 from distbench.suite import Overrides
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What a run was asked for on another machine than the one where it begins."""
 
     run_id: str
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Handed:
+class SubmittedJob:
     """A job that a run was handed over as."""
 
     job: str
@@ -48,7 +48,7 @@ class Handed:
     """Bytes of the events of earlier sessions."""
 
 
-def write(folder: Path, content: Request | Handed) -> None:
+def write_submission(folder: Path, content: RunRequest | SubmittedJob) -> None:
     """Write *content* into the run of *folder*.
 
     Raises:
@@ -57,25 +57,25 @@ def write(folder: Path, content: Request | Handed) -> None:
     write_json(_file(folder, type(content)), asdict(content))
 
 
-def read_request(folder: Path) -> Request | None:
+def read_request(folder: Path) -> RunRequest | None:
     """What the run of *folder* was asked for elsewhere; None: it was not.
 
     Raises:
         RecordError: the file is damaged.
     """
-    file = _file(folder, Request)
-    return decoded(Request, read_json(file), str(file)) if file.is_file() else None
+    file = _file(folder, RunRequest)
+    return decode(RunRequest, read_json(file), str(file)) if file.is_file() else None
 
 
-def read_job(folder: Path) -> Handed | None:
+def read_submitted_job(folder: Path) -> SubmittedJob | None:
     """The last job that the run of *folder* was handed over as; None: none.
 
     Raises:
         RecordError: the file is damaged.
     """
-    file = _file(folder, Handed)
-    return decoded(Handed, read_json(file), str(file)) if file.is_file() else None
+    file = _file(folder, SubmittedJob)
+    return decode(SubmittedJob, read_json(file), str(file)) if file.is_file() else None
 
 
 def _file(folder: Path, of: type) -> Path:
-    return folder / SUBMITTED / {Request: "request.json", Handed: "job.json"}[of]
+    return folder / SUBMISSION_FOLDER / {RunRequest: "request.json", SubmittedJob: "job.json"}[of]

@@ -8,63 +8,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench.core.errors import FormatError, RecordError
+from distbench.core.errors import RecordError, RecordFormatError
 from distbench.core.job import job_kinds
-from distbench.core.serialization import decoded
+from distbench.core.serialization import decode
 from distbench.record import Record, check_format, data_files, read_json
-from distbench.record.lock import OWNER_FILE
+from distbench.record.lock import LOCK_FILE
 from distbench.record.progress import PROGRESS_FILE
-from distbench.record.quarantine import SET_ASIDE
-from distbench.record.reading import RECORD_FILE, Damaged
-from distbench.record.run_folder import RUN_FILE, SUBMITTED, Run
+from distbench.record.quarantine import QUARANTINE_FOLDER
+from distbench.record.record_reader import RECORD_FILE, DamagedTrial
+from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
 
-State = Literal["sound", "damaged", "missing", "foreign", "unverified"]
+FileState = Literal["sound", "damaged", "missing", "foreign", "unverified"]
 
 _TRIAL_FILE = "trial.json"
-_EXPECTED = {
+_OPTIONAL_FILES = {
     "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
     "report.html": "distbench report writes it",
 }
 # what else may stand in the folder of a run; no number rests on it
-_UNVERIFIED = {*_EXPECTED, OWNER_FILE, "README.md", "prepare", "scratch", SET_ASIDE}
-_UNVERIFIED |= {
+_KNOWN_NAMES = {*_OPTIONAL_FILES, LOCK_FILE, "README.md", "prepare", "scratch", QUARANTINE_FOLDER}
+_KNOWN_NAMES |= {
     "answer.json",
     "report-lite.html",
     PROGRESS_FILE,
-    SUBMITTED,
+    SUBMISSION_FOLDER,
     "tensorboard",
     "mlflow",
     "wandb",
     "pytest-benchmark",
 }
-_OF_RANKS = (_TRIAL_FILE, "rank", "node", "agents.log", "warm_parent.log", f".{RECORD_FILE}.")
+_TRIAL_FILE_PREFIXES = (_TRIAL_FILE, "rank", "node", "agents.log", "warm_parent.log", f".{RECORD_FILE}.")
 """How the names of files begin that a trial leaves next to its record."""
 
 
 @dataclass(frozen=True)
-class Found:
+class FileCheck:
     """A file or folder in a run's folder, or a file that should be there."""
 
     file: str
     """Its path in the folder."""
-    state: State
+    state: FileState
     """``unverified``: no number rests on it, and nothing says what it should contain."""
     problem: str = ""
     """What is wrong with it, or what it may be; empty if there is nothing to say."""
 
 
 @dataclass(frozen=True)
-class Inspection:
+class RunCheck:
     """All files of a run's folder."""
 
-    files: list[Found]
-    damaged: list[Damaged]
+    files: list[FileCheck]
+    damaged: list[DamagedTrial]
     """Trials that can't be read."""
     is_readable: bool
     """Whether ``run.json`` can be read: without it a run is shown, but not resumed."""
 
     @property
-    def is_damaged(self) -> bool:
+    def is_run_file_damaged(self) -> bool:
         """Whether ``run.json`` is: what another version of distbench wrote is not."""
         return any(each.file == RUN_FILE and each.state in ("damaged", "missing") for each in self.files)
 
@@ -74,99 +74,101 @@ class Inspection:
         return self.is_readable and not self.damaged
 
 
-def inspect(run: Run) -> Inspection:
+def verify_run(run: Run) -> RunCheck:
     """Read all files of *run*, down to the last sample.
 
     Raises:
         UsageError: this is not the folder of a run.
     """
-    info, found, damaged = _of_run(run), [], []
-    for folder in _trials(run.folder):
-        of_trial = list(_of_trial(folder))
+    info, found, damaged = _check_run_file(run), [], []
+    for folder in _trial_folders(run.folder):
+        of_trial = list(_check_trial(folder))
         name = folder.relative_to(run.folder).as_posix()
-        found += [Found(f"{name}/{each.file}", each.state, each.problem) for each in of_trial]
+        found += [FileCheck(f"{name}/{each.file}", each.state, each.problem) for each in of_trial]
         if unreadable := [each for each in of_trial if _is_unreadable(each)]:
             first = unreadable[0]
             is_sound = all(each.state == "unverified" for each in unreadable)
-            damaged.append(Damaged(name, f"{name}/{first.file}: {first.problem}", is_sound))
-    return Inspection([info, *_around(run.folder), *found], damaged, is_readable=info.state == "sound")
+            damaged.append(DamagedTrial(name, f"{name}/{first.file}: {first.problem}", is_sound))
+    return RunCheck(
+        [info, *_check_other_files(run.folder), *found], damaged, is_readable=info.state == "sound"
+    )
 
 
-def _is_unreadable(found: Found) -> bool:
+def _is_unreadable(found: FileCheck) -> bool:
     """Whether a file of a trial keeps it from being read; a trial that has not ended has nothing to read."""
     has_not_ended = found.file == RECORD_FILE and found.state == "missing"
     return bool(found.problem) and not has_not_ended
 
 
-def _of_run(run: Run) -> Found:
+def _check_run_file(run: Run) -> FileCheck:
     try:
         run.info()
-    except FormatError as error:
-        return Found(RUN_FILE, "unverified", _after(error, run.folder / RUN_FILE))
+    except RecordFormatError as error:
+        return FileCheck(RUN_FILE, "unverified", _without_path(error, run.folder / RUN_FILE))
     except RecordError as error:
-        return Found(RUN_FILE, "damaged", _after(error, run.folder / RUN_FILE))
-    return Found(RUN_FILE, "sound")
+        return FileCheck(RUN_FILE, "damaged", _without_path(error, run.folder / RUN_FILE))
+    return FileCheck(RUN_FILE, "sound")
 
 
-def _around(root: Path) -> Iterator[Found]:
+def _check_other_files(root: Path) -> Iterator[FileCheck]:
     """What stands in the folder of a run and in those of its cases, besides ``run.json`` and the trials."""
     of_kinds = {kind.folder for kind in job_kinds()}
-    for name, problem in _EXPECTED.items():
+    for name, problem in _OPTIONAL_FILES.items():
         if not os.path.lexists(root / name):
-            yield Found(name, "missing", problem)
+            yield FileCheck(name, "missing", problem)
     for entry in sorted(root.iterdir()):
         if entry.name in of_kinds:
             yield from (_foreign(root, each) for each in sorted(entry.glob("*")) if not each.is_dir())
             yield from (_foreign(root, each) for each in sorted(entry.glob("*/*")) if not each.is_dir())
-        elif entry.name in _UNVERIFIED:
-            yield Found(entry.name, "unverified")
+        elif entry.name in _KNOWN_NAMES:
+            yield FileCheck(entry.name, "unverified")
         elif entry.name != RUN_FILE:
             yield _foreign(root, entry)
 
 
-def _foreign(root: Path, entry: Path) -> Found:
-    return Found(entry.relative_to(root).as_posix(), "foreign")
+def _foreign(root: Path, entry: Path) -> FileCheck:
+    return FileCheck(entry.relative_to(root).as_posix(), "foreign")
 
 
-def _trials(root: Path) -> Iterator[Path]:
+def _trial_folders(root: Path) -> Iterator[Path]:
     for kind in job_kinds():
         yield from (folder for folder in sorted(root.glob(f"{kind.folder}/*/*")) if folder.is_dir())
 
 
-def _of_trial(folder: Path) -> Iterator[Found]:
+def _check_trial(folder: Path) -> Iterator[FileCheck]:
     """The record of a trial, the files that it names, and what else is there."""
     record, present = folder / RECORD_FILE, {entry.name for entry in folder.iterdir()}
-    found = list(_of_record(record)) if RECORD_FILE in present else []
+    found = list(_check_record(record)) if RECORD_FILE in present else []
     if not found and _TRIAL_FILE in present:
-        found = [Found(RECORD_FILE, "missing", "the trial has not ended")]
+        found = [FileCheck(RECORD_FILE, "missing", "the trial has not ended")]
     yield from found
     named = {each.file: each.state for each in found}
     # only a record that can be read says which files are its own
     is_known = named.get(RECORD_FILE) == "sound"
     for name in sorted(present - named.keys()):
-        is_ours = name.startswith(_OF_RANKS) or (name.endswith(".parquet") and not is_known)
-        yield Found(name, "unverified" if is_ours else "foreign")
+        is_ours = name.startswith(_TRIAL_FILE_PREFIXES) or (name.endswith(".parquet") and not is_known)
+        yield FileCheck(name, "unverified" if is_ours else "foreign")
 
 
-def _of_record(file: Path) -> Iterator[Found]:
+def _check_record(file: Path) -> Iterator[FileCheck]:
     """A record, and the files that it names."""
     try:
         data = read_json(file)
         check_format(data, str(file))
         # without the content of its files, whatever is wrong is wrong with the record
         Record.from_json({**data, "samples": {}, "tables": {}}, str(file))
-        parts = list(_parts(data))
-    except FormatError as error:
-        yield Found(RECORD_FILE, "unverified", _after(error, file))
+        parts = list(_named_files(data))
+    except RecordFormatError as error:
+        yield FileCheck(RECORD_FILE, "unverified", _without_path(error, file))
         return
     except (RecordError, KeyError, TypeError, AttributeError) as error:
-        yield Found(RECORD_FILE, "damaged", _after(error, file))
+        yield FileCheck(RECORD_FILE, "damaged", _without_path(error, file))
         return
-    yield Found(RECORD_FILE, "sound")
-    yield from (_of_part(file, name, part) for name, part in parts)
+    yield FileCheck(RECORD_FILE, "sound")
+    yield from (_check_data_file(file, name, part) for name, part in parts)
 
 
-def _parts(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_files(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each file that a record names, and the record as if it had only that."""
     samples = data["samples"]
     if samples and "file" in samples:
@@ -176,18 +178,18 @@ def _parts(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield str(entry["file"]), {**data, "samples": None, "tables": {name: entry}}
 
 
-def _of_part(record: Path, name: str, data: dict[str, Any]) -> Found:
+def _check_data_file(record: Path, name: str, data: dict[str, Any]) -> FileCheck:
     folder = record.parent
     try:
-        described = decoded(data_files.Manifest, data, str(record))
-        for content in data_files.content(data_files.find(folder, described), described):
+        described = decode(data_files.FileManifest, data, str(record))
+        for content in data_files.lazy_content(data_files.locate_files(folder, described), described):
             dict(content)
     except RecordError as error:
         is_there = os.path.lexists(folder / name)
-        return Found(name, "damaged" if is_there else "missing", _after(error, folder / name))
-    return Found(name, "sound")
+        return FileCheck(name, "damaged" if is_there else "missing", _without_path(error, folder / name))
+    return FileCheck(name, "sound")
 
 
-def _after(error: Exception, file: Path) -> str:
+def _without_path(error: Exception, file: Path) -> str:
     """What *error* says of *file*, which it names first."""
     return str(error).removeprefix(f"{file}: ")

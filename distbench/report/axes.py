@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.core.units import bytes_text, count_text
+from distbench.core.units import format_bytes, format_count
 
-_MOST_TICKS, _MOST_DECADES = 8, 3
+_MAX_TICKS, _MAX_DECADES = 8, 3
 
 
 @dataclass(frozen=True)
-class Rows:
+class CaseAxis:
     """Rows of an upright axis: one for each case, below a heading for each number of devices."""
 
     labels: list[str]
-    places: list[int]
+    positions: list[int]
     """Where the cases are among the labels."""
 
     @classmethod
-    def of(cls, cases: Iterable[tuple[CaseSummary, str]]) -> Rows:
+    def of(cls, cases: Iterable[tuple[CaseSummary, str]]) -> CaseAxis:
         """Rows for cases, which come by number of devices, with their labels."""
         listed = [*cases]
         labels: list[str] = []
@@ -32,7 +32,7 @@ class Rows:
         for row, label in listed:
             if several and row.case.world_size != last:
                 last = row.case.world_size
-                labels.append(f"{count_text(last, 'device')}:")
+                labels.append(f"{format_count(last, 'device')}:")
             places.append(len(labels))
             labels.append(label)
         return cls(labels, places)
@@ -44,11 +44,11 @@ def byte_ticks(sizes: Iterable[float]) -> dict[str, Any]:
     if not known:
         return {}
     low, high = math.floor(math.log2(min(known))), math.ceil(math.log2(max(known)))
-    every = max(1, -(-(high - low) // _MOST_TICKS))
+    every = max(1, -(-(high - low) // _MAX_TICKS))
     ticks = [2.0**power for power in range(low, high + 1, every)]
     return {
         "tickvals": ticks,
-        "ticktext": [bytes_text(tick).replace(".00", "").replace(".0", "") for tick in ticks],
+        "ticktext": [format_bytes(tick).replace(".00", "").replace(".0", "") for tick in ticks],
     }
 
 
@@ -58,6 +58,6 @@ def log_ticks(values: Iterable[float]) -> dict[str, Any]:
     if not known:
         return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    digits = (1, 2, 5) if high - low <= _MOST_DECADES else (1,)
+    digits = (1, 2, 5) if high - low <= _MAX_DECADES else (1,)
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in digits]
     return {"tickvals": ticks, "ticktext": [f"{tick:.12g}" for tick in ticks]}

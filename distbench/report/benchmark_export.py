@@ -21,29 +21,29 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.record.run_folder import RunInfo
-from distbench.system.files import slug, writing
+from distbench.system.files import infrastructure_errors, slug
 
-TIME = "step_s"
-_TOLD = ("tokens_per_s", "memory_peak", "comm_bytes")
+BENCHMARK_COLUMN = "step_s"
+_EXTRA_COLUMNS = ("tokens_per_s", "memory_peak", "comm_bytes")
 
 
-def refused(row: CaseSummary) -> str:
+def refusal(row: CaseSummary) -> str:
     """Why the times of a case may not be compared; empty: they may."""
-    if TIME not in row.values:
-        return one_line(row.absent.get(TIME, f"{row.status}: no step time"))
+    if BENCHMARK_COLUMN not in row.values:
+        return one_line(row.absence_reasons.get(BENCHMARK_COLUMN, f"{row.status}: no step time"))
     if row.differs:
         return "it is not equivalent to its reference"
     return f"disturbed while measured: {one_line(row.degraded)}" if row.degraded else ""
 
 
-def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:
+def make_benchmark(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:
     """A case of *suite* as a benchmark: seconds of a step, a round for each trial.
 
     It is known by suite and case, not by a test's place, so that what was run by pytest and what was
     exported from a run can be compared. *steps* are the timed ones of each trial; *row* has a step time.
     """
     case = row.case
-    known = [name for name in _TOLD if name in row.values]
+    known = [name for name in _EXTRA_COLUMNS if name in row.values]
     # what pytest-benchmark reads of the fixture that a benchmark of its own comes from
     source = SimpleNamespace(
         name=one_line(case.name),
@@ -63,15 +63,19 @@ def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metad
         extra_info={
             "run_id": run_id,
             "case_id": case.id,
-            **{name: row.values[name].over_trials.value for name in known},
+            **{name: row.values[name].as_median.value for name in known},
             "units": {name: row.columns[name]["unit"] for name in known},
-            "absent": {name: row.absent.get(name, "not measured") for name in _TOLD if name not in known},
+            "absent": {
+                name: row.absence_reasons.get(name, "not measured")
+                for name in _EXTRA_COLUMNS
+                if name not in known
+            },
             "failed_trials": row.failed,
         },
     )
-    timer = f"distbench {TIME}, mean over the timed steps"
+    timer = f"distbench {BENCHMARK_COLUMN}, mean over the timed steps"
     made = Metadata(source, iterations=steps, options={"timer": timer})
-    for seconds in row.values[TIME].trials:
+    for seconds in row.values[BENCHMARK_COLUMN].trials:
         made.stats.update(seconds)
     return made
 
@@ -93,14 +97,14 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
     steps = info.suite["measure"]["steps"]
     content = pytest_benchmark_generate_json(
         config=None,
-        benchmarks=[benchmark_of(info.suite_name, info.run_id, steps, row) for row in rows],
+        benchmarks=[make_benchmark(info.suite_name, info.run_id, steps, row) for row in rows],
         include_data=True,
         machine_info=_machine(info),
         # a run does not keep which commit it ran
         commit_info={"id": "unknown", "time": None, "dirty": None, "project": info.suite_name},
     )
     content["datetime"] = info.created.replace("Z", "+00:00")
-    with writing(into):
+    with infrastructure_errors(into):
         storage.save(content, name)
 
 

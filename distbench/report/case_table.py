@@ -8,37 +8,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.case_names import shared_parts
-from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
-from distbench.analysis.choice import Wish, choose
+from distbench.analysis.case_summary import (
+    COMMUNICATION,
+    LOSS,
+    MEMORY,
+    REFERENCE_LABEL,
+    THROUGHPUT,
+    CaseSummary,
+)
+from distbench.analysis.choice import Requirements, select_case
 from distbench.analysis.job_results import Gravity
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.memory import device_memory
-from distbench.analysis.price import PER_BILLION, cost_of
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdicts import LOSSES
-from distbench.core.case import Axis
-from distbench.core.grouping import grouped
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.memory import smallest_device_memory
+from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.verdicts import LOSS_VERDICT
+from distbench.core.case import CaseField
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten
-from distbench.core.units import bytes_text, count_text, number_text
-from distbench.report.overview import spread_text
-from distbench.report.view import measured_cell, rate_cell
-from distbench.tables.table import PERCENT, Cell, Field
+from distbench.core.units import format_bytes, format_count, format_number
+from distbench.report.overview import estimate_text
+from distbench.report.view import rate_cell, value_cell
+from distbench.tables.table import PERCENT, Field, TableCell
 
-_LONGEST_NAME = 44
+_MAX_NAME_LENGTH = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 # ranks that share rows have larger parts of the batch
-_BUT: tuple[Axis, ...] = ("strategy", "batch.micro_batch_size")
+_WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
 _LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
 """Gravity -> look of its badge."""
 
 
 @dataclass(frozen=True)
-class Column:
+class CaseColumn:
     """A column: how it is called, and what stands in it."""
 
     field: Field
-    read: Callable[[CaseSummary], Cell]
+    read: Callable[[CaseSummary], TableCell]
     barred: bool = False
     """Whether a bar in each cell shows its share of the largest in the group."""
     folded: bool = False
@@ -47,7 +54,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Shown:
+class CaseCell:
     """A cell as the page has it."""
 
     text: str
@@ -59,7 +66,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Line:
+class CaseRow:
     """A case in the table."""
 
     row: CaseSummary
@@ -70,7 +77,7 @@ class Line:
     """``recommended``, ``tied`` with that, or empty."""
     word: str
     """How the case ended; ``differs``: it is a different training."""
-    cells: Sequence[Shown]
+    cells: Sequence[CaseCell]
     work: int
     """Number of the work that it does: throughput is relative within it."""
 
@@ -79,17 +86,17 @@ class Line:
 class CaseTable:
     """Columns that anything is known of, groups of lines, and what is known of no case."""
 
-    columns: Sequence[Column]
-    groups: Mapping[str, Sequence[Line]]
+    columns: Sequence[CaseColumn]
+    groups: Mapping[str, Sequence[CaseRow]]
     unknown: Mapping[str, str]
     """Heading of a column that is left out -> why no case has it."""
     bases: Sequence[str]
     """Labels of the cases that others can be relative to."""
 
 
-def case_table(run: AnalysedRun) -> CaseTable:
+def make_case_table(run: RunAnalysis) -> CaseTable:
     """The cases of *run*, those that the answer is about first, the fastest first."""
-    every = [*_PACE, *_MEMORY, _headroom(run), *_STEP_COLUMNS, *_price(run), *_verdicts(run)]
+    every = [*_SPEED_COLUMNS, *_MEMORY, _headroom(run), *_STEP_COLUMNS, *_price(run), *_verdicts(run)]
     measured = [row for row in run.cases if row.measured]
     bases = list(dict.fromkeys(one_line(row.case.label) for row in run.cases if row.comparable))
     # without ddp readers may still choose what cases are relative to
@@ -103,39 +110,39 @@ def case_table(run: AnalysedRun) -> CaseTable:
         for each in every
         if measured and each not in columns
     }
-    by_size = sorted(grouped(run.cases, lambda row: row.case.world_size).items(), reverse=True)
+    by_size = sorted(group_by(run.cases, lambda row: row.case.world_size).items(), reverse=True)
     works = {work: place for place, work in enumerate(dict.fromkeys(map(_work, run.cases)))}
-    groups = {_title(size, rows): _lines(run, rows, columns, works) for size, rows in by_size}
+    groups = {_title(size, rows): _rows(run, rows, columns, works) for size, rows in by_size}
     return CaseTable(columns, groups, {key: why for key, why in unknown.items() if why}, bases)
 
 
 def _work(row: CaseSummary) -> object:
-    return row.case.work(_BUT)
+    return row.case.work_key(_WORK_EXCEPTIONS)
 
 
 def _title(size: int, rows: Sequence[CaseSummary]) -> str:
     shared = [part for part in shared_parts([row.case for row in rows]) if part != f"ws{size}"]
     spelled = [_MICRO_BATCH.sub("micro-batch ", part) for part in shared]
-    return " · ".join([count_text(size, "device"), *spelled])
+    return " · ".join([format_count(size, "device"), *spelled])
 
 
-def _lines(
-    run: AnalysedRun, rows: Sequence[CaseSummary], columns: Sequence[Column], works: Mapping[object, int]
-) -> list[Line]:
-    choice = choose(run.candidates, Wish())
-    standings = {one.id: "tied" for one in choice.alike} | (
+def _rows(
+    run: RunAnalysis, rows: Sequence[CaseSummary], columns: Sequence[CaseColumn], works: Mapping[object, int]
+) -> list[CaseRow]:
+    choice = select_case(run.candidates, Requirements())
+    standings = {one.id: "tied" for one in choice.tied} | (
         {choice.pick.id: "recommended"} if choice.pick else {}
     )
-    names, marks = run.names(rows), run.parity.footnotes.marks
+    names, marks = run.short_names(rows), run.parity.footnotes.marks
     most = [max((_number(each.read(row)) for row in rows), default=0.0) for each in columns]
     return [
-        Line(
+        CaseRow(
             row,
-            shorten(names[row.case.id].removesuffix(marks.get(row.case.id, "")), _LONGEST_NAME),
+            shorten(names[row.case.id].removesuffix(marks.get(row.case.id, "")), _MAX_NAME_LENGTH),
             marks.get(row.case.id, ""),
             standings.get(row.case.id, ""),
             "differs" if row.differs else row.status,
-            [_shown(each, row, top) for each, top in zip(columns, most, strict=True)],
+            [_case_cell(each, row, top) for each, top in zip(columns, most, strict=True)],
             works[_work(row)],
         )
         for row in sorted(rows, key=_rank)
@@ -147,100 +154,100 @@ def _rank(row: CaseSummary) -> tuple[bool, bool, float]:
     return not row.measured, not row.comparable, -pace.value if pace else 0.0
 
 
-def _number(cell: Cell) -> float:
+def _number(cell: TableCell) -> float:
     return float(cell.value) if isinstance(cell.value, int | float) else 0.0
 
 
-def _shown(column: Column, row: CaseSummary, most: float) -> Shown:
+def _case_cell(column: CaseColumn, row: CaseSummary, most: float) -> CaseCell:
     cell = column.read(row)
     share = _number(cell) / most if column.barred and most > 0 and cell.value is not None else None
     verdict = row.verdicts.get(column.field.name) if column.is_verdict else None
     # neither good nor bad until a run to a target tells
-    look = _LOOKS[verdict.gravity] if verdict and verdict.word != BY_DESIGN else ""
-    return Shown(column.field.text(cell), cell.value, share, look)
+    look = _LOOKS[verdict.gravity] if verdict and verdict.word != DIFFERENT_BY_DESIGN else ""
+    return CaseCell(column.field.text(cell), cell.value, share, look)
 
 
-def _speed(row: CaseSummary) -> Cell:
-    cell = measured_cell(row, THROUGHPUT)
-    return Cell(cell.value, spread_text(row, THROUGHPUT, number_text, digits=1), cell.reason)
+def _speed(row: CaseSummary) -> TableCell:
+    cell = value_cell(row, THROUGHPUT)
+    return TableCell(cell.value, estimate_text(row, THROUGHPUT, format_number, digits=1), cell.reason)
 
 
-def _exposed(row: CaseSummary) -> Cell:
+def _exposed(row: CaseSummary) -> TableCell:
     """Share of a profiled step in communication that no computation hides."""
     parts = [row.values[name].value for part in _PARTS if (name := f"profile_{part}_s") in row.values]
     whole = sum(parts)
     if len(parts) < len(_PARTS) or whole <= 0:
-        return Cell(None, reason=row.absent.get("profile_exposed_comm_s", ""))
-    return Cell(row.values["profile_exposed_comm_s"].value / whole)
+        return TableCell(None, reason=row.absence_reasons.get("profile_exposed_comm_s", ""))
+    return TableCell(row.values["profile_exposed_comm_s"].value / whole)
 
 
-def _trials(row: CaseSummary) -> Cell:
+def _trials(row: CaseSummary) -> TableCell:
     every = row.trials + row.failed
     noisy = f", {row.degraded_trials} noisy" if row.degraded_trials else ""
-    return Cell(row.trials, f"{row.trials} of {every}{noisy}" if row.failed else f"{row.trials}{noisy}")
+    return TableCell(row.trials, f"{row.trials} of {every}{noisy}" if row.failed else f"{row.trials}{noisy}")
 
 
-def _price(run: AnalysedRun) -> list[Column]:
-    cost = cost_of(run.info.suite)
+def _price(run: RunAnalysis) -> list[CaseColumn]:
+    cost = device_cost(run.info.suite)
     heading = f"{cost.currency} per 1e9 tokens" if cost else ""
-    return [_rate(PER_BILLION, heading, up=False)] if cost else []
+    return [_rate(COST_PER_BILLION_TOKENS, heading, up=False)] if cost else []
 
 
-def _headroom(run: AnalysedRun) -> Column:
+def _headroom(run: RunAnalysis) -> CaseColumn:
     """What a device has beyond what the rank with the highest peak needs of it."""
     needs = {one.id: one.memory for one in run.candidates}
 
-    def read(row: CaseSummary) -> Cell:
+    def read(row: CaseSummary) -> TableCell:
         if row.case.device == "cpu":
-            return Cell(None, reason="the ranks share the host's memory: there is no limit for each")
-        limit, needed = device_memory(row.detail), needs[row.case.id]
+            return TableCell(None, reason="the ranks share the host's memory: there is no limit for each")
+        limit, needed = smallest_device_memory(row.representative_trial), needs[row.case.id]
         if limit is None or needed is None:
-            return Cell(None, reason="the records do not say how much memory a device has")
+            return TableCell(None, reason="the records do not say how much memory a device has")
         left = limit - needed
-        return Cell(left, f"{bytes_text(left)} ({left / limit:.0%})")
+        return TableCell(left, f"{format_bytes(left)} ({left / limit:.0%})")
 
-    return Column(Field("headroom", "headroom", "Memory of a device that is left.", "B", "higher"), read)
+    return CaseColumn(Field("headroom", "headroom", "Memory of a device that is left.", "B", "higher"), read)
 
 
-def _verdict(kind: str) -> Callable[[CaseSummary], Cell]:
-    def read(row: CaseSummary) -> Cell:
+def _verdict(kind: str) -> Callable[[CaseSummary], TableCell]:
+    def read(row: CaseSummary) -> TableCell:
         verdict = row.verdicts.get(kind)
-        return Cell(verdict.word.removeprefix("equivalent ") if verdict else None)
+        return TableCell(verdict.word.removeprefix("equivalent ") if verdict else None)
 
     return read
 
 
-def _verdicts(run: AnalysedRun) -> list[Column]:
+def _verdicts(run: RunAnalysis) -> list[CaseColumn]:
     return [
-        Column(
+        CaseColumn(
             Field(kind, kind, f"Verdict of the check of {kind}.", type="varchar"),
             _verdict(kind),
-            folded=kind == LOSSES,
+            folded=kind == LOSS_VERDICT,
             is_verdict=True,
         )
-        for kind in run.kinds
+        for kind in run.verdict_kinds
     ]
 
 
-def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> Column:
+def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> CaseColumn:
     """A column of the records' own, under a heading that leaves room for others."""
     text = more.pop("format", None)
     field = Field(name, heading, "", unit, "higher" if up else "lower", format=text)
-    return Column(field, lambda row: measured_cell(row, name), **more)
+    return CaseColumn(field, lambda row: value_cell(row, name), **more)
 
 
-def _rate(name: str, heading: str, *, up: bool) -> Column:
+def _rate(name: str, heading: str, *, up: bool) -> CaseColumn:
     """A column of a rate, or of a price, with the digits that its interval allows."""
     field = Field(name, heading, "", better="higher" if up else "lower")
-    return Column(field, lambda row: rate_cell(row, name))
+    return CaseColumn(field, lambda row: rate_cell(row, name))
 
 
-_RELATIVE = Column(
-    Field("relative", f"× {REFERENCE}", better="higher", format="{:.2f}".format),
-    lambda row: Cell(row.relative, reason=row.relative_absent),
+_RELATIVE = CaseColumn(
+    Field("relative", f"× {REFERENCE_LABEL}", better="higher", format="{:.2f}".format),
+    lambda row: TableCell(row.relative_throughput, reason=row.relative_absence),
 )
-_PACE = (
-    Column(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
+_SPEED_COLUMNS = (
+    CaseColumn(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
     _rate("tokens_per_s_per_device", "per device", up=True),
     _column("mfu", "MFU", up=True, format=PERCENT),
     _RELATIVE,
@@ -248,9 +255,9 @@ _PACE = (
 _MEMORY = (_column(MEMORY, "peak memory", "B", up=False, barred=True),)
 _STEP_COLUMNS = (
     _column("step_s", "step", "s", up=False, barred=True),
-    Column(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
+    CaseColumn(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
     _column(COMMUNICATION, "comm./step", "B", up=False, folded=True),
     _rate("energy_per_token", "J/token", up=False),
     _column(LOSS, "final loss", up=False, format="{:.4f}".format, folded=True),
-    Column(Field("trials", "trials", better="higher", format="{:,}".format), _trials),
+    CaseColumn(Field("trials", "trials", better="higher", format="{:,}".format), _trials),
 )

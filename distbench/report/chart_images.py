@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.text import one_line
-from distbench.system.files import writing
+from distbench.system.files import infrastructure_errors
 from distbench.system.machine import install_hint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_LOOK: dict[str, Any] = {
+_PAGE_OPTIONS: dict[str, Any] = {
     "viewport": {"width": 1280, "height": 900},
     "device_scale_factor": 2,
     "color_scheme": "light",
 }
 
 
-def write(report: Path, folder: Path) -> list[Path]:
+def save_chart_images(report: Path, folder: Path) -> list[Path]:
     """Write each chart of the page *report* into *folder* and return the files.
 
     Raises:
@@ -35,12 +35,12 @@ def write(report: Path, folder: Path) -> list[Path]:
     from playwright.sync_api import Error, sync_playwright
 
     try:
-        with writing(folder), sync_playwright() as playwright:
+        with infrastructure_errors(folder), sync_playwright() as playwright:
             folder.mkdir(parents=True, exist_ok=True)
             # the sandbox of Chromium does not start for root; the page is our own and loads nothing
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             started = playwright.chromium.launch(executable_path=browser, args=arguments)
-            page = started.new_page(**_LOOK)
+            page = started.new_page(**_PAGE_OPTIONS)
             page.goto(report.resolve().as_uri())
             files = _draw(page, folder)
             started.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distbench.analysis.choice import Candidate, Choice
-from distbench.analysis.recommendation import Answer, selection_intervals
+from distbench.analysis.choice import Candidate, Selection
+from distbench.analysis.recommendation import Recommendation, selection_intervals
 from distbench.analysis.statistics.intervals import CONFIDENCE
-from distbench.core.grouping import gathered
-from distbench.core.text import listed
-from distbench.core.units import bytes_text, number_text
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited
+from distbench.core.units import format_bytes, format_number
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _CAPTION = (
     "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: what the rank "
@@ -20,46 +20,56 @@ _CAPTION = (
 )
 _FIELDS = (
     Field("case", "case", "Name of the case.", type="varchar"),
-    Field("tokens_per_s", "tokens/s", "Mean over trials.", "tokens/s", "higher", format=number_text),
+    Field("tokens_per_s", "tokens/s", "Mean over trials.", "tokens/s", "higher", format=format_number),
     Field("low", "", "Lower end of its 95% interval.", "tokens/s"),
     Field("high", "", "Upper end of its 95% interval.", "tokens/s"),
     Field("interval", "95%", "Its 95% interval."),
     Field("memory_bytes", "memory", "Needed by the rank with the highest peak.", "B", "lower"),
 )
-_ENERGY = Field("joules_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text)
+_ENERGY_FIELD = Field(
+    "joules_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=format_number
+)
 
 
-def sheet(choice: Choice) -> Sheet:
+def candidate_table(selection: Selection) -> Table:
     """The eligible cases; in the notes what of their memory is assumed, and why others are excluded."""
-    fields = (*_FIELDS, _ENERGY) if any(each.joules for each in choice.ranked) else _FIELDS
-    rows = tuple(_row(each, choice) for each in choice.ranked)
-    return Sheet("Eligible cases", _CAPTION, fields, rows, (*_assumed(choice), *_left_out(choice)))
+    fields = (*_FIELDS, _ENERGY_FIELD) if any(each.joules for each in selection.ranked) else _FIELDS
+    rows = tuple(_row(each, selection) for each in selection.ranked)
+    return Table(
+        "Eligible cases",
+        _CAPTION,
+        fields,
+        rows,
+        (*_assumed_memory_notes(selection), *_exclusion_notes(selection)),
+    )
 
 
-def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) -> dict[str, Any]:
+def recommendation_json(
+    recommendation: Recommendation, selection: Selection, then: list[tuple[float, Selection]]
+) -> dict[str, Any]:
     """What ``pick --json`` prints; null for what is not known."""
     return {
-        "wish": dataclasses.asdict(choice.wish),
-        "pick": _pick_json(choice),
-        "headline": answer.headline,
-        "reasons": answer.reasons,
+        "wish": dataclasses.asdict(selection.requirements),
+        "pick": _pick_json(selection),
+        "headline": recommendation.headline,
+        "reasons": recommendation.reasons,
         "confidence": CONFIDENCE,
-        "alike": [one.name for one in choice.alike],
-        "ranked": [_candidate_json(one) for one in choice.ranked],
-        "left_out": [{**(_candidate_json(one) or {}), "why": why} for one, why in choice.left_out],
+        "alike": [one.name for one in selection.tied],
+        "ranked": [_candidate_json(one) for one in selection.ranked],
+        "left_out": [{**(_candidate_json(one) or {}), "why": why} for one, why in selection.excluded],
         "turns": [{"memory_below": below, "pick": _candidate_json(after.pick)} for below, after in then],
     }
 
 
-def _pick_json(choice: Choice) -> dict[str, Any] | None:
+def _pick_json(selection: Selection) -> dict[str, Any] | None:
     """The pick, with the ends of the intervals that the headline has."""
-    if choice.pick is None:
+    if selection.pick is None:
         return None
     ends = {
         column: {"low": found[0], "high": found[1]} if found else None
-        for column, found in selection_intervals(choice, choice.pick).items()
+        for column, found in selection_intervals(selection, selection.pick).items()
     }
-    return {**(_candidate_json(choice.pick) or {}), "selection_intervals": ends}
+    return {**(_candidate_json(selection.pick) or {}), "selection_intervals": ends}
 
 
 def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
@@ -79,40 +89,40 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
     }
 
 
-def _row(one: Candidate, choice: Choice) -> Row:
+def _row(one: Candidate, selection: Selection) -> TableRow:
     assert one.speed is not None
-    mark = "> " if one is choice.pick else "= " if one in choice.alike else "  "
+    mark = "> " if one is selection.pick else "= " if one in selection.tied else "  "
     speed, ends = one.speed.to_json(), f"{one.speed.text(one.speed.low)}–{one.speed.text(one.speed.high)}"
-    return Row(
+    return TableRow(
         {
-            "case": Cell(one.name, f"{mark}{one.name}"),
-            "tokens_per_s": Cell(one.speed.value, one.speed.text()),
+            "case": TableCell(one.name, f"{mark}{one.name}"),
+            "tokens_per_s": TableCell(one.speed.value, one.speed.text()),
             "low": speed["low"],
             "high": speed["high"],
-            "interval": Cell(None, ends if one.speed.half is not None else ""),
+            "interval": TableCell(None, ends if one.speed.half_log_width is not None else ""),
             "memory_bytes": one.memory,
-            "joules_per_token": Cell(one.joules.value, one.joules.text()) if one.joules else None,
+            "joules_per_token": TableCell(one.joules.value, one.joules.text()) if one.joules else None,
         },
-        tone="best" if one is choice.pick else "",
+        emphasis="best" if one is selection.pick else "",
     )
 
 
-def _assumed(choice: Choice) -> list[str]:
-    every = (*choice.ranked, *(one for one, _ in choice.left_out))
-    assumed = gathered((bytes_text(one.memory_assumed), one.name) for one in every if one.memory_assumed)
+def _assumed_memory_notes(selection: Selection) -> list[str]:
+    every = (*selection.ranked, *(one for one, _ in selection.excluded))
+    assumed = group_pairs((format_bytes(one.memory_assumed), one.name) for one in every if one.memory_assumed)
     return [
         f"{much} of the memory is assumed for CUDA's context and libraries, which nothing measured: "
-        f"{listed(names)}."
+        f"{join_limited(names)}."
         for much, names in assumed.items()
     ]
 
 
-def _left_out(choice: Choice) -> tuple[str, ...]:
+def _exclusion_notes(selection: Selection) -> tuple[str, ...]:
     def reason(one: Candidate, why: str) -> str:
         if why == "does not fit" and one.memory:
-            return f"{why} ({bytes_text(one.memory)})"
-        limit = f"more than {choice.wish.within:.0%} slower than the fastest that fits (--within)"
+            return f"{why} ({format_bytes(one.memory)})"
+        limit = f"more than {selection.requirements.within:.0%} slower than the fastest that fits (--within)"
         return limit if why == "too slow" else why
 
-    reasons = gathered((reason(one, why), one.name) for one, why in choice.left_out)
+    reasons = group_pairs((reason(one, why), one.name) for one, why in selection.excluded)
     return tuple(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items())

@@ -9,23 +9,23 @@ from functools import partial
 from typing import Any
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
-from distbench.analysis.cross_workload import by_strategy, work_apart
-from distbench.analysis.job_results import job_results
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import differences, environment
-from distbench.analysis.statistics.between_run_variance import NO_PAST, Past
-from distbench.core.grouping import gathered
-from distbench.core.text import listed, one_line
-from distbench.core.units import value_text
-from distbench.record import of_kind
-from distbench.record.untrusted import untrusted_records
-from distbench.report.view import CASE, case_cells
+from distbench.analysis.comparison import COMPARED_COLUMNS, CasePair, MetricChange, compare_cases
+from distbench.analysis.cross_workload import match_by_strategy, work_differences
+from distbench.analysis.job_results import job_judges
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import fact_differences, merge_environments
+from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS, RunVariances
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_value
+from distbench.record import records_of_kind
+from distbench.record.untrusted_records import untrusted_records
+from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables import markdown_text
-from distbench.tables.emphasis import OF_WORDS, Paint, unpainted
-from distbench.tables.line_wrapping import folded
-from distbench.tables.markdown_text import bullets, document, escaped
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color
+from distbench.tables.line_wrapping import wrap_text
+from distbench.tables.markdown_text import bullets, escape_markdown, join_blocks
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _HEADINGS = {
     "tokens_per_s": "tokens/s",
@@ -46,41 +46,45 @@ _CAPTION = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Two runs, ready to be shown."""
 
-    before: AnalysedRun
-    after: AnalysedRun
-    pairs: list[Pair]
+    before: RunAnalysis
+    after: RunAnalysis
+    pairs: list[CasePair]
     environment: dict[str, tuple[str, str]]
     """Fact -> what it was in each run; only those that differ."""
-    past: Past
+    run_variances: RunVariances
     """How much other runs of the cases have differed."""
-    jobs: Mapping[str, Sheet] = field(default_factory=dict)
+    jobs: Mapping[str, Table] = field(default_factory=dict)
     """Word of a kind of job -> what it compares of its own records, if both runs have some."""
-    apart: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    work_differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Settings that make the runs different work -> their values; then cases are matched by strategy."""
     is_same: bool = False
     """Whether both are one run."""
 
 
-def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) -> Comparison:
+def compare_runs(
+    before: RunAnalysis, after: RunAnalysis, run_variances: RunVariances = NO_EARLIER_RUNS
+) -> RunComparison:
     """What differs between two runs, given how much other runs of their cases have differed."""
     sides = (before, after)
     # ranks tell more than the machine that starts them: only the same can be held together
-    from_ranks = all(any(record.environment for record in side.measured) for side in sides)
-    facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
-    apart = work_apart(before.cases, after.cases)
-    matched = by_strategy if apart else partial(compare, past=past)
+    from_ranks = all(any(record.environment for record in side.timed_records) for side in sides)
+    facts = [
+        merge_environments(side.timed_records if from_ranks else [], side.info.machine) for side in sides
+    ]
+    apart = work_differences(before.cases, after.cases)
+    matched = match_by_strategy if apart else partial(compare_cases, run_variances=run_variances)
     pairs = matched(before.cases, after.cases)
-    jobs = dict(_of_jobs(before, after))
-    return Comparison(before, after, pairs, differences(*facts), past, jobs, apart)
+    jobs = dict(_job_tables(before, after))
+    return RunComparison(before, after, pairs, fact_differences(*facts), run_variances, jobs, apart)
 
 
-def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, Sheet]]:
-    for results in job_results().values():
+def _job_tables(before: RunAnalysis, after: RunAnalysis) -> Iterator[tuple[str, Table]]:
+    for results in job_judges().values():
         name, folder = results.kind.name, results.kind.folder
-        sides = [of_kind(run.records, name) for run in (before, after)]
+        sides = [records_of_kind(run.records, name) for run in (before, after)]
         if all(sides):
             with untrusted_records(f"the records in {folder}"):
                 own = results.comparison(*sides)
@@ -88,93 +92,114 @@ def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, She
                 yield name, own
 
 
-def sheet(made: Comparison) -> Sheet:
+def comparison_table(comparison: RunComparison) -> Table:
     """The ratios of each case; notes say why some have none."""
-    pairs = [] if made.is_same else made.pairs
+    pairs = [] if comparison.is_same else comparison.pairs
     fit = [(pair, pair.after.case) for pair in pairs if not pair.incomparable and pair.after]
     names = short_names([case for _, case in fit])
     rows = [
-        Row(
-            {**case_cells(case, names[case.id]), **{column: _cell(pair.change(column)) for column in COLUMNS}}
+        TableRow(
+            {
+                **case_cells(case, names[case.id]),
+                **{column: _cell(pair.change(column)) for column in COMPARED_COLUMNS},
+            }
         )
         for pair, case in fit
     ]
-    title = f"{one_line(made.before.info.run_id)} and {one_line(made.after.info.run_id)}"
-    fields = tuple(Field(column, _HEADINGS[column], "Second run over the first.") for column in COLUMNS)
-    return Sheet(f"Two runs: {title}", _CAPTION, (*CASE, *fields), tuple(rows), (*sentences(made),))
+    title = f"{one_line(comparison.before.info.run_id)} and {one_line(comparison.after.info.run_id)}"
+    fields = tuple(
+        Field(column, _HEADINGS[column], "Second run over the first.") for column in COMPARED_COLUMNS
+    )
+    return Table(
+        f"Two runs: {title}",
+        _CAPTION,
+        (*CASE_FIELDS, *fields),
+        tuple(rows),
+        (*comparison_sentences(comparison),),
+    )
 
 
-def text(made: Comparison, width: int, paint: Paint = unpainted) -> str:
+def comparison_text(comparison: RunComparison, width: int, paint: Painter = no_color) -> str:
     """What to know first, what the environments and the settings differ in, and then the numbers."""
-    shown = sheet(made)
-    notes = ["\n".join(folded(each, width)) for each in shown.notes]
-    if made.is_same:
+    shown = comparison_table(comparison)
+    notes = ["\n".join(wrap_text(each, width)) for each in shown.notes]
+    if comparison.is_same:
         return "\n\n".join([paint(shown.title, "best"), *notes])
-    table = replace(shown, title="", notes=()).as_text(width, paint)
-    own = [each.as_text(width, paint) for each in made.jobs.values()]
+    table = replace(shown, title="", notes=()).to_text(width, paint)
+    own = [each.to_text(width, paint) for each in comparison.jobs.values()]
     return "\n\n".join([paint(shown.title, "best"), *notes, table, *own])
 
 
-def markdown(made: Comparison) -> str:
+def comparison_markdown(comparison: RunComparison) -> str:
     """What to know first, what the environments and settings differ in, and the table in a fold."""
-    shown = sheet(made)
+    shown = comparison_table(comparison)
     first, *others = shown.notes
-    if made.is_same:
-        return document(f"## distbench: {escaped(shown.title)}", f"**{escaped(first)}**")
-    return document(
-        f"## distbench: {escaped(shown.title)}",
-        f"**{escaped(first)}**",
+    if comparison.is_same:
+        return join_blocks(f"## distbench: {escape_markdown(shown.title)}", f"**{escape_markdown(first)}**")
+    return join_blocks(
+        f"## distbench: {escape_markdown(shown.title)}",
+        f"**{escape_markdown(first)}**",
         bullets(others),
-        markdown_text.folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
-        f"<sub>{escaped(shown.caption)}</sub>",
-        *(part for own in made.jobs.values() for part in _markdown_of(own)),
+        markdown_text.details(f"All {len(shown.rows)} cases", shown.to_markdown()),
+        f"<sub>{escape_markdown(shown.caption)}</sub>",
+        *(part for own in comparison.jobs.values() for part in _markdown_of(own)),
     )
 
 
-def _markdown_of(own: Sheet) -> list[str]:
+def _markdown_of(own: Table) -> list[str]:
     title = f"{own.title}: {len(own.rows)} rows"
     return [
         bullets(own.notes),
-        markdown_text.folded(title, own.as_markdown()),
-        f"<sub>{escaped(own.caption)}</sub>",
+        markdown_text.details(title, own.to_markdown()),
+        f"<sub>{escape_markdown(own.caption)}</sub>",
     ]
 
 
-def sentences(made: Comparison) -> list[str]:
+def comparison_sentences(comparison: RunComparison) -> list[str]:
     """Counts of changes, environment differences, and what can't be compared."""
-    if made.is_same:
-        same = one_line(made.before.info.run_id)
+    if comparison.is_same:
+        same = one_line(comparison.before.info.run_id)
         return [f"Both are the same run, {same}: there is nothing to compare; distbench runs lists others."]
-    facts = [f"{key}: {one_line(old)}, now {one_line(new)}" for key, (old, new) in made.environment.items()]
-    environment = f"Environment: {listed(facts, most=8)}." if facts else "No recorded environment difference."
-    notes = gathered(
+    facts = [
+        f"{key}: {one_line(old)}, now {one_line(new)}" for key, (old, new) in comparison.environment.items()
+    ]
+    environment = (
+        f"Environment: {join_limited(facts, limit=8)}." if facts else "No recorded environment difference."
+    )
+    notes = group_pairs(
         (note, one_line(pair.name))
-        for pair in made.pairs
+        for pair in comparison.pairs
         for note in ([f"Not compared: {pair.incomparable}"] if pair.incomparable else pair.notes)
     )
-    causes = [f"{note} ({listed(names)})." for note, names in notes.items()]
-    first = [_different_work(made.apart)] if made.apart else [_count(made.pairs), *_occasions(made)]
+    causes = [f"{note} ({join_limited(names)})." for note, names in notes.items()]
+    first = (
+        [_different_work(comparison.work_differences)]
+        if comparison.work_differences
+        else [_count(comparison.pairs), *_run_variance_note(comparison)]
+    )
     return [*first, environment, *causes]
 
 
 def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
     said = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in apart.items()]
     return (
-        f"The runs do different work: {listed(said, most=8)}. Cases are matched by strategy and number of "
+        f"The runs do different work: {join_limited(said, limit=8)}. Cases are matched by strategy and "
+        "number of "
         "devices; a ratio tells what a strategy makes of the other work, and is neither better nor worse."
     )
 
 
-def _occasions(made: Comparison) -> list[str]:
+def _run_variance_note(made: RunComparison) -> list[str]:
     """What the intervals hold of the difference between two occasions."""
     paces = [change for pair in made.pairs if (change := pair.change("tokens_per_s"))]
-    known = [change.days for change in paces if change.days]
+    known = [change.run_degrees_of_freedom for change in paces if change.run_degrees_of_freedom]
     if not paces:
         return []
     if not known:
         return [
             "How much other runs of these cases differ from day to day is not known: "
-            f"{made.past.absent}. So the intervals hold the differences of trials alone, and a small change "
+            f"{made.run_variances.absent}. So the intervals hold the differences of trials alone, and a "
+            "small change "
             "proves nothing."
         ]
     of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
@@ -186,13 +211,15 @@ def _occasions(made: Comparison) -> list[str]:
     ]
 
 
-def to_json(made: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: RunComparison) -> dict[str, Any]:
     """What ``compare --json`` prints; null for what is not known."""
     return {
-        "runs": [made.before.info.run_id, made.after.info.run_id],
-        "environment": {key: list(values) for key, values in made.environment.items()},
-        "different_work": {key: list(values) for key, values in made.apart.items()},
-        "days_absent": None if made.past.days else made.past.absent,
+        "runs": [comparison.before.info.run_id, comparison.after.info.run_id],
+        "environment": {key: list(values) for key, values in comparison.environment.items()},
+        "different_work": {key: list(values) for key, values in comparison.work_differences.items()},
+        "days_absent": None
+        if comparison.run_variances.by_case_and_column
+        else comparison.run_variances.absent,
         "cases": [
             {
                 "case": pair.name,
@@ -205,30 +232,30 @@ def to_json(made: Comparison) -> dict[str, Any]:
                         "after": change.after.value,
                         "ratio": change.ratio.to_json(),
                         "word": change.word,
-                        "days": change.days,
+                        "days": change.run_degrees_of_freedom,
                     }
                     for change in pair.changes
                 },
             }
-            for pair in made.pairs
+            for pair in comparison.pairs
         ],
-        "jobs": {word: own.to_json() for word, own in made.jobs.items()},
+        "jobs": {word: own.to_json() for word, own in comparison.jobs.items()},
     }
 
 
-def _cell(change: Change | None) -> Cell:
+def _cell(change: MetricChange | None) -> TableCell:
     """Ratio with its interval and sign: ``0.93 (0.90–0.96) !``; ``=`` where nothing changed."""
     if change is None:
-        return Cell(None, reason="not in both runs")
+        return TableCell(None, reason="not in both runs")
     ratio = change.ratio
     if change.before.value == change.after.value:
-        return Cell(ratio.value, "=")
-    range_ = f" ({ratio.low:.3f}–{ratio.high:.3f})" if ratio.half else ""
+        return TableCell(ratio.value, "=")
+    range_ = f" ({ratio.low:.3f}–{ratio.high:.3f})" if ratio.half_log_width else ""
     text = f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip()
-    return Cell(ratio.value, text, tone=OF_WORDS.get(change.word, ""))
+    return TableCell(ratio.value, text, emphasis=CHANGE_EMPHASIS.get(change.word, ""))
 
 
-def _count(pairs: Sequence[Pair]) -> str:
+def _count(pairs: Sequence[CasePair]) -> str:
     changes = [(pair.name, change) for pair in pairs if (change := pair.change("tokens_per_s"))]
     if not changes:
         return "No case has a comparable throughput in both runs."
@@ -241,7 +268,7 @@ def _count(pairs: Sequence[Pair]) -> str:
     ]
     name, furthest = max(changes, key=lambda pair: abs(pair[1].ratio.value - 1))
     old, new = (
-        value_text(side.value, furthest.unit, side.half_width) for side in (furthest.before, furthest.after)
+        format_value(side.value, furthest.unit, side.half_width) for side in (furthest.before, furthest.after)
     )
     return (
         f"Throughput of {len(changes)} cases: {', '.join(counts)}; largest change {one_line(name)}, "

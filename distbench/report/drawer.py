@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from distbench.adopt import FORMATS, adopt
-from distbench.adopt.caveats import caveats
+from distbench.adopt import FORMATS, export_case
+from distbench.adopt.caveats import export_caveats
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.parity import PeerGroup
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import settings, text
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import effective_settings, setting_text
 from distbench.core.errors import DistbenchError
-from distbench.core.grouping import grouped
-from distbench.core.text import one_line, plain
-from distbench.core.units import bytes_text
-from distbench.record.reading import damage_text
-from distbench.record.untrusted import untrusted_records
+from distbench.core.grouping import group_by
+from distbench.core.text import one_line, strip_control_characters
+from distbench.core.units import format_bytes
+from distbench.record.record_reader import damage_summary
+from distbench.record.untrusted_records import untrusted_records
 from distbench.report.view import Chapter
-from distbench.tables.table import Field, Row, Sheet
+from distbench.tables.table import Field, Table, TableRow
 
-_MOST_ROWS = 64
-_LONGEST_LOG = 8000
-_LONGEST_CELL = 300
+_MAX_ROWS = 64
+_MAX_LOG_LENGTH = 8000
+_MAX_CELL_LENGTH = 300
 
 
-def drawers(run: AnalysedRun, chapters: Sequence[Chapter]) -> dict[str, Any]:
+def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any]:
     """What the script shows of each case by its id; the headings of tables stand once for all cases."""
-    sheets = [(chapter, chapter.behind) for chapter in chapters if chapter.behind]
+    sheets = [(chapter, chapter.data_table) for chapter in chapters if chapter.data_table]
     tables = [(chapter, sheet) for chapter, sheet in sheets if any(f.name == "case_id" for f in sheet.fields)]
     rows = [_rows(sheet) for _, sheet in tables]
-    damage = _lines([damage_text(run.damaged)] if run.damaged else [])
-    groups = {row.case.id: group for group in run.parity.comparisons for row in group.cases}
+    damage = _lines([damage_summary(run.damaged)] if run.damaged else [])
+    groups = {row.case.id: group for group in run.parity.groups for row in group.cases}
     return {
         "tables": [
             {
                 "id": chapter.id,
                 "title": chapter.title,
                 "headings": list(sheet.headings[1:]),
-                "caption": plain(sheet.caption),
+                "caption": strip_control_characters(sheet.caption),
             }
             for chapter, sheet in tables
         ],
@@ -46,19 +46,19 @@ def drawers(run: AnalysedRun, chapters: Sequence[Chapter]) -> dict[str, Any]:
             row.case.id: {
                 **_facts(row),
                 **_settings(row, groups.get(row.case.id)),
-                "rows": [of.get(row.case.id, [])[:_MOST_ROWS] for of in rows],
-                "left": [max(0, len(of.get(row.case.id, [])) - _MOST_ROWS) for of in rows],
-                "caveats": [*_lines(caveats(row, run)), *damage] if row.measured else [],
-                "adopt": [_adopted(format_, row) for format_ in FORMATS],
+                "rows": [of.get(row.case.id, [])[:_MAX_ROWS] for of in rows],
+                "left": [max(0, len(of.get(row.case.id, [])) - _MAX_ROWS) for of in rows],
+                "caveats": [*_lines(export_caveats(row, run)), *damage] if row.measured else [],
+                "adopt": [_exported(format_, row) for format_ in FORMATS],
             }
             for row in run.cases
         },
     }
 
 
-def _rows(sheet: Sheet) -> dict[str, list[list[str]]]:
+def _rows(sheet: Table) -> dict[str, list[list[str]]]:
     """The texts of *sheet* by case id, without the first column, which has the case's name."""
-    by_case = grouped(sheet.rows, lambda row: str(row.value("case_id")))
+    by_case = group_by(sheet.rows, lambda row: str(row.value("case_id")))
     shown = sheet.shown[1:]
     return {
         case_id: [[_number(field, row) for field in shown] for row in rows]
@@ -66,16 +66,16 @@ def _rows(sheet: Sheet) -> dict[str, list[list[str]]]:
     }
 
 
-def _number(field: Field, row: Row) -> str:
+def _number(field: Field, row: TableRow) -> str:
     """The text of a cell; of bytes with their unit, which a table may say above it for all."""
     value = row.value(field.name)
     if field.unit == "B" and isinstance(value, int | float):
-        return bytes_text(value)
+        return format_bytes(value)
     return _cell(field.text(row.cells.get(field.name)))
 
 
 def _cell(shown: str) -> str:
-    return one_line(shown, _LONGEST_CELL)
+    return one_line(shown, _MAX_CELL_LENGTH)
 
 
 def _facts(row: CaseSummary) -> dict[str, Any]:
@@ -87,14 +87,14 @@ def _facts(row: CaseSummary) -> dict[str, Any]:
         "reason": one_line(row.reason),
         "noisy": one_line(row.degraded),
         "verdicts": [f"{kind}: {one_line(verdict.sentence)}" for kind, verdict in row.verdicts.items()],
-        "logs": [plain(each)[-_LONGEST_LOG:] for each in log if each],
+        "logs": [strip_control_characters(each)[-_MAX_LOG_LENGTH:] for each in log if each],
         "file": one_line(row.log),
     }
 
 
 def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
     """Settings of the live engine; those that its reference has not, with the reference's, first."""
-    if row.detail is None or group is None:
+    if row.representative_trial is None or group is None:
         return {"reference": "", "differences": [], "settings": []}
     own = [each for each in group.differences.get(row.case.id, ()) if each.between == "cases"]
     apart = {each.key for each in own}
@@ -105,27 +105,34 @@ def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
             for each in own
         ],
         "settings": [
-            [key, _cell(text(value))] for key, value in settings(row.detail).items() if key not in apart
+            [key, _cell(setting_text(value))]
+            for key, value in effective_settings(row.representative_trial).items()
+            if key not in apart
         ],
     }
 
 
-def _adopted(format_: str, row: CaseSummary) -> dict[str, Any]:
+def _exported(format_: str, row: CaseSummary) -> dict[str, Any]:
     """The case in a format of ``distbench adopt``, or why it can't be had."""
-    if row.detail is None:
+    if row.representative_trial is None:
         return {"format": format_, "problem": "there is nothing to export: the case was not measured"}
     if row.differs:
         return {"format": format_, "problem": "not equivalent to its reference (distbench adopt --force)"}
     try:
         with untrusted_records(f"the settings of {one_line(row.case.name, 100)}"):
-            found = adopt(format_, row.case, row.detail.effective, nodes=len(row.detail.nodes) or 1)
+            found = export_case(
+                format_,
+                row.case,
+                row.representative_trial.effective,
+                nodes=len(row.representative_trial.nodes) or 1,
+            )
     except DistbenchError as error:
         return {"format": format_, "problem": one_line(str(error)).removeprefix(f"--as {format_}: ")}
     return {
         "format": format_,
-        "launch": plain(found.launch),
-        "files": {one_line(name): plain(content) for name, content in found.files.items()},
-        "notes": [*_lines(found.notes), *(f"Differs: {line}" for line in _lines(found.differs))],
+        "launch": strip_control_characters(found.launch),
+        "files": {one_line(name): strip_control_characters(content) for name, content in found.files.items()},
+        "notes": [*_lines(found.notes), *(f"Differs: {line}" for line in _lines(found.differences))],
     }
 
 

@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from distbench.analysis.case_summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
 from distbench.core.text import one_line, shorten
-from distbench.core.units import bytes_text, number_text
+from distbench.core.units import format_bytes, format_number
 from distbench.report import palette
-from distbench.strategies.base import SINGLE
-from distbench.tables.table import Row, Sheet
+from distbench.strategies.base import REFERENCE_STRATEGY
+from distbench.tables.table import Table, TableRow
 
 T = TypeVar("T")
 
 GREY = palette.GREY
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-MOST_CASES = 40
+MAX_CHART_CASES = 40
 """More bars or lines than this are indistinguishable; the tables have all cases."""
 
-_LONGEST_NAME = 40
-_LONGEST_LEGEND = 24
+_MAX_NAME_LENGTH = 40
+_MAX_LEGEND_LENGTH = 24
 _HEIGHT, _ROW, _AROUND_ROWS = 420, 26, 130
 
 
@@ -37,7 +37,7 @@ class Chart:
     title: str
     caption: str
     figure: dict[str, Any]
-    sheet: Sheet | None = None
+    table: Table | None = None
     """The numbers behind it; None: those of the chapter, or of the table of all cases."""
     finding: str = ""
     """What the data say, in a sentence: for readers who can't see the chart, or read first."""
@@ -51,7 +51,7 @@ class Chart:
         return self.height or (_AROUND_ROWS + _ROW * max(rows, 2) if rows else _HEIGHT)
 
 
-class OfCase(Protocol):
+class HasCase(Protocol):
     """A row, a history or anything else about one case."""
 
     @property
@@ -61,16 +61,16 @@ class OfCase(Protocol):
 
 
 @dataclass(frozen=True)
-class Style:
+class CaseStyle:
     """A colour and a symbol for each strategy family, the same in all charts of a page."""
 
     families: list[str]
 
     @classmethod
-    def of(cls, rows: Iterable[OfCase]) -> Style:
+    def for_cases(cls, rows: Iterable[HasCase]) -> CaseStyle:
         """The style of a page about the cases of *rows*."""
         # references that were only trained, or only checked against, are no cases
-        return cls(sorted({row.case.strategy.name for row in rows} | {SINGLE}))
+        return cls(sorted({row.case.strategy.name for row in rows} | {REFERENCE_STRATEGY}))
 
     def marker(self, family: str) -> dict[str, Any]:
         """Colour and symbol of a strategy; the pair is another for each of 64."""
@@ -84,23 +84,23 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Shown(Generic[T]):
+class ChartSelection(Generic[T]):
     """The cases that a chart has room for, by number of devices, the fastest first."""
 
     items: list[tuple[CaseSummary, str, T]]
     """Cases with their names and what is to be drawn of them."""
-    left_out: str
+    truncation_note: str
     """A sentence for the caption, with a space before it; empty if all cases are shown."""
 
     @classmethod
-    def of(
-        cls, run: AnalysedRun, read: Callable[[CaseSummary], T | None], most: int = MOST_CASES
-    ) -> Shown[T]:
+    def fastest(
+        cls, run: RunAnalysis, read: Callable[[CaseSummary], T | None], most: int = MAX_CHART_CASES
+    ) -> ChartSelection[T]:
         """The *most* fastest of the cases of which *read* gives something to draw."""
         known = [(row, content) for row in run.cases if (content := read(row)) is not None]
-        fastest = sorted(known, key=lambda pair: _slowness(pair[0]))[:most]
+        fastest = sorted(known, key=lambda pair: _speed_order(pair[0]))[:most]
         fastest.sort(key=lambda pair: pair[0].case.world_size)
-        names = run.names([row for row, _ in fastest])
+        names = run.short_names([row for row, _ in fastest])
         left_out = f" The {most} fastest of {len(known):,} cases are drawn." if len(known) > most else ""
         return cls([(row, names[row.case.id], content) for row, content in fastest], left_out)
 
@@ -120,54 +120,54 @@ def scatter(
     **more: Any,
 ) -> dict[str, Any]:
     """Marks or a line; *hovers* are the texts under the pointer, *cases* the ids of the rows to jump to."""
-    trace = {"type": "scatter", "mode": mode, "name": safe(name), "x": list(x), "y": list(y), **more}
+    trace = {"type": "scatter", "mode": mode, "name": escape_label(name), "x": list(x), "y": list(y), **more}
     if hovers is not None:
         trace |= {"hovertext": list(hovers), "hoverinfo": "text"}
     return trace if cases is None else {**trace, "customdata": list(cases)}
 
 
-def bars(
-    sheet: Sheet,
+def stacked_bars(
+    table: Table,
     labels: Mapping[str, str],
-    colours: Mapping[str, str],
+    colors: Mapping[str, str],
     scale: float = 1.0,
-    more: Callable[[Row, str], Sequence[str]] | None = None,
+    more: Callable[[TableRow, str], Sequence[str]] | None = None,
     places: Sequence[float] = (),
     **look: Any,
 ) -> list[dict[str, Any]]:
-    """Stacked horizontal bars: a bar for each row of *sheet*, a part for each column in *labels*.
+    """Stacked horizontal bars: a bar for each row of *table*, a part for each column in *labels*.
 
     What tells parts apart but colour: they stand in the order of the legend, with gaps between them.
-    *colours* are those of the columns. Numbers are divided by *scale*; *more* adds lines to the text under
+    *colors* are those of the columns. Numbers are divided by *scale*; *more* adds lines to the text under
     the pointer; *places* are where the bars stand on the upright axis, if not at 0, 1, 2 ...
     """
-    fields = {field.name: field for field in sheet.fields}
+    fields = {field.name: field for field in table.fields}
     return [
         {
             "type": "bar",
             "orientation": "h",
-            "name": safe(label),
-            "y": [*(places or range(len(sheet.rows)))],
-            "x": [None if (value := row.value(name)) is None else float(value) / scale for row in sheet.rows],
-            "marker": {"color": colours[name]},
+            "name": escape_label(label),
+            "y": [*(places or range(len(table.rows)))],
+            "x": [None if (value := row.value(name)) is None else float(value) / scale for row in table.rows],
+            "marker": {"color": colors[name]},
             "width": 0.7,
             "hovertext": [
                 hover(
-                    str(row.value(sheet.fields[0].name)),
+                    str(row.value(table.fields[0].name)),
                     f"{label}: {fields[name].text(row.cells.get(name))}",
                     *(more(row, name) if more else ()),
                 )
-                for row in sheet.rows
+                for row in table.rows
             ],
             "hoverinfo": "text",
-            "customdata": [row.value("case_id") for row in sheet.rows],
+            "customdata": [row.value("case_id") for row in table.rows],
             **look,
         }
         for name, label in labels.items()
     ]
 
 
-def errors(of: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+def error_bars(of: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
     """Error bars of (lowest, value, highest) each."""
     return {
         "type": "data",
@@ -180,13 +180,13 @@ def errors(of: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
     }
 
 
-def level(x: Sequence[float], y: Sequence[float], name: str = "", width: int = 1) -> dict[str, Any]:
+def reference_line(x: Sequence[float], y: Sequence[float], name: str = "", width: int = 1) -> dict[str, Any]:
     """A grey line that values are compared with; without a *name* it is not in the legend."""
     quiet: dict[str, Any] = {} if name else {"hoverinfo": "skip", "showlegend": False}
     return scatter(name, x, y, "lines", line={"color": GREY, "width": width}, **quiet)
 
 
-def drawn(
+def make_figure(
     traces: list[dict[str, Any]], x: str, y: str = "", rows: Sequence[str] = (), **layout: Any
 ) -> dict[str, Any]:
     """A chart's data and layout; *x* and *y* are the titles of the axes.
@@ -196,7 +196,7 @@ def drawn(
     """
     places = {
         "tickvals": list(range(len(rows))),
-        "ticktext": [safe(name) for name in rows],
+        "ticktext": [escape_label(name) for name in rows],
         "range": [len(rows) - 0.5, -0.5],
         "showgrid": False,
         "zeroline": False,
@@ -207,36 +207,36 @@ def drawn(
     }
     named = [trace for trace in traces if trace.get("showlegend", True)]
     # a legend longer than the chart hides the chart; a line tells its name under the pointer
-    return {"data": traces, "layout": {**axes, "showlegend": 1 < len(named) <= _LONGEST_LEGEND, **layout}}
+    return {"data": traces, "layout": {**axes, "showlegend": 1 < len(named) <= _MAX_LEGEND_LENGTH, **layout}}
 
 
-def safe(name: str) -> str:
+def escape_label(name: str) -> str:
     """*name* for plotly, which reads a few tags in text: none may come from a name."""
-    cut = shorten(one_line(name), _LONGEST_NAME)
+    cut = shorten(one_line(name), _MAX_NAME_LENGTH)
     return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def hover(title: str, *facts: str) -> str:
     """The text under the pointer: *title* in bold and a line for each of *facts*."""
-    return "<br>".join([f"<b>{safe(title)}</b>", *(safe(fact) for fact in facts if fact)])
+    return "<br>".join([f"<b>{escape_label(title)}</b>", *(escape_label(fact) for fact in facts if fact)])
 
 
-def facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
+def case_facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
     """What is known of a case in a few lines."""
     lines = ["; ".join([row.status, *(verdict.word for verdict in row.verdicts.values())])]
     if (throughput := row.values.get(THROUGHPUT)) is not None:
-        among = f" ({number_text(throughput.low)} to {number_text(throughput.high)})"
-        lines.append(f"{throughput.text} tokens/s{among if throughput.n > 1 else ''}")
-    if row.relative is not None:
-        lines.append(f"{row.relative:.2f} × ddp")
+        among = f" ({format_number(throughput.low)} to {format_number(throughput.high)})"
+        lines.append(f"{throughput.text} tokens/s{among if throughput.trial_count > 1 else ''}")
+    if row.relative_throughput is not None:
+        lines.append(f"{row.relative_throughput:.2f} × ddp")
     for column, words in ((MEMORY, "at the peak of a rank"), (COMMUNICATION, "communicated per step")):
         if (size := row.values.get(column)) is not None:
-            lines.append(f"{bytes_text(size.value)} {words}")
+            lines.append(f"{format_bytes(size.value)} {words}")
     if efficiency is not None:
         lines.append(f"scaling efficiency {efficiency:.2f}")
     return lines
 
 
-def _slowness(row: CaseSummary) -> float:
+def _speed_order(row: CaseSummary) -> float:
     throughput = row.values.get(THROUGHPUT)
     return -throughput.value if throughput else float("inf")

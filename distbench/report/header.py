@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from distbench.analysis.environments import apart, installed
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import environment
-from distbench.core.case import CURRENT, Case
-from distbench.core.text import listed, one_line
-from distbench.core.units import count_text, list_text
+from distbench.analysis.environments import version_differences, versions_by_environment
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import merge_environments
+from distbench.core.case import CURRENT_ENVIRONMENT, Case
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_count, join_words
 from distbench.record import Status
 
 # options that say what was trained, of those of the built-in workloads
@@ -20,25 +20,26 @@ _LENGTHS = ("seq_len", "length")
 _WRITTEN = {"deepspeed": "DeepSpeed", "python": "Python"}
 
 
-def title(run: AnalysedRun) -> str:
+def page_title(run: RunAnalysis) -> str:
     """``5 strategies on 1 and 2 CPU ranks: transformer tiny``."""
     cases = [row.case for row in run.cases]
     if not cases:
         return "No cases"
     labels = list(dict.fromkeys(one_line(case.label) for case in cases))
-    compared = labels[0] if len(labels) == 1 else count_text(len(labels), "configuration")
+    compared = labels[0] if len(labels) == 1 else format_count(len(labels), "configuration")
     return f"{compared} on {_ranks(cases)}: {_models(cases)}"
 
 
-def facts(run: AnalysedRun) -> dict[str, str]:
+def header_facts(run: RunAnalysis) -> dict[str, str]:
     """Label -> what was trained, on what, how often; a fact that is not known says why."""
     cases = [row.case for row in run.cases]
     if not cases:
         return {}
     return {
         "model": f"{_models(cases)}, {_parameters(run)}",
-        "batch": f"{_among(case.batch.global_batch_size for case in cases)} samples{_length(cases)} per step",
-        "precision": listed(_words(case.precision.label for case in cases)),
+        "batch": f"{_range_text(case.batch.global_batch_size for case in cases)} samples"
+        f"{_length(cases)} per step",
+        "precision": join_limited(_unique_lines(case.precision.label for case in cases)),
         "devices": _devices(run, cases),
         "software": _software(run),
         "trials": _trials(run),
@@ -47,11 +48,15 @@ def facts(run: AnalysedRun) -> dict[str, str]:
 
 def _models(cases: list[Case]) -> str:
     chosen = [(case.workload.name, *map(case.workload.options.get, _MODEL)) for case in cases]
-    return listed(_words(" ".join(str(word) for word in words if word) for words in chosen), most=2)
+    return join_limited(
+        _unique_lines(" ".join(str(word) for word in words if word) for words in chosen), limit=2
+    )
 
 
-def _parameters(run: AnalysedRun) -> str:
-    trained = [row.detail.effective.get("parameters") for row in run.cases if row.detail]
+def _parameters(run: RunAnalysis) -> str:
+    trained = [
+        row.representative_trial.effective.get("parameters") for row in run.cases if row.representative_trial
+    ]
     known = {count for count in trained if isinstance(count, int)}
     if not known:
         return "number of parameters unknown (no trial reported it)"
@@ -66,32 +71,32 @@ def _count(number: int) -> str:
 def _length(cases: list[Case]) -> str:
     options = [case.workload.options for case in cases]
     lengths = [each[name] for each in options for name in _LENGTHS if each.get(name)]
-    return f" of {listed(_words(lengths))} tokens" if len(lengths) == len(cases) else ""
+    return f" of {join_limited(_unique_lines(lengths))} tokens" if len(lengths) == len(cases) else ""
 
 
 def _ranks(cases: list[Case]) -> str:
     sizes = [str(size) for size in sorted({case.world_size for case in cases})]
-    kinds = _words("GPU" if case.device == "cuda" else "CPU rank" for case in cases)
-    return f"{list_text(sizes)} {' or '.join(kinds)}{'s' * (sizes != ['1'])}"
+    kinds = _unique_lines("GPU" if case.device == "cuda" else "CPU rank" for case in cases)
+    return f"{join_words(sizes)} {' or '.join(kinds)}{'s' * (sizes != ['1'])}"
 
 
-def _devices(run: AnalysedRun, cases: list[Case]) -> str:
+def _devices(run: RunAnalysis, cases: list[Case]) -> str:
     """The GPUs, or the CPU, that the ranks saw; of the machine that started the run where none told."""
-    told = [record.environment for record in run.measured if record.environment] or [run.info.machine]
+    told = [record.environment for record in run.timed_records if record.environment] or [run.info.machine]
     all_cuda = all(case.device == "cuda" for case in cases)
     if any(case.device == "cuda" for case in cases):
-        models = _words(name for each in told for name in _list(each.get("gpus")))
+        models = _unique_lines(name for each in told for name in _list(each.get("gpus")))
     else:
-        models = _words(f"{each['cpu']}{_cores(each)}" for each in told if each.get("cpu"))
-    nodes = {node for record in run.measured for node in record.nodes}
-    of_nodes = f" of {count_text(len(nodes), 'node')}" if nodes else ""
-    hardware = (listed(models, most=2) or "hardware that was not recorded") + of_nodes
+        models = _unique_lines(f"{each['cpu']}{_cores(each)}" for each in told if each.get("cpu"))
+    nodes = {node for record in run.timed_records for node in record.nodes}
+    of_nodes = f" of {format_count(len(nodes), 'node')}" if nodes else ""
+    hardware = (join_limited(models, limit=2) or "hardware that was not recorded") + of_nodes
     return f"{_ranks(cases)}{': ' if all_cuda and models else ' on '}{hardware}"
 
 
 def _cores(facts: Mapping[str, Any]) -> str:
     cores = facts.get("cpu_cores")
-    return f" with {count_text(cores, 'core')}" if isinstance(cores, int) else ""
+    return f" with {format_count(cores, 'core')}" if isinstance(cores, int) else ""
 
 
 def _list(value: object) -> list[object]:
@@ -99,37 +104,40 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _software(run: AnalysedRun) -> str:
-    own = [record for record in run.measured if record.case.environment == CURRENT]
-    known = environment(own, run.info.machine)
+def _software(run: RunAnalysis) -> str:
+    own = [record for record in run.timed_records if record.case.environment == CURRENT_ENVIRONMENT]
+    known = merge_environments(own, run.info.machine)
     versions = [f"torch {text}" for text in known.get("packages.torch", ())]
     versions += [f"DeepSpeed {text}" for text in known.get("packages.deepspeed", ()) if text != "none"]
     versions += [f"driver {text}" for text in known.get("gpu_driver", ()) if text != "none"]
-    return "; ".join([", ".join(versions) or "not recorded", *_elsewhere(run)])
+    return "; ".join([", ".join(versions) or "not recorded", *_other_environments(run)])
 
 
-def _elsewhere(run: AnalysedRun) -> Iterator[str]:
+def _other_environments(run: RunAnalysis) -> Iterator[str]:
     """What is of another version in each other Python environment: ``@old: DeepSpeed 0.16.9``."""
-    found = installed(run.measured)
-    ours = found.pop(CURRENT, {})
+    found = versions_by_environment(run.timed_records)
+    ours = found.pop(CURRENT_ENVIRONMENT, {})
     for name, theirs in found.items():
-        words = [f"{_WRITTEN.get(key, key)} {' or '.join(each)}" for key, each in apart(theirs, ours).items()]
-        yield f"@{name}: {listed(words) or 'the same versions'}"
+        words = [
+            f"{_WRITTEN.get(key, key)} {' or '.join(each)}"
+            for key, each in version_differences(theirs, ours).items()
+        ]
+        yield f"@{name}: {join_limited(words) or 'the same versions'}"
 
 
-def _trials(run: AnalysedRun) -> str:
-    good = [record for record in run.measured if record.status is Status.MEASURED]
-    failed = [record for record in run.measured if record.status.is_failure]
+def _trials(run: RunAnalysis) -> str:
+    good = [record for record in run.timed_records if record.status is Status.MEASURED]
+    failed = [record for record in run.timed_records if record.status.is_failure]
     noisy = sum(bool(record.degraded) for record in good)
     each = {row.trials for row in run.cases if row.trials}
-    times = f", {_among(each)} per case" if each else ""
+    times = f", {_range_text(each)} per case" if each else ""
     return f"{len(good):,} measured{times}; {len(failed):,} failed, {noisy:,} noisy"
 
 
-def _among(numbers: Iterable[int]) -> str:
+def _range_text(numbers: Iterable[int]) -> str:
     known = set(numbers)
     return " to ".join(dict.fromkeys([f"{min(known):,}", f"{max(known):,}"]))
 
 
-def _words(values: Iterable[object]) -> list[str]:
+def _unique_lines(values: Iterable[object]) -> list[str]:
     return list(dict.fromkeys(one_line(str(value), 60) for value in values))

@@ -5,38 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from distbench.analysis.cumulative_change import Since
-from distbench.analysis.history import Break, CaseHistory, HistoryPoint, LevelChange
-from distbench.analysis.statistics.change_points import LEAST_POINTS
-from distbench.core.text import listed, one_line
-from distbench.core.units import count_text, value_text
+from distbench.analysis.cumulative_change import CumulativeChange
+from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint, LevelChange
+from distbench.analysis.statistics.change_points import MIN_POINTS
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_count, format_value
 
-_LARGEST_TOLD = 1000.0
+_MAX_SHOWN_EFFECT = 1000.0
 
 
-def step_sentences(series: CaseHistory) -> list[str]:
+def shift_sentences(series: CaseHistory) -> list[str]:
     """What is to be said of each step within one environment, without the name of the case."""
-    ends = {level.start: level.end for level in series.levels}
-    starts = {level.end: level.start for level in series.levels}
+    ends = {level.start: level.end for level in series.segments}
+    starts = {level.end: level.start for level in series.segments}
     return [
-        f"{change_text(change, series)} from run {when(series.points[place])} on; "
+        f"{change_text(change, series)} from run {run_label(series.points[place])} on; "
         f"{place - starts[place]} runs before, {ends[place] - place} after"
-        for change in series.changes
-        for place in [change.step.place]
+        for change in series.shifts
+        for place in [change.shift.place]
     ]
 
 
-def break_sentences(series: CaseHistory) -> list[str]:
+def environment_change_sentences(series: CaseHistory) -> list[str]:
     """What is to be said of each break, without the name of the case."""
     return [
-        f"environment changed before run {when(series.points[each.place])}: {listed(each.facts, 8)}; "
-        f"with it {break_text(each)}"
-        for each in series.breaks
+        f"environment changed before run {run_label(series.points[each.place])}: "
+        f"{join_limited(each.facts, 8)}; with it {environment_change_text(each)}"
+        for each in series.environment_changes
     ]
 
 
-def since_sentences(
-    every: Sequence[CaseHistory], names: Mapping[str, str], since: Mapping[str, Since | None], day: datetime
+def cumulative_sentences(
+    every: Sequence[CaseHistory],
+    names: Mapping[str, str],
+    since: Mapping[str, CumulativeChange | None],
+    day: datetime,
 ) -> list[str]:
     """What has changed in all since that day, and of which cases nothing can be said.
 
@@ -47,43 +50,45 @@ def since_sentences(
         name, found = names[series.case.id], since[series.case.id]
         if found is None:
             absent.append(name)
-        elif not found.is_known:
+        elif not found.is_testable:
             short.append(name)
         elif found.change is None:
             steady.append(name)
         else:
-            runs = count_text(len(series.points) - found.place, "run")
-            first = when(series.points[found.place])
+            runs = format_count(len(series.points) - found.place, "run")
+            first = run_label(series.points[found.place])
             clear.append(f"{name}: {change_text(found.change, series)}, in all since run {first}, {runs}.")
     reasons = {
         f"No measurable change in all since {day:%Y-%m-%d}": steady,
-        f"Too few runs since {day:%Y-%m-%d} to add up changes ({2 * LEAST_POINTS} in the environment of the "
+        f"Too few runs since {day:%Y-%m-%d} to add up changes ({2 * MIN_POINTS} in the environment of the "
         "last are needed)": short,
         f"No run since {day:%Y-%m-%d}": absent,
     }
-    return [*clear, *(f"{reason}: {listed(cases)}." for reason, cases in reasons.items() if cases)]
+    return [*clear, *(f"{reason}: {join_limited(cases)}." for reason, cases in reasons.items() if cases)]
 
 
 def change_text(change: LevelChange, series: CaseHistory) -> str:
     """A change in words: by how much, from what to what, and whether that is good."""
-    before, after = (value_text(v, one_line(series.unit)) for v in (change.step.before, change.step.after))
+    before, after = (
+        format_value(v, one_line(series.unit)) for v in (change.shift.before, change.shift.after)
+    )
     word = "neither better nor worse" if change.word == "other" else change.word
     return f"{one_line(series.metric)} {effect_text(change)}, {word}, from {before} to {after}"
 
 
 def effect_text(change: LevelChange) -> str:
     """The size of a change with its sign: ``-10.2%``."""
-    effect = change.step.effect
-    return f"{effect:+.1%}" if abs(effect) < _LARGEST_TOLD else "more than 1000x"
+    effect = change.shift.effect
+    return f"{effect:+.1%}" if abs(effect) < _MAX_SHOWN_EFFECT else "more than 1000x"
 
 
-def when(point: HistoryPoint) -> str:
+def run_label(point: HistoryPoint) -> str:
     """A run with its date."""
     return f"{one_line(point.run_id)} ({point.created:%Y-%m-%d})"
 
 
-def break_text(place: Break) -> str:
+def environment_change_text(place: EnvironmentChange) -> str:
     """What came with a change of environment: ``-10.2% (worse)``."""
-    if place.change:
-        return f"{effect_text(place.change)} ({place.change.word})"
-    return "no measurable change" if place.is_known else "unknown, too few runs on one side"
+    if place.shift:
+        return f"{effect_text(place.shift)} ({place.shift.word})"
+    return "no measurable change" if place.is_testable else "unknown, too few runs on one side"

@@ -19,13 +19,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from distbench.core.text import plain, shorten
+from distbench.core.text import shorten, strip_control_characters
 from distbench.report.view import Chapter
-from distbench.tables.markdown_text import PERFETTO
+from distbench.tables.markdown_text import PERFETTO_URL
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_LONGEST_TEXT = 20_000
-_LONGEST_NAME = 200
+_MAX_TEXT_LENGTH = 20_000
+_MAX_NAME_LENGTH = 200
 _DIGITS = 6
 
 
@@ -44,11 +44,11 @@ def render(
     by the id of a script element; *packed* are such data that few readers need, compressed.
     """
     files = [_TEMPLATES / name for name in ("packed.js", *scripts, "pairs.js", "report.js", "tables.js")]
-    script = "".join(_unindented(file) for file in files)
+    script = "".join(_without_indentation(file) for file in files)
     library, compressed = _plotly()
-    more = {key: _packed(_json(data).encode()) for key, data in packed.items()}
+    more = {key: _compress(_json(data).encode()) for key, data in packed.items()}
     figures = {chart.id: chart.figure for chapter in chapters for chart in chapter.charts}
-    return static(
+    return render_static(
         template,
         chapters=chapters,
         blocks={"chart-data": _rounded(figures), **blocks},
@@ -59,10 +59,10 @@ def render(
     )
 
 
-def static(template: str, **context: Any) -> str:
+def render_static(template: str, **context: Any) -> str:
     """The page that *template* makes of *context*; without a ``script`` in it, it may run none."""
     without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
-    style = Markup(_unindented(_TEMPLATES / "report.css"))
+    style = Markup(_without_indentation(_TEMPLATES / "report.css"))
     text = _environment().get_template(template).render(**without | {"style": style} | context)
     # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -78,19 +78,25 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, "linked": _linked}
+    environment.filters |= {
+        "clip": _clip,
+        "name": _name,
+        "parts": _parts,
+        "json": _json,
+        "linked": _link_addresses,
+    }
     return environment
 
 
-def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:
+def _clip(text: str, limit: int = _MAX_TEXT_LENGTH) -> str:
     """*text* without control characters, its end left out if it is very long."""
-    shown = plain(text[: 2 * limit])
+    shown = strip_control_characters(text[: 2 * limit])
     left = len(text) - limit
     return shown if left <= 0 else f"{shown[:limit]} … ({left:,} more characters)"
 
 
 def _name(text: str) -> str:
-    return shorten(" ".join(plain(text).split()), _LONGEST_NAME)
+    return shorten(" ".join(strip_control_characters(text).split()), _MAX_NAME_LENGTH)
 
 
 def _parts(text: str) -> Markup:
@@ -98,10 +104,10 @@ def _parts(text: str) -> Markup:
     return Markup("/<wbr>").join(_name(text).split("/"))
 
 
-def _linked(text: str) -> Markup:
+def _link_addresses(text: str) -> Markup:
     """*text*, escaped, with the one address in it that may be a link."""
-    link = f'<a href="{PERFETTO}" rel="noreferrer">{PERFETTO}</a>'
-    return Markup(str(escape(text)).replace(PERFETTO, link))
+    link = f'<a href="{PERFETTO_URL}" rel="noreferrer">{PERFETTO_URL}</a>'
+    return Markup(str(escape(text)).replace(PERFETTO_URL, link))
 
 
 def _json(data: Any) -> Markup:
@@ -128,15 +134,15 @@ def _plotly() -> tuple[str, str]:
     assert spec is not None and spec.submodule_search_locations
     (folder,) = spec.submodule_search_locations
     library = (Path(folder) / "package_data" / "plotly.min.js").read_bytes()
-    return library.decode(), _packed(library)
+    return library.decode(), _compress(library)
 
 
-def _packed(content: bytes) -> str:
+def _compress(content: bytes) -> str:
     # plain, it would be most of the page; the browser unpacks it in less time than it takes to run it
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
-def _unindented(file: Path) -> str:
+def _without_indentation(file: Path) -> str:
     """Text of a script or a style sheet; the browser needs no indentation, and every page has all of it."""
     return "".join(line.lstrip() for line in file.read_text(encoding="utf-8").splitlines(keepends=True))
 

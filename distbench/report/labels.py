@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core.text import shorten
-from distbench.report.figures import safe
+from distbench.report.figures import escape_label
 
-MOST_ENDS = 16
+MAX_LINE_LABELS = 16
 _LINE, _NEAR = 15, 4
 """CSS pixels of a label, and between two ends that share one."""
 _ROOM = 0.3
 """Part of a chart's width that labels need to the right of the lines."""
-_LONGEST = 22
+_MAX_LENGTH = 22
 """Characters of a name at the end of a line."""
 _CHARACTER, _MARK = 6.4, 9
 """CSS pixels, about."""
@@ -34,16 +34,16 @@ _Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class End:
+class LineEnd:
     """Where a line ends."""
 
     x: float
     y: float
     name: str
-    colour: str
+    color: str
 
 
-def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
+def label_line_ends(ends: Sequence[LineEnd], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
     """Plotly's annotations with a name at the end of each line; ends at one place share that of the first,
     with the number of the others.
 
@@ -54,7 +54,7 @@ def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> lis
         pixels: Its length.
     """
     places = [(high - end.y) / (high - low) * pixels for end in ends] if high > low else []
-    shared: list[tuple[float, End, int]] = []
+    shared: list[tuple[float, LineEnd, int]] = []
     for place, end in sorted(zip(places, ends, strict=False), key=lambda pair: pair[0]):
         if shared and place - shared[-1][0] <= _NEAR and end.x == shared[-1][1].x:
             first, one, count = shared[-1]
@@ -65,12 +65,12 @@ def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> lis
     return [
         _label(end, count, lowered - place)
         for (place, end, count), lowered in zip(
-            shared, _apart([place for place, *_ in shared[:MOST_ENDS]], pixels), strict=False
+            shared, _spread_out([place for place, *_ in shared[:MAX_LINE_LABELS]], pixels), strict=False
         )
     ]
 
 
-def _apart(places: Sequence[float], pixels: int) -> list[float]:
+def _spread_out(places: Sequence[float], pixels: int) -> list[float]:
     """*places* from the top, a line or more apart, and none below *pixels* if there is room above."""
     lowered: list[float] = []
     for place in places:
@@ -82,29 +82,29 @@ def _apart(places: Sequence[float], pixels: int) -> list[float]:
     return lowered
 
 
-def _label(end: End, count: int, shift: float) -> dict[str, Any]:
+def _label(end: LineEnd, count: int, shift: float) -> dict[str, Any]:
     more = f" (+{count - 1})" if count > 1 else ""
     return {
         "x": end.x,
         "y": end.y,
-        "text": safe(shorten(end.name, _LONGEST)) + more,
+        "text": escape_label(shorten(end.name, _MAX_LENGTH)) + more,
         "xanchor": "left",
         "ax": 18,
         "ay": shift,
         "arrowhead": 0,
         "arrowwidth": 1,
-        "arrowcolor": end.colour,
+        "arrowcolor": end.color,
         "font": {"size": 12},
     }
 
 
-def with_room(low: float, high: float) -> list[float]:
+def range_with_label_space(low: float, high: float) -> list[float]:
     """Range of a level axis from *low* to *high* with room for labels at the right."""
     width = (high - low) or 1.0
     return [low - 0.02 * width, high + _ROOM * width]
 
 
-def beside_marks(marks: Sequence[tuple[float, float, str]], wide: int, high: int) -> dict[int, str]:
+def place_mark_labels(marks: Sequence[tuple[float, float, str]], wide: int, high: int) -> dict[int, str]:
     """Place of a mark among *marks* -> plotly's word for where its name stands; without those without room.
 
     Args:
@@ -120,7 +120,13 @@ def beside_marks(marks: Sequence[tuple[float, float, str]], wide: int, high: int
         size = (_CHARACTER * len(name), float(_LINE))
         for word, where in _PLACES.items():
             box = _box((x * wide, y * high), size, where)
-            if box[0] >= 0 and box[2] <= wide and box[1] >= 0 and box[3] <= high and not _meets(box, taken):
+            if (
+                box[0] >= 0
+                and box[2] <= wide
+                and box[1] >= 0
+                and box[3] <= high
+                and not _overlaps(box, taken)
+            ):
                 found[at] = word
                 taken.append(box)
                 break
@@ -133,7 +139,7 @@ def _box(point: tuple[float, float], size: tuple[float, float], where: tuple[flo
     return left, top, left + size[0], top + size[1]
 
 
-def _meets(box: _Box, taken: Sequence[_Box]) -> bool:
+def _overlaps(box: _Box, taken: Sequence[_Box]) -> bool:
     return any(
         box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
     )

@@ -5,57 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT
-from distbench.analysis.key_findings import sentences
-from distbench.analysis.price import PER_BILLION
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.key_findings import all_findings
+from distbench.analysis.price import COST_PER_BILLION_TOKENS
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.report import header, html
-from distbench.report.case_table import CaseTable, Column, case_table
-from distbench.report.scatter_plot import plane
-from distbench.system.files import write_whole, writing
+from distbench.report.case_table import CaseColumn, CaseTable, make_case_table
+from distbench.report.scatter_plot import scatter_plot
+from distbench.system.files import infrastructure_errors, write_atomic
 
-_MOST_SENTENCES = 20
-_COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", PER_BILLION, "step_s")
+_MAX_SENTENCES = 20
+_COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", COST_PER_BILLION_TOKENS, "step_s")
 """Numbers that decide, the first ones first."""
-_MOST_COLUMNS = 4
+_MAX_COLUMNS = 4
 """As many as mail of 600 CSS pixels has room for."""
-_MOST_ROWS = 80
+_MAX_ROWS = 80
 
 
-def write(folder: Path, run: AnalysedRun) -> Path:
+def write(folder: Path, run: RunAnalysis) -> Path:
     """Render the small report of *run* into *folder* and return the file.
 
     Raises:
         InfrastructureError: the file can't be written.
     """
     report = folder / "report-lite.html"
-    with writing(report):
-        write_whole(report, render(run))
+    with infrastructure_errors(report):
+        write_atomic(report, render(run))
     return report
 
 
-def render(run: AnalysedRun) -> str:
+def render(run: RunAnalysis) -> str:
     """The page as HTML: below 300 KB however many cases there are."""
-    table = case_table(run)
-    return html.static(
+    table = make_case_table(run)
+    return html.render_static(
         "lite.html",
         info=run.info,
-        title=header.title(run),
-        strip=header.facts(run),
-        picker={"answer": answer(run)},
-        plane=plane(run),
+        title=header.page_title(run),
+        strip=header.header_facts(run),
+        picker={"answer": recommend(run)},
+        plane=scatter_plot(run),
         table=table,
         columns=_columns(table),
-        said=sentences(run)[:_MOST_SENTENCES],
-        most_rows=_MOST_ROWS,
+        said=all_findings(run)[:_MAX_SENTENCES],
+        most_rows=_MAX_ROWS,
         notes=run.parity.footnotes.sentences,
     )
 
 
-def _columns(table: CaseTable) -> list[Column]:
+def _columns(table: CaseTable) -> list[CaseColumn]:
     """The few numbers that there is room for, and the verdicts."""
     known = {column.field.name: column for column in table.columns}
-    few = [name for name in _COLUMNS if name in known][:_MOST_COLUMNS]
+    few = [name for name in _COLUMNS if name in known][:_MAX_COLUMNS]
     return [
         column
         for column in table.columns

@@ -5,38 +5,39 @@ Tables and ``<details>`` are what GitHub and GitLab both show.
 
 from __future__ import annotations
 
-from distbench.analysis.key_findings import failures, findings, judgements
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.key_findings import failure_sentences, key_findings, verdict_sentences
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.report import overview
-from distbench.tables.markdown_text import bullets, document, escaped, folded
-from distbench.tables.table import Sheet
+from distbench.tables.markdown_text import bullets, details, escape_markdown, join_blocks
+from distbench.tables.table import Table
 
 
-def page(run: AnalysedRun) -> str:
+def run_markdown(run: RunAnalysis) -> str:
     """The answer, the table of all cases, key findings and failures."""
-    info, best = run.info, answer(run)
+    info, best = run.info, recommend(run)
     notes = [f"{mark} {sentence}" for mark, sentence in run.parity.footnotes.sentences.items()]
-    return document(
-        f"## distbench: {escaped(info.suite_name)}",
-        f"**{escaped(best.headline)}**",
+    return join_blocks(
+        f"## distbench: {escape_markdown(info.suite_name)}",
+        f"**{escape_markdown(best.headline)}**",
         bullets(best.reasons),
-        folded(f"All {len(run.cases)} cases", overview.sheet(run).as_markdown()),
-        folded("Key findings", bullets([*notes, *findings(run)])),
-        *(folded(kind.capitalize(), bullets(judgements(run, kind))) for kind in run.kinds),
-        folded("Failed or unsupported here", bullets(failures(run))),
-        f"<sub>run {escaped(info.run_id)}, {escaped(info.created)}, distbench {escaped(info.version)}; "
+        details(f"All {len(run.cases)} cases", overview.overview_table(run).to_markdown()),
+        details("Key findings", bullets([*notes, *key_findings(run)])),
+        *(details(kind.capitalize(), bullets(verdict_sentences(run, kind))) for kind in run.verdict_kinds),
+        details("Failed or unsupported here", bullets(failure_sentences(run))),
+        f"<sub>run {escape_markdown(info.run_id)}, {escape_markdown(info.created)}, distbench "
+        f"{escape_markdown(info.version)}; "
         "speeds: mean over trials ± half the 95% interval; peak memory: largest trial; "
         "else median ± half the range; "
         "↑ higher, ↓ lower is better</sub>",
     )
 
 
-def of_view(sheet: Sheet) -> str:
+def view_markdown(sheet: Table) -> str:
     """One view: its title, table, caption and notes."""
-    return document(
-        f"### {escaped(sheet.title)}",
-        sheet.as_markdown(),
+    return join_blocks(
+        f"### {escape_markdown(sheet.title)}",
+        sheet.to_markdown(),
         bullets(sheet.notes),
-        f"<sub>{escaped(sheet.caption)}</sub>",
+        f"<sub>{escape_markdown(sheet.caption)}</sub>",
     )

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from distbench.analysis.memory import Held
-from distbench.core.units import bytes_text
+from distbench.analysis.memory import RankMemory
+from distbench.core.units import format_bytes
 from distbench.report import palette
-from distbench.report.figures import GREY, safe
-from distbench.report.pairs import Choice
+from distbench.report.figures import GREY, escape_label
+from distbench.report.pairs import PairCase
 
 _MIB = 2**20
-_MOST_MICRO_BATCHES = 4
-_MOST_TIMES = 4
+_MAX_MICRO_BATCHES = 4
+_MAX_TIMES = 4
 """A limit further away than so many times the highest peak would leave no room for the bars."""
 
 Phase = Mapping[str, Any]
 
 
-def choice(
-    case_id: str, name: str, rank: Held, kinds: Mapping[str, str], limit: float | None
-) -> Choice | None:
+def memory_case(
+    case_id: str, name: str, rank: RankMemory, kinds: Mapping[str, str], limit: float | None
+) -> PairCase | None:
     """The chart of one case; None: the allocator did not tell the peak of each phase.
 
     Args:
@@ -37,15 +37,15 @@ def choice(
     traces = [_bars(phases, kind, label) for kind, label in kinds.items()]
     traces.append(_peaks(phases))
     highest = max(each["peak"] for each in phases)
-    if limit is not None and limit <= _MOST_TIMES * highest:
+    if limit is not None and limit <= _MAX_TIMES * highest:
         traces.append(_limit(limit, len(phases)))
-    return Choice(case_id, name, [trace for trace in traces if any(trace["x"])], [*_names(phases)])
+    return PairCase(case_id, name, [trace for trace in traces if any(trace["x"])], [*_names(phases)])
 
 
 def _shown(phases: Sequence[Phase]) -> list[Phase]:
     """Those of the first micro-batches and of the last: they are alike."""
     numbers = list(dict.fromkeys(each.get("micro_batch") for each in phases))
-    kept = {*numbers[: _MOST_MICRO_BATCHES - 1], *numbers[-1:]}
+    kept = {*numbers[: _MAX_MICRO_BATCHES - 1], *numbers[-1:]}
     return [each for each in phases if each.get("micro_batch") in kept]
 
 
@@ -62,11 +62,11 @@ def _bars(phases: Sequence[Phase], kind: str, label: str) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "name": safe(label),
+        "name": escape_label(label),
         "y": [*range(len(phases))],
         "x": [size / _MIB for size in sizes],
         "marker": {"color": palette.MEMORY[kind]},
-        "hovertemplate": f"{safe(label)}: %{{x:.4g}} MiB<extra></extra>",
+        "hovertemplate": f"{escape_label(label)}: %{{x:.4g}} MiB<extra></extra>",
     }
 
 
@@ -86,7 +86,7 @@ def _limit(limit: float, rows: int) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"the device has {bytes_text(limit)}",
+        "name": f"the device has {format_bytes(limit)}",
         "y": [-0.5, rows - 0.5],
         "x": [limit / _MIB] * 2,
         "line": {"color": GREY, "width": 3},

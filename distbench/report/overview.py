@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from distbench.analysis.case_names import parts
+from distbench.analysis.case_names import name_parts
 from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
-from distbench.analysis.choice import Candidate, Wish, choose
-from distbench.analysis.price import PER_BILLION, cost_of
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import grouped
+from distbench.analysis.choice import Candidate, Requirements, select_case
+from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.core.units import number_text
-from distbench.record import NOT_LAUNCHED, Status
-from distbench.report.view import CASE, case_cells, measured_cell, rate_cell
-from distbench.tables.emphasis import Tone
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.core.units import format_number
+from distbench.record import NOT_LAUNCHED_TEXT, Status
+from distbench.report.view import CASE_FIELDS, case_cells, rate_cell, value_cell
+from distbench.tables.emphasis import Emphasis
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
@@ -31,8 +31,8 @@ def _loss(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.3g}"
 
 
-FIELDS = (
-    *CASE,
+OVERVIEW_FIELDS = (
+    *CASE_FIELDS,
     Field("status", "status", "How the case ended.", type="varchar"),
     Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
     Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
@@ -42,25 +42,29 @@ FIELDS = (
 )
 
 
-def sheet(run: AnalysedRun) -> Sheet:
+def overview_table(run: RunAnalysis) -> Table:
     """All cases of *run* that were asked to be measured, by what is behind the strategy in their names."""
     marks = run.parity.footnotes.marks
     asked = [row for row in run.cases if row.status != UNMEASURED]
-    groups = grouped(asked, lambda row: "/".join(parts(row.case)))
-    pick = choose(run.candidates, Wish()).pick
+    groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
+    pick = select_case(run.candidates, Requirements()).pick
     rows = [
-        replace(_row(row, marks.get(row.case.id, ""), group), tone=_tone(row, pick))
+        replace(_row(row, marks.get(row.case.id, ""), group), emphasis=_emphasis(row, pick))
         for group, of in groups.items()
         for row in of
     ]
-    cost = cost_of(run.info.suite)
+    cost = device_cost(run.info.suite)
     heading = f"{cost.currency}/1e9 tok" if cost else ""
-    price = Field(PER_BILLION, heading, "Money for 1e9 tokens.", "", "lower", format=number_text)
+    price = Field(
+        COST_PER_BILLION_TOKENS, heading, "Money for 1e9 tokens.", "", "lower", format=format_number
+    )
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
-    return Sheet(one_line(title), _CAPTION, (*FIELDS, price) if cost else FIELDS, tuple(rows))
+    return Table(
+        one_line(title), _CAPTION, (*OVERVIEW_FIELDS, price) if cost else OVERVIEW_FIELDS, tuple(rows)
+    )
 
 
-def spread_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
+def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
     """*column* with half its interval, or else half the range of its trials; empty if it is absent.
 
     Args:
@@ -70,42 +74,46 @@ def spread_text(row: CaseSummary, column: str, text: Callable[[float, float], st
     if estimate is None:
         return ""
     known = text(estimate.value, estimate.interval.half_width if estimate.interval else 0.0)
-    return known if estimate.spread is None else f"{known} ±{estimate.spread:.{digits}%}"
+    return (
+        known
+        if estimate.relative_half_width is None
+        else f"{known} ±{estimate.relative_half_width:.{digits}%}"
+    )
 
 
-def _row(row: CaseSummary, mark: str, group: str) -> Row:
+def _row(row: CaseSummary, mark: str, group: str) -> TableRow:
     name = (one_line(row.case.label) or "unnamed") + mark
     if not row.measured:
-        ended = one_line(_ended(row))
-        return Row({**case_cells(row.case, name), "status": row.status}, group, ended)
-    speed = measured_cell(row, THROUGHPUT)
-    return Row(
+        ended = one_line(_ending(row))
+        return TableRow({**case_cells(row.case, name), "status": row.status}, group, ended)
+    speed = value_cell(row, THROUGHPUT)
+    return TableRow(
         {
             **case_cells(row.case, name),
-            "status": Cell(row.status, _status(row)),
-            THROUGHPUT: Cell(speed.value, spread_text(row, THROUGHPUT, _speed), speed.reason),
-            "relative": Cell(row.relative, reason=row.relative_absent),
-            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
-            PER_BILLION: rate_cell(row, PER_BILLION),
+            "status": TableCell(row.status, _status(row)),
+            THROUGHPUT: TableCell(speed.value, estimate_text(row, THROUGHPUT, _speed), speed.reason),
+            "relative": TableCell(row.relative_throughput, reason=row.relative_absence),
+            **{column: value_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
+            COST_PER_BILLION_TOKENS: rate_cell(row, COST_PER_BILLION_TOKENS),
         },
         group,
     )
 
 
-def _ended(row: CaseSummary) -> str:
+def _ending(row: CaseSummary) -> str:
     """How *row* ended; what many cases may have in common stands below the table, once."""
-    if row.reason.startswith(NOT_LAUNCHED):
-        return NOT_LAUNCHED
+    if row.reason.startswith(NOT_LAUNCHED_TEXT):
+        return NOT_LAUNCHED_TEXT
     if row.status == Status.PREPARE_FAILED:
         return f"{row.status}: {row.reason.partition(': ')[0]}"
     why = (row.failure.user_place if row.failure else "") or row.reason
     return f"{row.status}: {why}" if why else row.status
 
 
-def _tone(row: CaseSummary, pick: Candidate | None) -> Tone:
-    if row.failed and row.worst not in (Status.UNSUPPORTED, Status.CANCELLED):
+def _emphasis(row: CaseSummary, pick: Candidate | None) -> Emphasis:
+    if row.failed and row.failure_status not in (Status.UNSUPPORTED, Status.CANCELLED):
         return "bad"
-    if row.differs or row.of_gravity("bad"):
+    if row.differs or row.verdicts_of("bad"):
         return "bad"
     if row.degraded:
         return "doubtful"
@@ -119,4 +127,4 @@ def _status(row: CaseSummary) -> str:
 
 def _speed(value: float, half: float) -> str:
     # ten million and more does not fit next to its spread
-    return f"{number_text(value / 1e6, half / 1e6)} M" if value >= 1e7 else number_text(value, half)
+    return f"{format_number(value / 1e6, half / 1e6)} M" if value >= 1e7 else format_number(value, half)

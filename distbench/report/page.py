@@ -7,106 +7,112 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from distbench.analysis.case_summary import REFERENCE, CaseSummary
-from distbench.analysis.key_findings import ADVICE, sentences
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import environment, facts
-from distbench.core.grouping import gathered, grouped
-from distbench.core.text import plain
-from distbench.core.units import ABSENT, value_text
+from distbench.analysis.case_summary import REFERENCE_LABEL, CaseSummary
+from distbench.analysis.key_findings import FAILURE_ADVICE, all_findings
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import flatten_facts, merge_environments
+from distbench.core.grouping import group_by, group_pairs
+from distbench.core.text import strip_control_characters
+from distbench.core.units import MISSING_TEXT, format_value
 from distbench.record import Status
 from distbench.report import header, html
-from distbench.report.case_table import case_table
-from distbench.report.drawer import drawers
-from distbench.report.overview import spread_text
-from distbench.report.page_data import document, picker
-from distbench.report.scatter_plot import plane
-from distbench.report.stored_recommendation import StoredAnswer
+from distbench.report.case_table import make_case_table
+from distbench.report.drawer import case_details
+from distbench.report.overview import estimate_text
+from distbench.report.page_data import case_data, picker_data
+from distbench.report.scatter_plot import scatter_plot
+from distbench.report.stored_recommendation import StoredRecommendation
 from distbench.report.view import chapters
-from distbench.system.files import write_whole, writing
+from distbench.system.files import infrastructure_errors, write_atomic
 
-_MOST_SENTENCES = 40
+_MAX_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")
 """Columns of the table of all cases that the page defines, as no record describes them."""
 
 
-def file(folder: Path) -> Path:
+def page_file(folder: Path) -> Path:
     """Report of the run in *folder*, which may not be written yet."""
     return folder / "report.html"
 
 
-def write(folder: Path, run: AnalysedRun) -> Path:
+def write(folder: Path, run: RunAnalysis) -> Path:
     """Render the report of *run* into *folder*, store its recommendation there, and return the page.
 
     Raises:
         InfrastructureError: the file can't be written.
     """
-    report = file(folder)
-    with writing(report):
-        write_whole(report, render(run))
-    StoredAnswer.of(run).write(folder)
+    report = page_file(folder)
+    with infrastructure_errors(report):
+        write_atomic(report, render(run))
+    StoredRecommendation.of(run).write(folder)
     return report
 
 
-def render(run: AnalysedRun) -> str:
+def render(run: RunAnalysis) -> str:
     """The page as HTML."""
     cases = run.cases
     # a check trains in deterministic mode, so its environment is another one
-    records = run.measured
+    records = run.timed_records
     columns = {name: column for row in cases for name, column in row.columns.items()}
     failed = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
-    offered, made = picker(run), chapters(run)
+    offered, made = picker_data(run), chapters(run)
     return html.render(
         "report.html",
         made,
         scripts=("picker.js", "cases.js", "drawer.js"),
-        packed={"drawer-data": drawers(run, made)},
-        blocks={"picker-data": offered["data"], "case-data": document(run.info, cases, columns)},
+        packed={"drawer-data": case_details(run, made)},
+        blocks={"picker-data": offered["data"], "case-data": case_data(run.info, cases, columns)},
         cell=_cell,
         info=run.info,
-        title=header.title(run),
-        strip=header.facts(run),
-        plane=plane(run),
+        title=header.page_title(run),
+        strip=header.header_facts(run),
+        plane=scatter_plot(run),
         cases=cases,
-        table=case_table(run),
-        relative_to=REFERENCE,
+        table=make_case_table(run),
+        relative_to=REFERENCE_LABEL,
         definitions={name: f"define-{name}" for name in _DEFINED},
         picker=offered,
-        said=sentences(run)[:_MOST_SENTENCES],
+        said=all_findings(run)[:_MAX_SENTENCES],
         notes=run.parity.footnotes,
         columns=columns,
         anchors={name: f"column-{place}" for place, name in enumerate(columns, start=1)},
         values=_values(run, columns),
-        failed=grouped(failed, lambda row: row.worst),
-        advice=ADVICE,
+        failed=group_by(failed, lambda row: row.failure_status),
+        advice=FAILURE_ADVICE,
         statuses=Counter("differs" if row.differs else row.status for row in cases),
         missing=_missing(cases),
-        noises=run.noises,
-        worker=facts(next((record.environment for record in records if record.environment), {})),
-        others={key: values for key, values in environment(records, {}).items() if len(values) > 1},
-        machine=facts(run.info.machine),
+        noises=run.noise_by_device_count,
+        worker=flatten_facts(next((record.environment for record in records if record.environment), {})),
+        others={key: values for key, values in merge_environments(records, {}).items() if len(values) > 1},
+        machine=flatten_facts(run.info.machine),
         suite=json.dumps(run.info.suite, indent=2, ensure_ascii=False),
     )
 
 
 def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
     # what stands over a column need not stand in each of its cells
-    shown = plain(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
-    return spread_text(row, name, lambda value, half: value_text(value, shown, half), digits=1) or ABSENT
+    shown = strip_control_characters(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
+    return (
+        estimate_text(row, name, lambda value, half: format_value(value, shown, half), digits=1)
+        or MISSING_TEXT
+    )
 
 
 def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:
     """(Column, why it has no number, the cases that this is so for)."""
-    reasons = gathered(
+    reasons = group_pairs(
         (known, row.case.name)
         for row in cases
         if row.measured
-        for known in {**row.absent, **({"× ddp": row.relative_absent} if row.relative_absent else {})}.items()
+        for known in {
+            **row.absence_reasons,
+            **({"× ddp": row.relative_absence} if row.relative_absence else {}),
+        }.items()
     )
     return [(column, reason, names) for (column, reason), names in reasons.items()]
 
 
-def _values(run: AnalysedRun, columns: Iterable[str]) -> list[list[str]]:
+def _values(run: RunAnalysis, columns: Iterable[str]) -> list[list[str]]:
     """The rows of the table of all values, the name of the case and its mark first."""
     marks = run.parity.footnotes.marks
     return [

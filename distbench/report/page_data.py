@@ -6,12 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.choice import GOALS, MARGIN, SAME_MEMORY, WITHIN, Candidate, Wish, settle
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.intervals import Interval
+from distbench.analysis.choice import (
+    DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_TIE_MARGIN,
+    GOALS,
+    MEMORY_TOLERANCE,
+    Candidate,
+    Requirements,
+    complete_requirements,
+)
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.core.text import shorten
-from distbench.core.units import bytes_text
+from distbench.core.units import format_bytes
 from distbench.record.run_folder import RunInfo
 
 _GOAL_WORDS = {
@@ -19,53 +27,57 @@ _GOAL_WORDS = {
     "memory": "lowest memory near the fastest",
     "tokens-per-joule": "least energy per token",
 }
-_LONGEST = 160
+_MAX_TEXT_LENGTH = 160
 
 
-def picker(run: AnalysedRun) -> dict[str, Any]:
+def picker_data(run: RunAnalysis) -> dict[str, Any]:
     """The answer as it stands when the page opens, and what its fields offer; ``data`` is for its script."""
     candidates = run.candidates
     energy = any(one.joules for one in candidates)
     assumed = max((one.memory_assumed for one in candidates), default=0.0)
     return {
-        "answer": answer(run),
-        "wish": settle(candidates, Wish()),
+        "answer": recommend(run),
+        "wish": complete_requirements(candidates, Requirements()),
         "goals": {goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
-        "assumed": bytes_text(assumed) if assumed else "",
+        "assumed": format_bytes(assumed) if assumed else "",
         "devices": sorted({one.devices for one in candidates}),
         "precisions": list(dict.fromkeys(one.precision for one in candidates)),
         "works": list(dict.fromkeys(one.work for one in candidates)),
         "labels": list(dict.fromkeys(one.label for one in candidates)),
         "data": {
-            "candidates": [_data(one) for one in candidates],
-            "same": SAME_MEMORY,
-            "within": WITHIN,
-            "margin": MARGIN,
+            "candidates": [_candidate_data(one) for one in candidates],
+            "same": MEMORY_TOLERANCE,
+            "within": DEFAULT_MAX_SLOWDOWN,
+            "margin": DEFAULT_TIE_MARGIN,
         },
     }
 
 
-def _data(one: Candidate) -> dict[str, Any]:
+def _candidate_data(one: Candidate) -> dict[str, Any]:
     """A candidate for the script; texts short enough to stand in a table."""
-    shown = vars(one) | {"speed": _pair(one.speed), "joules": _pair(one.joules)}
+    shown = vars(one) | {"speed": _interval_triple(one.speed), "joules": _interval_triple(one.joules)}
     reasons = ("barred", "unknown", "memory_unknown", "joules_unknown")
-    return shown | {name: shorten(shown[name], _LONGEST) for name in reasons}
+    return shown | {name: shorten(shown[name], _MAX_TEXT_LENGTH) for name in reasons}
 
 
-def _pair(interval: Interval | None) -> list[float | None] | None:
+def _interval_triple(interval: ConfidenceInterval | None) -> list[float | None] | None:
     """Value, half the width of its interval, and that for comparisons, both of the logarithm."""
     if interval is None:
         return None
-    reach = interval.half if interval.reach is None else interval.reach
-    return [interval.value, *(_known(each) for each in (interval.half, reach))]
+    reach = (
+        interval.half_log_width
+        if interval.simultaneous_half_log_width is None
+        else interval.simultaneous_half_log_width
+    )
+    return [interval.value, *(_rounded(each) for each in (interval.half_log_width, reach))]
 
 
-def _known(number: float | None) -> float | None:
+def _rounded(number: float | None) -> float | None:
     """*number* to the digits that do not depend on the order in which linear algebra adds."""
     return number if number is None else float(f"{number:.12g}")
 
 
-_LONGEST_REASON = 2000
+_MAX_REASON_LENGTH = 2000
 _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
     "case": lambda row: row.case.name,
     "case_id": lambda row: row.case.id,
@@ -78,16 +90,16 @@ _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
     "precision": lambda row: row.case.precision.label,
     "status": lambda row: row.status,
     "verdict": lambda row: row.verdicts["equivalence"].word if "equivalence" in row.verdicts else None,
-    "reason": lambda row: row.reason[:_LONGEST_REASON],
+    "reason": lambda row: row.reason[:_MAX_REASON_LENGTH],
     "trials": lambda row: row.trials,
     "failed_trials": lambda row: row.failed,
     "degraded_trials": lambda row: row.degraded_trials,
     "degraded": lambda row: row.degraded,
-    "relative_to_ddp": lambda row: row.relative,
+    "relative_to_ddp": lambda row: row.relative_throughput,
 }
 
 
-def document(
+def case_data(
     info: RunInfo, cases: Sequence[CaseSummary], columns: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The run as the page's script reads it: names once, numbers by place.
@@ -111,4 +123,4 @@ def document(
 
 def _value(row: CaseSummary, name: str) -> list[float] | None:
     estimate = row.values.get(name)
-    return [estimate.value, estimate.low, estimate.high, estimate.n] if estimate else None
+    return [estimate.value, estimate.low, estimate.high, estimate.trial_count] if estimate else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.report.figures import safe
+from distbench.report.figures import escape_label
 
 _UPPER, _LOWER = (0.53, 0.92), (0.0, 0.39)
 # above each stands its name
@@ -18,7 +18,7 @@ _SLOTS = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class PairCase:
     """A case that may be chosen."""
 
     case_id: str
@@ -29,10 +29,12 @@ class Choice:
     """What stands at 0, 1, 2 ... of its upright axis."""
 
 
-def paired(cases: Sequence[Choice], chosen: Sequence[int], x: str, barmode: str) -> dict[str, Any]:
+def paired_figure(cases: Sequence[PairCase], chosen: Sequence[int], x: str, barmode: str) -> dict[str, Any]:
     """Data and layout; the page draws the *chosen* of *cases*, one or two places among them."""
     about = {
-        "cases": [{"id": case.case_id, "name": safe(case.name), "axis": _axis(case.rows)} for case in cases],
+        "cases": [
+            {"id": case.case_id, "name": escape_label(case.name), "axis": _axis(case.rows)} for case in cases
+        ],
         "chosen": [*chosen],
         "slots": [*_SLOTS[: len(chosen)]],
     }
@@ -50,7 +52,7 @@ def paired(cases: Sequence[Choice], chosen: Sequence[int], x: str, barmode: str)
     return {"data": traces, "layout": layout}
 
 
-def opposites(cases: Sequence[CaseSummary]) -> list[int]:
+def default_pair(cases: Sequence[CaseSummary]) -> list[int]:
     """Places of two of *cases*, the fastest first, to begin with: fastest and slowest on most devices."""
     most = max(row.case.world_size for row in cases)
     places = [place for place, row in enumerate(cases) if row.case.world_size == most]
@@ -60,6 +62,6 @@ def opposites(cases: Sequence[CaseSummary]) -> list[int]:
 def _axis(rows: Sequence[str]) -> dict[str, Any]:
     return {
         "tickvals": [*range(len(rows))],
-        "ticktext": [safe(name) for name in rows],
+        "ticktext": [escape_label(name) for name in rows],
         "range": [len(rows) - 0.5, -0.5],
     }

@@ -14,7 +14,7 @@ GREY = "#888888"
 
 _FORWARD, _BACKWARD, _OPTIMIZER = "#4B97A0", "#4A7D6E", "#7F8F3C"
 _EXPOSED, _WAITING = "#C4554D", "#B98A2F"
-PARTS = {
+STEP_PARTS = {
     "data": "#97785A",
     "forward": _FORWARD,
     "backward": _BACKWARD,
@@ -38,7 +38,7 @@ COLLECTIVES = {
     "recv": "#5F86A8",
     "send_recv": "#7B72C9",
 }
-"""Operations; ``collective`` has a colour for any other."""
+"""Operations; ``collective_color`` has a colour for any other."""
 _OTHER_COLLECTIVE = "#9C6A74"
 DIMENSIONS = {
     "pp": "#7A6FC2",
@@ -48,8 +48,8 @@ DIMENSIONS = {
     "tp": "#C2754E",
     "ep": "#A46F3D",
 }
-"""Dimensions of a device mesh; ``dimension`` has a colour for several together."""
-COPY = "#7F74A8"
+"""Dimensions of a device mesh; ``dimension_color`` has a colour for several together."""
+COPIES = "#7F74A8"
 """Copies to, from and on a device."""
 MEMORY = {
     "parameters": "#5C82BC",
@@ -75,27 +75,37 @@ QUANTITIES = {
 VERDICTS = {"better": "#5E8C31", "worse": "#C2413B", "other": "#8A6BB0"}
 """What became of a number since."""
 # one hue, light to dark: order must not rest on telling hues apart
-SEQUENCE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
+SEQUENTIAL_SCALE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
 """Low to high."""
 
 
-def collective(operation: str) -> str:
+def collective_color(operation: str) -> str:
     """Colour of a collective *operation*."""
     return COLLECTIVES.get(operation, _OTHER_COLLECTIVE)
 
 
-def dimension(name: str) -> str:
+def dimension_color(name: str) -> str:
     """Colour of a dimension of a device mesh, or of several."""
     return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
 
 
-def every() -> set[str]:
+def all_colors() -> set[str]:
     """All colours of marks, bars and lines."""
-    maps = (PARTS, PASSES, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS, DIMENSIONS)
+    maps = (
+        STEP_PARTS,
+        PASSES,
+        COMMUNICATION,
+        COLLECTIVES,
+        MEMORY,
+        EFFICIENCY,
+        QUANTITIES,
+        VERDICTS,
+        DIMENSIONS,
+    )
     return {
         *STRATEGIES,
         GREY,
         _OTHER_COLLECTIVE,
-        COPY,
+        COPIES,
         *(colour for each in maps for colour in each.values()),
     }

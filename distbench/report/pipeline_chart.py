@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.pipeline import BACKWARD, FORWARD, INPUT, WEIGHT, Pass
-from distbench.core.grouping import grouped
+from distbench.analysis.pipeline import BACKWARD, FORWARD, INPUT, WEIGHT, PipelinePass
+from distbench.core.grouping import group_by
 from distbench.report import palette
-from distbench.report.pairs import Choice, paired
+from distbench.report.pairs import PairCase, paired_figure
 
-MOST = 12_000
+MAX_BOXES = 12_000
 """Boxes of a page: some 40 bytes each."""
 _ROW, _AROUND = 30, 110
-_WORDS = {
+_PASS_NAMES = {
     FORWARD: "forward",
     BACKWARD: "backward",
     INPUT: "backward, input",
@@ -23,12 +23,12 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Lanes:
+class ScheduleCase:
     """One case that may be chosen."""
 
     case_id: str
     name: str
-    passes: Sequence[Pass]
+    passes: Sequence[PipelinePass]
 
     @property
     def ranks(self) -> list[int]:
@@ -36,24 +36,24 @@ class Lanes:
         return sorted({each.rank for each in self.passes})
 
 
-def figure(cases: Sequence[Lanes], chosen: Sequence[int]) -> dict[str, Any]:
+def schedule_figure(cases: Sequence[ScheduleCase], chosen: Sequence[int]) -> dict[str, Any]:
     """Data and layout of the chart; the page draws the *chosen* of *cases*, which are places among them."""
     choices = [
-        Choice(case.case_id, case.name, [*_traces(case)], [f"rank {rank}" for rank in case.ranks])
+        PairCase(case.case_id, case.name, [*_traces(case)], [f"rank {rank}" for rank in case.ranks])
         for case in cases
     ]
-    return paired(choices, chosen, "ms from the step's begin", "overlay")
+    return paired_figure(choices, chosen, "ms from the step's begin", "overlay")
 
 
-def height(cases: Sequence[Lanes]) -> int:
+def schedule_height(cases: Sequence[ScheduleCase]) -> int:
     """CSS pixels that two of *cases* need."""
     return _AROUND + 2 * _ROW * max(3, *(len(case.ranks) for case in cases))
 
 
-def _traces(case: Lanes) -> Iterator[dict[str, Any]]:
+def _traces(case: ScheduleCase) -> Iterator[dict[str, Any]]:
     """Boxes of each kind of pass."""
-    of_kinds, ranks = grouped(case.passes, lambda each: each.kind), case.ranks
-    for kind, word in _WORDS.items():
+    of_kinds, ranks = group_by(case.passes, lambda each: each.kind), case.ranks
+    for kind, word in _PASS_NAMES.items():
         if not (boxes := of_kinds.get(kind)):
             continue
         yield {

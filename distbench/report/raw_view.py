@@ -6,50 +6,54 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
 from distbench.core.columns import TableSpec
 from distbench.core.job import job_kinds
 from distbench.core.text import one_line
 from distbench.record import Record
-from distbench.report.view import CASE, case_cells
-from distbench.tables.table import Field, Row, Sheet
+from distbench.report.view import CASE_FIELDS, case_cells
+from distbench.tables.table import Field, Table, TableRow
 
 _UNDESCRIBED = "Not described by its record."
-_CASE = tuple(replace(each, heading="") for each in CASE)
-_ROUND = Field("round", "round", "Which trial of the case, from 0 on.", type="bigint")
-_RANK = Field("rank", "rank", "Rank, from 0 on.", type="bigint")
+_CASE_FIELDS = tuple(replace(each, heading="") for each in CASE_FIELDS)
+_ROUND_FIELD = Field("round", "round", "Which trial of the case, from 0 on.", type="bigint")
+_RANK_FIELD = Field("rank", "rank", "Rank, from 0 on.", type="bigint")
 
 
-def raw_tables(run: AnalysedRun) -> list[str]:
+def record_table_names(run: RunAnalysis) -> list[str]:
     """Names of the tables of *run*, in the order of its records."""
     return list(dict.fromkeys(name for record in run.records for name in record.tables))
 
 
-def raw_sheet(run: AnalysedRun, name: str) -> Sheet:
+def record_table(run: RunAnalysis, name: str) -> Table:
     """All rows of the table *name*, with its columns as the records describe them."""
     records = [record for record in run.records if name in record.tables]
     spec = _spec(records, name)
-    fields = [*_CASE, _ROUND, *_fields(spec, [row for record in records for row in record.tables[name]])]
+    fields = [
+        *_CASE_FIELDS,
+        _ROUND_FIELD,
+        *_fields(spec, [row for record in records for row in record.tables[name]]),
+    ]
     names = {field.name for field in fields}
     rows = [_row(record, row, names) for record in records for row in record.tables[name]]
-    return Sheet(name, spec.doc if spec else _UNDESCRIBED, tuple(fields), tuple(rows))
+    return Table(name, spec.doc if spec else _UNDESCRIBED, tuple(fields), tuple(rows))
 
 
-def _row(record: Record, row: Mapping[str, Any], names: Container[str]) -> Row:
+def _row(record: Record, row: Mapping[str, Any], names: Container[str]) -> TableRow:
     # a foreign record may hold anything
     cells = {
         key: value if isinstance(value, str | int | float | None) else str(value)
         for key, value in row.items()
         if key in names
     }
-    return Row({**cells, **case_cells(record.case), "round": record.round}, one_line(record.case.name))
+    return TableRow({**cells, **case_cells(record.case), "round": record.round}, one_line(record.case.name))
 
 
 def _spec(records: Sequence[Record], name: str) -> TableSpec | None:
     """Description of the table: by the records, else by the metric or kind of job that leaves it today."""
     tables = [
-        *(m.tables for m in registry.built_in("metrics").values()),
+        *(m.tables for m in registry.built_in_plugins("metrics").values()),
         *(kind.tables for kind in job_kinds()),
     ]
     built_in = [spec for specs in tables for spec in specs]
@@ -59,11 +63,11 @@ def _spec(records: Sequence[Record], name: str) -> TableSpec | None:
 
 def _fields(spec: TableSpec | None, rows: Sequence[Mapping[str, Any]]) -> list[Field]:
     columns = {column.name: column for column in spec.columns} if spec else {}
-    fields = [_RANK] if any("rank" in row for row in rows) else []
+    fields = [_RANK_FIELD] if any("rank" in row for row in rows) else []
     for name in dict.fromkeys([*columns, *(key for row in rows for key in row)]):
         if known := columns.get(name):
             fields.append(Field(name, name, known.doc, known.unit, type=known.type))
-        elif name not in ("rank", "round", *(each.name for each in CASE)):
+        elif name not in ("rank", "round", *(each.name for each in CASE_FIELDS)):
             type_ = _type([row[name] for row in rows if row.get(name) is not None])
             fields.append(Field(name, name, _UNDESCRIBED, type=type_))
     return fields

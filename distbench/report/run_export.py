@@ -6,36 +6,36 @@ import dataclasses
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.job_results import job_results
-from distbench.analysis.parity import Difference
-from distbench.analysis.run import AnalysedRun
-from distbench.core.serialization import finite
-from distbench.record import Record, of_kind
+from distbench.analysis.job_results import job_judges
+from distbench.analysis.parity import SettingDifference
+from distbench.analysis.run import RunAnalysis
+from distbench.core.serialization import replace_nonfinite
+from distbench.record import Record, records_of_kind
 
 _NOT_REPORTED = "not told"
 """What programs read of a setting that an engine did not report."""
-_OWN_KEYS = ("convergence", "equivalence")
+_LEGACY_KEYS = ("convergence", "equivalence")
 """Kinds whose verdicts had keys of their own before ``verdicts`` had those of all kinds."""
 
 
-def run_json(run: AnalysedRun) -> dict[str, Any]:
+def run_json(run: RunAnalysis) -> dict[str, Any]:
     """*run* as plain JSON types."""
     own_keys: dict[str, Any] = {}
-    for results in job_results().values():
-        if records := of_kind(run.records, results.kind.name):
-            own_keys |= finite(results.run_json(records))
+    for results in job_judges().values():
+        if records := records_of_kind(run.records, results.kind.name):
+            own_keys |= replace_nonfinite(results.run_json(records))
     return {
         "run_id": run.info.run_id,
         "suite": run.info.suite_name,
         "state": run.info.state,
         "damaged": [trial.to_json() for trial in run.damaged],
-        "retried": [_retried_json(record) for record in run.records if record.attempts],
+        "retried": [_retry_json(record) for record in run.records if record.attempts],
         "cases": [_case_json(row, run) for row in run.cases],
         **own_keys,
     }
 
 
-def _case_json(row: CaseSummary, run: AnalysedRun) -> dict[str, Any]:
+def _case_json(row: CaseSummary, run: RunAnalysis) -> dict[str, Any]:
     failure = row.failure
     return {
         "case": row.case.name,
@@ -49,18 +49,18 @@ def _case_json(row: CaseSummary, run: AnalysedRun) -> dict[str, Any]:
         "failed_trials": row.failed,
         "degraded_trials": row.degraded_trials,
         "degraded": row.degraded,
-        "relative_to_ddp": row.relative,
-        "relative_absent": row.relative_absent,
+        "relative_to_ddp": row.relative_throughput,
+        "relative_absent": row.relative_absence,
         "values": {name: _estimate_json(row, name) for name in row.values},
-        "absent": row.absent,
-        **{kind: _with_detail(row, kind) for kind in _OWN_KEYS},
+        "absent": row.absence_reasons,
+        **{kind: _verdict_detail(row, kind) for kind in _LEGACY_KEYS},
         "verdicts": {kind: verdict.to_json() for kind, verdict in row.verdicts.items()},
         "parity": [_difference_json(each) for each in run.parity.findings.get(row.case.id, ())],
         "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
     }
 
 
-def _retried_json(record: Record) -> dict[str, Any]:
+def _retry_json(record: Record) -> dict[str, Any]:
     """A trial that was launched again after it had failed."""
     return {
         "case": record.case.name,
@@ -75,12 +75,12 @@ def _retried_json(record: Record) -> dict[str, Any]:
     }
 
 
-def _difference_json(difference: Difference) -> dict[str, Any]:
+def _difference_json(difference: SettingDifference) -> dict[str, Any]:
     plain = dataclasses.asdict(difference)
     return {key: _NOT_REPORTED if value is None else value for key, value in plain.items()}
 
 
-def _with_detail(row: CaseSummary, kind: str) -> dict[str, Any] | None:
+def _verdict_detail(row: CaseSummary, kind: str) -> dict[str, Any] | None:
     if kind not in row.verdicts:
         return None
     plain = row.verdicts[kind].to_json()
@@ -92,10 +92,10 @@ def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
     estimate = row.values[name]
     return {
         # what programs have read here since the first version
-        "value": estimate.over_trials.value,
+        "value": estimate.as_median.value,
         "low": estimate.low,
         "high": estimate.high,
-        "n": estimate.n,
+        "n": estimate.trial_count,
         "trials": estimate.trials,
         "rounds": estimate.rounds,
         "interval": estimate.interval.to_json() if estimate.interval else None,

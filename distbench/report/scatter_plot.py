@@ -10,15 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.choice import Candidate, Wish, choose
-from distbench.analysis.run import AnalysedRun
-from distbench.core.units import bytes_text, count_text, parse_bytes
-from distbench.report.figures import Style
+from distbench.analysis.choice import Candidate, Requirements, select_case
+from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_bytes, format_count, parse_bytes
+from distbench.report.figures import CaseStyle
 
 WIDTH, HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46
 _CHARACTER, _LINE = 6.6, 14
-_MOST_LABELS, _MOST_MARKS = 14, 300
+_MAX_LABELS, _MAX_MARKS = 14, 300
 _PLACES = (
     *((1, 4, "start"), (-1, 4, "end"), (0, -13, "middle"), (0, 22, "middle")),
     *((0.5, -10, "start"), (-0.5, -10, "end"), (0.5, 18, "start"), (-0.5, 18, "end")),
@@ -28,7 +28,7 @@ _Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Label:
+class MarkLabel:
     """A name next to a mark."""
 
     x: float
@@ -37,7 +37,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ScatterMark:
     """A case: places in CSS pixels."""
 
     id: str
@@ -49,11 +49,11 @@ class Mark:
     low: float
     high: float
     picked: bool
-    label: Label | None = None
+    label: MarkLabel | None = None
 
 
 @dataclass(frozen=True)
-class Axis:
+class LinearAxis:
     """Places of an axis in CSS pixels."""
 
     low: float
@@ -61,7 +61,7 @@ class Axis:
     start: float
     end: float
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Where *value* is."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
@@ -72,17 +72,17 @@ class Axis:
         power = 10 ** math.floor(math.log10(rough))
         step = next(power * times for times in (1, 2, 5, 10) if power * times >= rough)
         numbers = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        return [(self.place(number * scale), f"{number:,.10g}") for number in numbers]
+        return [(self.position(number * scale), f"{number:,.10g}") for number in numbers]
 
 
 @dataclass(frozen=True)
-class Plane:
+class ScatterPlot:
     """The drawing: its marks, the border of what is worth choosing, and its axes."""
 
     caption: str
     unit: str
-    marks: tuple[Mark, ...]
-    border: str
+    marks: tuple[ScatterMark, ...]
+    front: str
     """Points of a line from the case with the lowest memory to the fastest."""
     memory: list[tuple[float, str]]
     speed: list[tuple[float, str]]
@@ -94,58 +94,61 @@ class Plane:
     height: int = HEIGHT
 
 
-def plane(run: AnalysedRun) -> Plane | None:
+def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     """The cases that the answer chose among; None if fewer than two have both numbers."""
-    choice = choose(run.candidates, Wish())
+    choice = select_case(run.candidates, Requirements())
     known = [one for one in choice.ranked if one.speed and one.memory]
     # what is left out is the slowest, but never the answer
-    shown = sorted(known, key=lambda one: one is not choice.pick)[:_MOST_MARKS]
+    shown = sorted(known, key=lambda one: one is not choice.pick)[:_MAX_MARKS]
     if len(shown) < 2:
         return None
-    front = _front(shown)
+    front = _pareto_front(shown)
     memory, speed = _axes(shown)
-    unit = bytes_text(max(one.memory or 0.0 for one in shown)).split()[1]
+    unit = format_bytes(max(one.memory or 0.0 for one in shown)).split()[1]
     families = {row.case.id: row.case.strategy.name for row in run.cases}
-    style = Style.of(run.cases)
+    style = CaseStyle.for_cases(run.cases)
     marks = [
         _mark(one, memory, speed, style.marker(families[one.id])["color"], one is choice.pick)
         for one in shown
     ]
     important = sorted(marks, key=lambda mark: (not mark.picked, mark.id not in {one.id for one in front}))
-    return Plane(
-        f"{count_text(len(shown), 'case')} on {count_text(shown[0].devices, 'device')}. Up and to the left "
+    return ScatterPlot(
+        f"{format_count(len(shown), 'case')} on {format_count(shown[0].devices, 'device')}. Up and to the "
+        "left "
         "is better. Ring: recommended; bars: 95% intervals; line: no case is both faster and smaller.",
         unit,
-        tuple(_labelled(important)),
-        _border(front, memory, speed),
+        tuple(_with_labels(important)),
+        _front_points(front, memory, speed),
         memory.ticks(parse_bytes(f"1 {unit}")),
         speed.ticks(),
     )
 
 
-def _axes(shown: Sequence[Candidate]) -> tuple[Axis, Axis]:
+def _axes(shown: Sequence[Candidate]) -> tuple[LinearAxis, LinearAxis]:
     """Axes of memory and of speed around all marks, which are not at their ends."""
     needs = [one.memory for one in shown if one.memory]
     ends = [end for one in shown if one.speed for end in (one.speed.low, one.speed.high)]
-    return _around(needs, _LEFT, WIDTH - _RIGHT), _around(ends, HEIGHT - _BOTTOM, _TOP)
+    return _padded_axis(needs, _LEFT, WIDTH - _RIGHT), _padded_axis(ends, HEIGHT - _BOTTOM, _TOP)
 
 
-def _around(values: Sequence[float], start: float, end: float) -> Axis:
+def _padded_axis(values: Sequence[float], start: float, end: float) -> LinearAxis:
     low, high = min(values), max(values)
     margin = 0.09 * (high - low) or 0.1 * high
-    return Axis(max(0.0, low - margin), high + margin, start, end)
+    return LinearAxis(max(0.0, low - margin), high + margin, start, end)
 
 
-def _mark(one: Candidate, memory: Axis, speed: Axis, color: str, picked: bool) -> Mark:
+def _mark(one: Candidate, memory: LinearAxis, speed: LinearAxis, color: str, picked: bool) -> ScatterMark:
     assert one.speed and one.memory
-    facts = f"{one.speed.text()} tokens/s, {bytes_text(one.memory)}"
+    facts = f"{one.speed.text()} tokens/s, {format_bytes(one.memory)}"
     y, low, high = (
-        round(speed.place(value), 1) for value in (one.speed.value, one.speed.low, one.speed.high)
+        round(speed.position(value), 1) for value in (one.speed.value, one.speed.low, one.speed.high)
     )
-    return Mark(one.id, one.name, facts, color, round(memory.place(one.memory), 1), y, low, high, picked)
+    return ScatterMark(
+        one.id, one.name, facts, color, round(memory.position(one.memory), 1), y, low, high, picked
+    )
 
 
-def _front(shown: Sequence[Candidate]) -> list[Candidate]:
+def _pareto_front(shown: Sequence[Candidate]) -> list[Candidate]:
     """Cases that no other is both faster and smaller than, lowest memory first."""
     front: list[Candidate] = []
     fastest = 0.0
@@ -155,39 +158,41 @@ def _front(shown: Sequence[Candidate]) -> list[Candidate]:
     return front
 
 
-def _border(front: Sequence[Candidate], memory: Axis, speed: Axis) -> str:
+def _front_points(front: Sequence[Candidate], memory: LinearAxis, speed: LinearAxis) -> str:
     points: list[tuple[float, float]] = []
     for one in front:
         assert one.speed and one.memory
-        x, y = memory.place(one.memory), speed.place(one.speed.value)
+        x, y = memory.position(one.memory), speed.position(one.speed.value)
         # what fits into less memory than the next case needs is the case before
         points += [(x, points[-1][1])] if points else []
         points.append((x, y))
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _labelled(marks: Sequence[Mark]) -> list[Mark]:
+def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
     """*marks* with names next to those that have room for one, the first ones first."""
     taken: list[_Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
     labelled = []
     for place, mark in enumerate(marks):
-        free = [] if place >= _MOST_LABELS else [each for each in _boxes(mark) if _is_free(each[1], taken)]
+        free = (
+            [] if place >= _MAX_LABELS else [each for each in _label_boxes(mark) if _is_free(each[1], taken)]
+        )
         if free:
             label, box = free[0]
             taken.append(box)
-            mark = Mark(**{**vars(mark), "label": label})
+            mark = ScatterMark(**{**vars(mark), "label": label})
         labelled.append(mark)
     return labelled
 
 
-def _boxes(mark: Mark) -> list[tuple[Label, _Box]]:
+def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, _Box]]:
     """Places of the name of *mark*, the best first, with the room that it takes there."""
     wide = _CHARACTER * len(mark.name)
     beside = _BESIDE_RING if mark.picked else _BESIDE
     starts = {"start": 0.0, "end": -wide, "middle": -wide / 2}
     return [
         (
-            Label(round(mark.x + right * beside, 1), round(mark.y + down, 1), anchor),
+            MarkLabel(round(mark.x + right * beside, 1), round(mark.y + down, 1), anchor),
             (
                 mark.x + right * beside + starts[anchor],
                 mark.y + down - _LINE + 3,

@@ -12,22 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.analysis.choice import Wish, choose
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.choice import Requirements, select_case
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.core.bounds import Name
 from distbench.core.errors import RecordError
-from distbench.core.serialization import decoded
-from distbench.record import MOST_BYTES, read_json
-from distbench.record.reading import RECORD_FILE
+from distbench.core.serialization import decode
+from distbench.record import MAX_JSON_BYTES, read_json
+from distbench.record.record_reader import RECORD_FILE
 from distbench.record.run_folder import Run, write_json
-from distbench.system.files import digest
+from distbench.system.files import sha256_bounded
 
 FILE = "answer.json"
 
 
 @dataclass(frozen=True)
-class StoredAnswer:
+class StoredRecommendation:
     """What ``distbench pick`` says of a run without further wishes."""
 
     records: int
@@ -40,11 +40,11 @@ class StoredAnswer:
     was stored by a version that counted them alone."""
 
     @classmethod
-    def of(cls, run: AnalysedRun) -> StoredAnswer:
+    def of(cls, run: RunAnalysis) -> StoredRecommendation:
         """The recommendation of *run*."""
-        pick = choose(run.candidates, Wish()).pick
+        pick = select_case(run.candidates, Requirements()).pick
         damaged = sum(each.is_trial for each in run.damaged)
-        return cls(len(run.records) + damaged, pick.name if pick else "", answer(run).headline)
+        return cls(len(run.records) + damaged, pick.name if pick else "", recommend(run).headline)
 
     def write(self, folder: Path) -> None:
         """Write it into the *folder* of its run.
@@ -52,7 +52,7 @@ class StoredAnswer:
         Raises:
             InfrastructureError: the file can't be written.
         """
-        digest = digest_of(Run(folder).trials())
+        digest = digest_of(Run(folder).recorded_trials())
         write_json(folder / FILE, dataclasses.asdict(self) | {"digest": digest})
 
 
@@ -62,17 +62,17 @@ def digest_of(trials: Sequence[Path]) -> str:
     for trial in sorted(trials):
         made.update("/".join(trial.parts[-3:]).encode())
         with suppress(OSError):
-            made.update(digest(trial / RECORD_FILE, MOST_BYTES).encode())
+            made.update(sha256_bounded(trial / RECORD_FILE, MAX_JSON_BYTES).encode())
     return made.hexdigest()
 
 
-def read(folder: Path, trials: Sequence[Path]) -> tuple[StoredAnswer | None, str]:
+def read_recommendation(folder: Path, trials: Sequence[Path]) -> tuple[StoredRecommendation | None, str]:
     """The recommendation of the run in *folder*, which has its *trials* there; None: why there is none."""
     file = folder / FILE
     if not file.exists():
         return None, "not stored"
     try:
-        stored = decoded(StoredAnswer, read_json(file), str(file))
+        stored = decode(StoredRecommendation, read_json(file), str(file))
     except RecordError as error:
         return None, str(error)
     if stored.records != len(trials):

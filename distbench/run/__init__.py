@@ -1,22 +1,29 @@
 """A run: trials one after another, each launched, watched, collected and stored at once."""
 
-from distbench.run.control import Observer, Pace, Stopped, StopRequest, interruptible, unwarned
-from distbench.run.deadline import Deadline
-from distbench.run.execution import Execution, make_all
-from distbench.run.launch import launch_for
-from distbench.run.trial_runner import Bench, to_build
+from distbench.run.control import (
+    Observer,
+    RemainingTime,
+    StopReason,
+    StopRequest,
+    ignore_time_warning,
+    raise_on_termination,
+)
+from distbench.run.deadline import AllocationTimeLimit
+from distbench.run.execution import RunExecution, run_trials
+from distbench.run.launch import trial_launch
+from distbench.run.trial_runner import TrialRunner, cases_to_build
 
 __all__ = [
-    "Bench",
-    "Deadline",
-    "Execution",
+    "AllocationTimeLimit",
     "Observer",
-    "Pace",
+    "RemainingTime",
+    "RunExecution",
+    "StopReason",
     "StopRequest",
-    "Stopped",
-    "interruptible",
-    "launch_for",
-    "make_all",
-    "to_build",
-    "unwarned",
+    "TrialRunner",
+    "cases_to_build",
+    "ignore_time_warning",
+    "raise_on_termination",
+    "run_trials",
+    "trial_launch",
 ]

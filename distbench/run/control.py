@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from distbench.core.grouping import gathered
+from distbench.core.grouping import group_pairs
 from distbench.plan import PlannedTrial
 from distbench.record import Record
 
 K = TypeVar("K", bound=Hashable)
 
-Stopped = Literal["", "signal", "time"]
+StopReason = Literal["", "signal", "time"]
 """What stopped something before its end: a signal, or the time limit around it; empty: nothing did."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,59 +31,59 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stop_now = False
         """Whether what runs is to end."""
-        self.time_is_up = False
+        self.no_new_trials = False
         """Whether nothing more is to be begun."""
 
     @property
-    def ends(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the run ends before its end."""
-        return bool(self.by)
+        return bool(self.reason)
 
     @property
-    def by(self) -> Stopped:
+    def reason(self) -> StopReason:
         """What ends it before its end, if something does."""
-        if self.asked:
+        if self.stop_now:
             return "signal"
-        return "time" if self.time_is_up else ""
+        return "time" if self.no_new_trials else ""
 
     @contextmanager
-    def listening(self) -> Iterator[StopRequest]:
+    def handle_signals(self) -> Iterator[StopRequest]:
         """Handle SIGINT, SIGTERM, SIGUSR1 and, unless ``nohup`` has it ignored, SIGHUP while the body runs.
 
         Raises:
             KeyboardInterrupt: the second signal.
         """
-        with _handled_by(self._on_signal, *_SIGNALS, signal.SIGUSR1):
+        with _signal_handlers(self._on_signal, *_SIGNALS, signal.SIGUSR1):
             yield self
 
     @contextmanager
-    def warned(self) -> Iterator[StopRequest]:
+    def handle_time_warning(self) -> Iterator[StopRequest]:
         """Handle SIGUSR1 alone while the body runs, which else ends the process."""
-        with _handled_by(self._on_signal, signal.SIGUSR1):
+        with _signal_handlers(self._on_signal, signal.SIGUSR1):
             yield self
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGUSR1:
-            self.time_is_up = True
+            self.no_new_trials = True
             return
         if number == signal.SIGHUP:
-            _leave_terminal()
-        elif self.asked:
+            _detach_closed_terminal()
+        elif self.stop_now:
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_now = True
 
 
 @contextmanager
-def unwarned() -> Iterator[None]:
+def ignore_time_warning() -> Iterator[None]:
     """Have SIGUSR1 mean nothing: outside of the trials it would end what plans or reports them."""
-    with _handled_by(lambda *_: None, signal.SIGUSR1):
+    with _signal_handlers(lambda *_: None, signal.SIGUSR1):
         yield
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def raise_on_termination() -> Iterator[None]:
     """Have SIGTERM and, unless ``nohup`` has it ignored, SIGHUP interrupt the body as Ctrl-C does.
 
     Raises:
@@ -94,15 +94,15 @@ def interruptible() -> Iterator[None]:
         if number == signal.SIGHUP:
             # the second one of a closed terminal
             signal.signal(number, signal.SIG_IGN)
-            _leave_terminal()
+            _detach_closed_terminal()
         raise KeyboardInterrupt
 
-    with _handled_by(interrupt, *_SIGNALS):
+    with _signal_handlers(interrupt, *_SIGNALS):
         yield
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
+def _signal_handlers(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
     """Have *handler* called for each of *signals* while the body runs."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     handled = [number for number in signals if not (number == signal.SIGHUP and ignored)]
@@ -115,7 +115,7 @@ def _handled_by(handler: Callable[[int, Any], None], *signals: signal.Signals) -
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
 
-def _leave_terminal() -> None:
+def _detach_closed_terminal() -> None:
     """Have standard output and error lead nowhere if they led to a terminal that has closed.
 
     Whatever is printed there from now on would be an error, and end the run before its report is written.
@@ -134,10 +134,10 @@ class Observer:
     def note(self, text: str) -> None:
         """Something slow starts, or there is something the user should know."""
 
-    def item_started(self, item: str, done: int, total: int) -> None:
+    def build_started(self, item: str, done: int, total: int) -> None:
         """The building of *item*, which trials need, starts; *done* of *total* were built before."""
 
-    def item_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
+    def build_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
         """*item* was built in *seconds*, or could not be."""
 
     def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
@@ -147,7 +147,7 @@ class Observer:
         """A trial has ended and its record is on disk."""
 
 
-class Pace:
+class RemainingTime:
     """Estimates the remaining time from finished trials: those of the same case, or else the mean.
 
     Trials of other kinds of job don't count; only before the first of its kind has finished is the mean
@@ -156,26 +156,26 @@ class Pace:
 
     def __init__(self, todo: list[PlannedTrial]) -> None:
         self._todo = [(task.job.kind, task.case.id) for task in todo]
-        self._taken: list[tuple[tuple[str, str], float]] = []
+        self._durations: list[tuple[tuple[str, str], float]] = []
 
-    def took(self, task: PlannedTrial, seconds: float) -> None:
+    def add(self, task: PlannedTrial, seconds: float) -> None:
         """A trial took *seconds*."""
-        self._taken.append(((task.job.kind, task.case.id), seconds))
+        self._durations.append(((task.job.kind, task.case.id), seconds))
 
     def longest(self, task: PlannedTrial) -> float | None:
         """Seconds of the longest trial of *task*'s case so far; None if there is none."""
         own = (task.job.kind, task.case.id)
-        return max((seconds for trial, seconds in self._taken if trial == own), default=None)
+        return max((seconds for trial, seconds in self._durations if trial == own), default=None)
 
     def remaining(self, done: int) -> float | None:
         """Seconds that the trials after the first *done* should take; None if unknown."""
-        if not self._taken:
+        if not self._durations:
             return None
-        means = _means(self._taken)
+        means = _means(self._durations)
         of_kinds = _means((kind, mean) for (kind, _), mean in means.items())
         overall = statistics.fmean(means.values())
         return sum(means.get(trial, of_kinds.get(trial[0], overall)) for trial in self._todo[done:])
 
 
 def _means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    return {key: statistics.fmean(values) for key, values in gathered(pairs).items()}
+    return {key: statistics.fmean(values) for key, values in group_pairs(pairs).items()}

@@ -12,19 +12,21 @@ from pathlib import Path
 
 # what a main thread in a wait for other ranks stands in, such as the store where they meet;
 # a backward pass may wait for them out of sight
-_WAITS = re.compile(
+_WAITING_FRAMES = re.compile(
     r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py"
     r"|/distbench/worker/rendezvous\.py"
 )
 # what calls those, or computes: it tells nothing by itself
-_SILENT = re.compile(r"/torch/|/contextlib\.py")
-_BACKWARD = re.compile(r"/torch/autograd/graph\.py|/torch/_tensor\.py")
+_NEUTRAL_FRAMES = re.compile(r"/torch/|/contextlib\.py")
+_BACKWARD_FRAMES = re.compile(r"/torch/autograd/graph\.py|/torch/_tensor\.py")
 # the function that torch.distributed puts around each of its operations
 _WRAPPER = "wrapper"
-_OURS = re.compile(r"/distbench/|/deepspeed/")
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_STATES = {
+_LIBRARY_FRAMES = re.compile(r"/distbench/|/deepspeed/")
+_THREAD_HEADER = re.compile(
+    r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE
+)
+_FRAME_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_STATE_TEXTS = {
     "T": "is stopped (SIGSTOP or SIGTSTP)",
     "t": "is stopped by a debugger",
     "D": "is in an uninterruptible wait (state D), as for a device or a file system",
@@ -32,36 +34,36 @@ _STATES = {
 
 
 @dataclass(frozen=True)
-class Blame:
+class HangSuspect:
     """A rank and the evidence against it."""
 
     rank: int
-    why: str
+    evidence: str
     """Continues ``rank 1 ...``; empty: it is behind the others."""
 
 
-def halted(before: Mapping[int, str], after: Mapping[int, str], letters: str) -> Blame | None:
-    """The only rank whose process is in one of the states *letters*, both *before* and *after* a while."""
-    found = [rank for rank, state in after.items() if state in letters and before.get(rank) == state]
-    return Blame(found[0], _STATES[after[found[0]]]) if len(found) == 1 else None
+def stopped_rank(before: Mapping[int, str], after: Mapping[int, str], states: str) -> HangSuspect | None:
+    """The only rank whose process is in one of the states *states*, both *before* and *after* a while."""
+    found = [rank for rank, state in after.items() if state in states and before.get(rank) == state]
+    return HangSuspect(found[0], _STATE_TEXTS[after[found[0]]]) if len(found) == 1 else None
 
 
-def outside(logs: Mapping[int, str]) -> Blame | None:
+def rank_outside_collective(logs: Mapping[int, str]) -> HangSuspect | None:
     """The only rank that, by the stacks in the *logs* of all, stands in code that waits for no other rank."""
-    places = {rank: _place(log) for rank, log in logs.items()}
+    places = {rank: _frame_outside_wait(log) for rank, log in logs.items()}
     found = {rank: place for rank, place in places.items() if place}
     if None in places.values() or len(found) != 1 or len(places) < 2:
         return None
     ((rank, place),) = found.items()
-    return Blame(rank, f"stands in {place}, where it waits for no other rank; the others wait")
+    return HangSuspect(rank, f"stands in {place}, where it waits for no other rank; the others wait")
 
 
-def waits(logs: Mapping[int, str]) -> str:
+def waits_text(logs: Mapping[int, str]) -> str:
     """``rank 0 waits in barrier, called by step (model.py:51), rank 1 in a backward pass``.
 
     By the stacks in the *logs* of all; empty if one of them tells nothing.
     """
-    places = {rank: _wait(log) for rank, log in logs.items()}
+    places = {rank: _wait_text(log) for rank, log in logs.items()}
     if not all(places.values()):
         return ""
     if len(set(places.values())) == 1:
@@ -70,34 +72,34 @@ def waits(logs: Mapping[int, str]) -> str:
     return told.replace(" in ", " waits in ", 1)
 
 
-def _wait(log: str) -> str:
+def _wait_text(log: str) -> str:
     """In which operation a rank waits, and what of the user's calls it; empty: nothing tells."""
     operation = ""
     for file, line, function in _frames(log):
-        if _BACKWARD.search(file):
+        if _BACKWARD_FRAMES.search(file):
             operation = "a backward pass"
         elif "/torch/distributed/" in file and function != _WRAPPER:
             operation = function
-        elif not (_WAITS.search(file) or _SILENT.search(file)):
-            by = "" if _OURS.search(file) else f", called by {function} ({Path(file).name}:{line})"
+        elif not (_WAITING_FRAMES.search(file) or _NEUTRAL_FRAMES.search(file)):
+            by = "" if _LIBRARY_FRAMES.search(file) else f", called by {function} ({Path(file).name}:{line})"
             return f"{operation}{by}" if operation else ""
     return operation
 
 
-def _place(log: str) -> str | None:
+def _frame_outside_wait(log: str) -> str | None:
     """Where a rank stands that waits for no other; empty: it may wait for one; None: there is no stack.
 
     *log* ends with the stacks that ``faulthandler`` wrote, that of the main thread last.
     """
     for file, line, function in _frames(log):
-        if _WAITS.search(file):
+        if _WAITING_FRAMES.search(file):
             return ""
-        if not _SILENT.search(file):
+        if not _NEUTRAL_FRAMES.search(file):
             return f"{function} ({Path(file).name}:{line})"
     return None
 
 
 def _frames(log: str) -> list[tuple[str, str, str]]:
     """File, line and function of each frame of the main thread, the innermost first; none: no stack."""
-    threads = _THREAD.split(log)
-    return _FRAME.findall(threads[-1]) if len(threads) > 1 else []
+    threads = _THREAD_HEADER.split(log)
+    return _FRAME_LINE.findall(threads[-1]) if len(threads) > 1 else []

@@ -6,14 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import Case, Limits
+from distbench.core.case import Case, TimeLimits
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
-from distbench.ipc.trial_files import TrialFile
-from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
+from distbench.ipc.trial_files import TrialInstructions
+from distbench.launchers.base import (
+    CURRENT_PYTHON,
+    Launcher,
+    LaunchError,
+    LaunchSpec,
+    PythonTarget,
+    WorkerCommand,
+)
 from distbench.plan import PlannedTrial
-from distbench.plan.environments import place_of
-from distbench.plan.time_limits import limits_of
+from distbench.plan.environments import launch_place
+from distbench.plan.time_limits import trial_limits
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
@@ -22,64 +29,76 @@ from distbench.system.machine import cache_folder
 from distbench.workloads.base import Workload
 
 
-def launch_for(
-    folder: Path, suite: Suite, task: PlannedTrial, place: Place = HERE, stop: StopRequest | None = None
-) -> Launch:
+def trial_launch(
+    folder: Path,
+    suite: Suite,
+    task: PlannedTrial,
+    target: PythonTarget = CURRENT_PYTHON,
+    stop: StopRequest | None = None,
+) -> LaunchSpec:
     """Launch request of *task* in the run of *folder*, given up on *stop*."""
     case, job = task.case, task.job
-    launcher: Launcher = registry.make("launchers", suite.launcher)
-    strategy: Strategy = registry.make("strategies", case.strategy)
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     processes = strategy.processes(case.world_size)
     file = Run(folder).trial_folder(case, task.round, job.kind) / "trial.json"
-    shape = one_process("rank", file, folder, suite, case, place, stop)
+    shape = process_launch("rank", file, folder, suite, case, target, stop)
     return replace(
         shape,
         processes=processes,
-        nodes=launcher.nodes(processes, case.device),
+        nodes=launcher.node_count(processes, case.device),
         leftovers=strategy.leftovers,
-        reads=[weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)],
-        leaves=[folder / "scratch" / name for name in [task.leaves] if name],
-        is_sampled=job_kind(job.kind).with_metrics,
-        reads_of_others=job_kind(job.kind).reads_of_others,
-        start_s=limits_of(suite.limits, task, suite.measure).start,
+        input_files=[
+            weights_file(folder, case),
+            *(folder / "scratch" / name for name in [task.input_file] if name),
+        ],
+        output_files=[folder / "scratch" / name for name in [task.output_file] if name],
+        is_sampled=job_kind(job.kind).uses_metrics,
+        needs_shared_files=job_kind(job.kind).needs_shared_files,
+        start_s=trial_limits(suite.limits, task, suite.measure).start,
     )
 
 
-def one_process(
-    entry: Entry,
-    file: Path,
+def process_launch(
+    command: WorkerCommand,
+    instructions: Path,
     folder: Path,
     suite: Suite,
     case: Case,
-    place: Place = HERE,
+    target: PythonTarget = CURRENT_PYTHON,
     stop: StopRequest | None = None,
-) -> Launch:
-    """Launch request of one process that does *entry* with *file* for *case*, given up on *stop*.
+) -> LaunchSpec:
+    """Launch request of one process that does *command* with *instructions* for *case*, given up on *stop*.
 
     It has what every launch of the case has, be it a preparation or a trial.
     """
-    launcher: Launcher = registry.make("launchers", suite.launcher)
-    strategy: Strategy = registry.make("strategies", case.strategy)
-    workload: Workload = registry.make("workloads", case.workload)
-    return Launch(
-        entry=entry,
-        file=file,
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return LaunchSpec(
+        entry=command,
+        instructions=instructions,
         processes=1,
         device=case.device,
-        environment={**launcher.environment(), **environment_of(strategy, case)},
-        imports=("distbench.worker.warm", *_compiler(case), *strategy.imports(case), *workload.imports),
-        place=place_of(suite, case, place),
-        root=folder,
-        start_s=suite.limits.start or Limits().start,
-        given_up=lambda: stop is not None and stop.asked,
+        environment={**launcher.environment(), **rank_environment(strategy, case)},
+        imports=(
+            "distbench.worker.preload",
+            *_compiler_imports(case),
+            *strategy.imports(case),
+            *workload.imports,
+        ),
+        target=launch_place(suite, case, target),
+        run_folder=folder,
+        start_s=suite.limits.start or TimeLimits().start,
+        is_cancelled=lambda: stop is not None and stop.stop_now,
     )
 
 
-def _compiler(case: Case) -> tuple[str, ...]:
+def _compiler_imports(case: Case) -> tuple[str, ...]:
     return () if case.compile == "none" else ("torch._inductor.compile_fx",)
 
 
-def missing_nodes(error: LaunchError, folder: Path | None) -> InfrastructureError:
+def nodes_unavailable_error(error: LaunchError, folder: Path | None) -> InfrastructureError:
     """The end of the run in *folder*, which has no nodes because of *error*."""
     told = str(error).strip()
     if folder is None or not (folder / RUN_FILE).is_file():
@@ -90,19 +109,19 @@ def missing_nodes(error: LaunchError, folder: Path | None) -> InfrastructureErro
     )
 
 
-def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:
+def rank_environment(strategy: Strategy, case: Case) -> dict[str, str]:
     """Variables that the ranks of *case* need before their first import."""
     return {
         # OpenMP and MKL read it once, on import
         "OMP_NUM_THREADS": str(case.threads),
         # lets torch count GPUs without initialising CUDA, which would break forking
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        **(_inductor() if case.compile != "none" else {}),
+        **(_inductor_environment() if case.compile != "none" else {}),
         **strategy.environment(case),
     }
 
 
-def _inductor() -> dict[str, str]:
+def _inductor_environment() -> dict[str, str]:
     """Variables of torch.compile's backend: what it makes is kept, and made by the ranks themselves."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
@@ -111,23 +130,23 @@ def _inductor() -> dict[str, str]:
     }
 
 
-def trial_file(run_id: str, folder: Path, suite: Suite, task: PlannedTrial) -> TrialFile:
+def trial_instructions(run_id: str, folder: Path, suite: Suite, task: PlannedTrial) -> TrialInstructions:
     """Instructions for the ranks of *task*."""
     case = task.case
-    return TrialFile(
+    return TrialInstructions(
         run_id=run_id,
         case=case,
         measure=suite.measure,
-        limits=limits_of(suite.limits, task, suite.measure),
+        limits=trial_limits(suite.limits, task, suite.measure),
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
         job=task.job,
-        leaves=_scratch(folder, task.leaves),
-        reads=_scratch(folder, task.reads),
+        output_file=_scratch_path(folder, task.output_file),
+        input_file=_scratch_path(folder, task.input_file),
     )
 
 
-def _scratch(folder: Path, name: str) -> str:
+def _scratch_path(folder: Path, name: str) -> str:
     return str(folder / "scratch" / name) if name else ""
 
 

@@ -13,31 +13,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.case import Limits
-from distbench.core.units import duration_text
+from distbench.core.case import TimeLimits
+from distbench.core.units import format_duration
 from distbench.ipc.trial_files import (
-    Sign,
+    ProgressMark,
     error_file,
-    interim_file,
     log_file,
+    partial_result_file,
     progress_file,
     read_progress,
     result_file,
 )
-from distbench.launchers.base import Exit, Handle, LaunchError, NodeLostError
-from distbench.record import NODE_LOST, Failure, Status
+from distbench.launchers.base import LaunchError, NodeLostError, RankExit, RunningLaunch
+from distbench.record import NODE_LOST_PHASE, Failure, Status
 from distbench.run import hang_diagnosis
 from distbench.run.control import StopRequest
 from distbench.run.failure_reasons import (
-    classify,
-    is_symptom,
-    killed_text,
-    out_of_memory,
-    reason_of,
-    user_error,
+    failure_reason,
+    failure_status,
+    is_secondary,
+    sigkill_text,
+    user_error_text,
+    was_oom_killed,
 )
-from distbench.run.hang_diagnosis import Blame
-from distbench.system.log_files import Logs, recorded, tail
+from distbench.run.hang_diagnosis import HangSuspect
+from distbench.system.log_files import BoundedLogs, log_excerpt, read_tail
 
 if TYPE_CHECKING:
     from distbench.core.job import JobKind
@@ -45,112 +45,116 @@ if TYPE_CHECKING:
 _POLL_S = 0.25
 # after the first failure the others get this long to report theirs, so that cause and victim differ
 _GRACE_S = 1.0
-_STACKS_S = 0.5
+_STACK_DUMP_S = 0.5
 # from the result of the last rank to its end: gloo may deadlock while it is torn down
-_END_S = 10.0
+_EXIT_GRACE_S = 10.0
 # a deep stack of the main thread, which is the last, and its heading
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
-_SETTING_UP = ("start", "build")
+_SETUP_PHASES = ("start", "build")
 # what no earlier delivery changes; a mismatch says that what was measured is not what was requested
-_FINAL = (Status.MEASURED, Status.CANCELLED, Status.MISMATCH)
+_FINAL_STATUSES = (Status.MEASURED, Status.CANCELLED, Status.MISMATCH)
 
 
 @dataclass(frozen=True)
-class Ending:
+class TrialOutcome:
     """How a trial ended."""
 
     status: Status
     reason: str
     failure: Failure | None = None
 
-    def on(self, nodes: Mapping[str, Sequence[int]]) -> Ending:
+    def with_node_name(self, nodes: Mapping[str, Sequence[int]]) -> TrialOutcome:
         """With the name of the node of the rank that has failed, of *nodes* and their ranks."""
         rank = self.failure.rank if self.failure else None
         node = next((name for name, ranks in nodes.items() if rank in ranks), None)
         return replace(self, reason=f"{self.reason} (rank {rank} is on {node})") if node else self
 
 
-class Watch:
+class TrialMonitor:
     """Watches the ranks of one trial until they have finished, failed, or exceeded a time limit."""
 
     def __init__(
         self,
-        handle: Handle,
+        launch: RunningLaunch,
         folder: Path,
         processes: int,
-        limits: Limits,
+        limits: TimeLimits,
         stop: StopRequest,
         kind: JobKind,
         *,
-        stacks_tell: bool = True,
-        end_s: float = _END_S,
+        blame_by_stack: bool = True,
+        exit_grace_s: float = _EXIT_GRACE_S,
     ) -> None:
-        """Watch what *handle* has launched in *folder*.
+        """Watch what *launch* has launched in *folder*.
 
         Args:
-            stacks_tell: A rank that waits for others shows it in its stack, as it does unless a GPU computes.
-            end_s: Seconds that ranks have for their end when all have delivered.
+            blame_by_stack: A rank that waits for others shows it in its stack, as it does unless a GPU
+                computes.
+            exit_grace_s: Seconds that ranks have for their end when all have delivered.
         """
-        self._handle, self._folder, self._ranks = handle, folder, range(processes)
+        self._launch, self._folder, self._ranks = launch, folder, range(processes)
         self._limits, self._stop, self._kind = limits, stop, kind
-        self._stacks_tell, self._end_s = stacks_tell, end_s
-        self._exits: dict[int, Exit] = {}
-        self._lost: LaunchError | None = None
-        self._logs = Logs(log_file(folder, rank) for rank in self._ranks)
+        self._blame_by_stack, self._exit_grace_s = blame_by_stack, exit_grace_s
+        self._exits: dict[int, RankExit] = {}
+        self._lost_error: LaunchError | None = None
+        self._logs = BoundedLogs(log_file(folder, rank) for rank in self._ranks)
         self._began = time.monotonic()
-        self._signs: dict[int, tuple[Sign | None, float]] = dict.fromkeys(self._ranks, (None, self._began))
+        self._last_progress: dict[int, tuple[ProgressMark | None, float]] = dict.fromkeys(
+            self._ranks, (None, self._began)
+        )
         """Rank -> its last sign of life, and when it was first seen here: another host has another clock."""
 
-    def until_end(self) -> Ending:
+    def wait(self) -> TrialOutcome:
         """How the trial ended; none of its processes is left then."""
         try:
-            return self._spared(self._follow())
+            return self._keep_delivered(self._poll_until_end())
         finally:
-            self._handle.stop()
-            self._logs.cut()
+            self._launch.stop()
+            self._logs.trim()
 
-    def _spared(self, ending: Ending) -> Ending:
-        """*ending*, or that of a measured trial, if every rank had delivered what counts before it failed."""
+    def _keep_delivered(self, outcome: TrialOutcome) -> TrialOutcome:
+        """*outcome*, or that of a measured trial if every rank had delivered its results before it failed."""
         kept = (
-            interim_file(self._folder, rank).is_file() or self._has_delivered(rank) for rank in self._ranks
+            partial_result_file(self._folder, rank).is_file() or self._has_delivered(rank)
+            for rank in self._ranks
         )
-        if ending.status in _FINAL or not all(kept):
-            return ending
-        return replace(ending, status=Status.MEASURED, reason=f"incomplete: {ending.reason}")
+        if outcome.status in _FINAL_STATUSES or not all(kept):
+            return outcome
+        return replace(outcome, status=Status.MEASURED, reason=f"incomplete: {outcome.reason}")
 
-    def _follow(self) -> Ending:
+    def _poll_until_end(self) -> TrialOutcome:
         while True:
-            self._hear(_POLL_S)
-            if self._stop.asked:
-                return Ending(Status.CANCELLED, "stopped by a signal")
+            self._poll(_POLL_S)
+            if self._stop.stop_now:
+                return TrialOutcome(Status.CANCELLED, "stopped by a signal")
             if any(self._failed(rank) for rank in self._ranks):
-                return self._failure()
+                return self._failure_outcome()
             if len(self._exits) == len(self._ranks):
-                return Ending(Status.MEASURED, "")
-            if self._lost:
-                return self._lost_ending(self._lost)
-            if late := self._late():
+                return TrialOutcome(Status.MEASURED, "")
+            if self._lost_error:
+                return self._lost_outcome(self._lost_error)
+            if late := self._check_limits():
                 return late
 
-    def _hear(self, seconds: float) -> None:
+    def _poll(self, seconds: float) -> None:
         """Take the ends of ranks, waiting up to *seconds* for the first; cut what grows meanwhile."""
         try:
-            for seen in self._handle.wait(seconds):
+            for seen in self._launch.wait(seconds):
                 self._exits[seen.rank] = seen
         except LaunchError as error:
-            self._lost = error
-        self._logs.cut()
+            self._lost_error = error
+        self._logs.trim()
 
-    def _lost_ending(self, lost: LaunchError) -> Ending:
+    def _lost_outcome(self, lost: LaunchError) -> TrialOutcome:
         """What the ranks were started from is gone, and they with it, unless they had all delivered."""
         if all(map(self._has_delivered, self._ranks)):
-            return Ending(Status.MEASURED, "")
-        killed = out_of_memory(lost.memory)
-        reason = f"{lost}: {killed_text(lost.memory)}" if killed else str(lost)
+            return TrialOutcome(Status.MEASURED, "")
+        killed = was_oom_killed(lost.memory)
+        reason = f"{lost}: {sigkill_text(lost.memory)}" if killed else str(lost)
         status = Status.OOM_HOST if killed else Status.CRASHED
-        phase = NODE_LOST if isinstance(lost, NodeLostError) else self._progress(0)
-        return Ending(status, reason, self._failure_of(None, phase, ""))
+        phase = NODE_LOST_PHASE if isinstance(lost, NodeLostError) else self._position_text(0)
+        return TrialOutcome(status, reason, self._make_failure(None, phase, ""))
 
     def _has_delivered(self, rank: int) -> bool:
         return result_file(self._folder, rank).is_file()
@@ -159,95 +163,101 @@ class Watch:
         gone = rank in self._exits and not self._has_delivered(rank)
         return gone or error_file(self._folder, rank).is_file()
 
-    def _failure(self) -> Ending:
+    def _failure_outcome(self) -> TrialOutcome:
         """Wait for the other ranks to report, then name the rank that failed first."""
         end = time.monotonic() + _GRACE_S
-        while len(self._exits) < len(self._ranks) and (left := end - time.monotonic()) > 0 and not self._lost:
-            self._hear(left)
-        failures = [failure for rank in self._ranks if (failure := self._reported(rank))]
+        while (
+            len(self._exits) < len(self._ranks)
+            and (left := end - time.monotonic()) > 0
+            and not self._lost_error
+        ):
+            self._poll(left)
+        failures = [failure for rank in self._ranks if (failure := self._rank_failure(rank))]
         causes = [failure for failure in failures if not failure["symptom"]]
-        if self._lost and not causes:
+        if self._lost_error and not causes:
             # ranks elsewhere tell of the connections that went with it, at times before it is known here
-            return self._lost_ending(self._lost)
+            return self._lost_outcome(self._lost_error)
         first = min(causes or failures, key=lambda failure: failure["at"])
-        told = self._failure_of(first["rank"], first["phase"], first.get("traceback", ""))
-        return Ending(classify(first), reason_of(first), replace(told, user_error=user_error(first)))
+        told = self._make_failure(first["rank"], first["phase"], first.get("traceback", ""))
+        return TrialOutcome(
+            failure_status(first), failure_reason(first), replace(told, user_error=user_error_text(first))
+        )
 
-    def _reported(self, rank: int) -> dict[str, Any] | None:
+    def _rank_failure(self, rank: int) -> dict[str, Any] | None:
         """Failure of *rank*, or None if it has not failed."""
         file = error_file(self._folder, rank)
         if file.is_file():
             failure: dict[str, Any] = json.loads(file.read_text())
-            return {**failure, "rank": rank, "symptom": is_symptom(failure)}
+            return {**failure, "rank": rank, "symptom": is_secondary(failure)}
         if rank not in self._exits or self._has_delivered(rank):
             return None
         seen = self._exits[rank]
-        phase = self._progress(rank)
+        phase = self._position_text(rank)
         # gloo's threads abort the process when a peer exits; an abort without a message is a symptom
         symptom = seen.code == -signal.SIGABRT
         told = {"rank": rank, "at": seen.at, "phase": phase, "symptom": symptom}
         return {**told, "code": seen.code, "memory": seen.memory}
 
-    def _late(self) -> Ending | None:
+    def _check_limits(self) -> TrialOutcome | None:
         if all(map(self._has_delivered, self._ranks)):
             # nothing that it measures is missing, so what hangs at its end is ended
-            is_over = all(self._silence(rank)[1] > self._end_s for rank in self._ranks)
-            return Ending(Status.MEASURED, "") if is_over else None
+            is_over = all(self._time_since_progress(rank)[1] > self._exit_grace_s for rank in self._ranks)
+            return TrialOutcome(Status.MEASURED, "") if is_over else None
         if time.monotonic() - self._began > self._limits.trial:
-            return self._timed_out(Status.HANG, "trial", self._limits.trial)
+            return self._limit_outcome(Status.HANG, "trial", self._limits.trial)
         for rank in self._ranks:
-            phase, silent_s = self._silence(rank)
-            key = phase if phase in _SETTING_UP else self._kind.deadline
+            phase, silent_s = self._time_since_progress(rank)
+            key = phase if phase in _SETUP_PHASES else self._kind.step_limit_key
             limit = getattr(self._limits, key)
             if rank not in self._exits and not self._has_delivered(rank) and silent_s > limit:
-                return self._timed_out(Status.INIT_TIMEOUT if phase == key else Status.HANG, key, limit)
+                return self._limit_outcome(Status.INIT_TIMEOUT if phase == key else Status.HANG, key, limit)
         return None
 
-    def _silence(self, rank: int) -> tuple[str, float]:
+    def _time_since_progress(self, rank: int) -> tuple[str, float]:
         """Phase of *rank*, and the seconds since its last sign of life was seen."""
         sign, now = read_progress(progress_file(self._folder, rank)), time.monotonic()
-        if sign != self._signs[rank][0]:
-            self._signs[rank] = sign, now
-        return (sign or Sign()).phase, now - self._signs[rank][1]
+        if sign != self._last_progress[rank][0]:
+            self._last_progress[rank] = sign, now
+        return (sign or ProgressMark()).phase, now - self._last_progress[rank][1]
 
-    def _timed_out(self, status: Status, key: str, limit: float) -> Ending:
-        if silent := self._handle.silence():
+    def _limit_outcome(self, status: Status, key: str, limit: float) -> TrialOutcome:
+        if silent := self._launch.silent_node():
             # ranks that wait for those of a node that is gone reach their limits before it is given up
-            reason = f"{silent}; limits.{key} = {duration_text(limit)} was exceeded meanwhile"
-            return Ending(Status.CRASHED, reason, self._failure_of(None, NODE_LOST, ""))
-        before = self._handle.states()
-        self._handle.signal(signal.SIGUSR1)
+            reason = f"{silent}; limits.{key} = {format_duration(limit)} was exceeded meanwhile"
+            return TrialOutcome(Status.CRASHED, reason, self._make_failure(None, NODE_LOST_PHASE, ""))
+        before = self._launch.process_states()
+        self._launch.signal(signal.SIGUSR1)
         # the ranks themselves write their stacks
-        self._hear(_STACKS_S)
-        self._handle.fetch()
-        logs = {rank: tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
-        blamed = self._blamed(before, self._handle.states(), logs)
-        where = ", ".join(f"rank {r} at {self._progress(r)}" for r in self._ranks)
-        reason = f"exceeded limits.{key} = {duration_text(limit)} ({where})"
-        if blamed and blamed.why:
-            reason += f"; rank {blamed.rank} {blamed.why}"
-        elif places := hang_diagnosis.waits(logs) if self._stacks_tell else "":
+        self._poll(_STACK_DUMP_S)
+        self._launch.fetch_logs()
+        logs = {rank: read_tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
+        blamed = self._find_suspect(before, self._launch.process_states(), logs)
+        where = ", ".join(f"rank {r} at {self._position_text(r)}" for r in self._ranks)
+        reason = f"exceeded limits.{key} = {format_duration(limit)} ({where})"
+        if blamed and blamed.evidence:
+            reason += f"; rank {blamed.rank} {blamed.evidence}"
+        elif places := hang_diagnosis.waits_text(logs) if self._blame_by_stack else "":
             reason += f"; {places}"
         rank = blamed.rank if blamed else None
-        phase = self._progress(rank) if rank is not None else key
-        return Ending(status, reason, self._failure_of(rank, phase, ""))
+        phase = self._position_text(rank) if rank is not None else key
+        return TrialOutcome(status, reason, self._make_failure(rank, phase, ""))
 
-    def _blamed(
+    def _find_suspect(
         self, before: Mapping[int, str], after: Mapping[int, str], logs: Mapping[int, str]
-    ) -> Blame | None:
+    ) -> HangSuspect | None:
         """The rank that holds up the others, by the states of all processes and by the stacks in the logs."""
-        slowest = self._slowest()
+        slowest = self._rank_behind()
         return (
-            hang_diagnosis.halted(before, after, "Tt")
-            or (Blame(slowest, "") if slowest is not None else None)
-            or hang_diagnosis.halted(before, after, "D")
-            or (hang_diagnosis.outside(logs) if self._stacks_tell else None)
+            hang_diagnosis.stopped_rank(before, after, "Tt")
+            or (HangSuspect(slowest, "") if slowest is not None else None)
+            or hang_diagnosis.stopped_rank(before, after, "D")
+            or (hang_diagnosis.rank_outside_collective(logs) if self._blame_by_stack else None)
         )
 
-    def _slowest(self) -> int | None:
+    def _rank_behind(self) -> int | None:
         """Rank that is furthest behind; None if all are at the same step."""
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
-        order = (*_SETTING_UP, *self._kind.phases, "done")
+        order = (*_SETUP_PHASES, *self._kind.phases, "done")
         # a plug-in may have phases that it does not declare
         numbers = {phase: number for number, phase in enumerate(order)}
         places = {r: (numbers.get(p.phase, 0), p.step) if p else (-1, 0) for r, p in seen.items()}
@@ -255,14 +265,14 @@ class Watch:
         slow = [rank for rank, place in places.items() if place == behind]
         return slow[0] if len(slow) < len(places) else None
 
-    def _progress(self, rank: int) -> str:
-        sign = read_progress(progress_file(self._folder, rank)) or Sign()
+    def _position_text(self, rank: int) -> str:
+        sign = read_progress(progress_file(self._folder, rank)) or ProgressMark()
         return f"{sign.phase} {sign.step}" if sign.phase in self._kind.phases else sign.phase
 
-    def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
-        self._handle.fetch()
+    def _make_failure(self, rank: int | None, phase: str, traceback: str) -> Failure:
+        self._launch.fetch_logs()
         # if no rank can be blamed, the stacks of all are the evidence
-        logs = {r: recorded(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
+        logs = {r: log_excerpt(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
         log = "\n".join(text if len(logs) == 1 else f"--- rank {r}\n{text}" for r, text in logs.items())
-        steps = {str(r): self._progress(r) for r in self._ranks}
+        steps = {str(r): self._position_text(r) for r in self._ranks}
         return Failure(rank=rank, phase=phase.split()[0], traceback=traceback, log=log, steps=steps)

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, Choice
-from distbench.core.units import duration_text
+from distbench.core.case import Case, PluginChoice
+from distbench.core.units import format_duration
 from distbench.record.run_folder import write_json
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import is_installed
-from distbench.system.processes import ending
+from distbench.system.processes import exit_text
 from distbench.system.temporary import temporary_folder
 
 _LIMIT_S = 120.0
 
 
-def user_models(cases: Sequence[Case]) -> list[Choice]:
+def user_models(cases: Sequence[Case]) -> list[PluginChoice]:
     """The distinct workloads of *cases* that call code of the user's own."""
     choices = {json.dumps([case.workload.name, case.workload.options]): case.workload for case in cases}
-    return [each for each in choices.values() if registry.make("workloads", each).user_modules()]
+    return [each for each in choices.values() if registry.create_plugin("workloads", each).user_modules()]
 
 
 @dataclass(frozen=True)
-class Constructed:
+class ConstructionResult:
     """What came of the construction of a model."""
 
     problem: str
@@ -41,7 +41,9 @@ class Constructed:
     """Dtype of the computation -> why the model is not trained in it."""
 
 
-def constructed(models: Sequence[Choice], device: str, computes: Sequence[str]) -> list[Constructed]:
+def construct_user_models(
+    models: Sequence[PluginChoice], device: str, computes: Sequence[str]
+) -> list[ConstructionResult]:
     """What comes of each of *models*, constructed once in another process.
 
     Args:
@@ -53,7 +55,7 @@ def constructed(models: Sequence[Choice], device: str, computes: Sequence[str]) 
         UntriedError: there is no torch here, or the process that constructs them did not end as it should.
     """
     if not is_installed("torch"):
-        raise UntriedError("torch is not installed here")
+        raise ConstructionError("torch is not installed here")
     with temporary_folder() as scratch:
         file = scratch / "models.json"
         asked = [dataclasses.asdict(each) for each in models]
@@ -68,12 +70,14 @@ def constructed(models: Sequence[Choice], device: str, computes: Sequence[str]) 
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise UntriedError(f"their constructors took more than {duration_text(_LIMIT_S)}") from error
+            raise ConstructionError(
+                f"their constructors took more than {format_duration(_LIMIT_S)}"
+            ) from error
         if done.returncode:
-            raise UntriedError(f"the process that constructed them {ending(done.returncode)}")
+            raise ConstructionError(f"the process that constructed them {exit_text(done.returncode)}")
         told = json.loads(file.with_suffix(".constructed").read_text())
-        return [Constructed(**each) for each in told]
+        return [ConstructionResult(**each) for each in told]
 
 
-class UntriedError(Exception):
+class ConstructionError(Exception):
     """Models could not be tried."""

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.core.units import multiples_text
-from distbench.strategies._offers import not_offered
-from distbench.strategies._undeclared import undeclared
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.units import nearest_multiples
+from distbench.strategies._missing_plan import undeclared_problem
+from distbench.strategies._offers import transform_problem
 from distbench.strategies.description import ExpectedCollective
-from distbench.workloads.splits import undivided
+from distbench.workloads.splits import divisibility_problem
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
-    from distbench.workloads.context import Context
+    from distbench.workloads.context import ContextSplit
 
 
-Implementation = Literal["ulysses", "ring"]
-_PADDED_TO = 32
+AttentionExchange = Literal["ulysses", "ring"]
+_LOGSUMEXP_ALIGNMENT = 32
 """CUDA's kernel for fp32, the memory-efficient one, pads logsumexps to a multiple of so many positions.
 
 torch 2.13 merges those of two chunks as if they were not padded (``_SDPAMerger``).
@@ -30,8 +30,8 @@ torch 2.13 merges those of two chunks as if they were not padded (``_SDPAMerger`
 class ContextParallelism:
     """How the sequences of a case are split by position across *devices* that share them."""
 
-    devices: int
-    implementation: Implementation = "ulysses"
+    ranks: int
+    implementation: AttentionExchange = "ulysses"
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""
@@ -39,51 +39,53 @@ class ContextParallelism:
         if context is None:
             parts = "its attention modules, the only ones that may mix positions"
             methods = "context() and cut_rows()"
-            return undeclared(case, "context parallelism", parts, methods, "transformer")
-        if reason := context.never or self._division_problem(context, case):
-            return f"context parallelism over {self.devices} devices: {reason}"
-        if self.implementation == "ring" and not context.sees_all:
+            return undeclared_problem(case, "context parallelism", parts, methods, "transformer")
+        if reason := context.unsupported_reason or self._divisibility_problem(context, case):
+            return f"context parallelism over {self.ranks} devices: {reason}"
+        if self.implementation == "ring" and not context.is_full_attention:
             return (
                 "ring attention does not support a sliding window; use implementation: ulysses, or "
                 "attention: full"
             )
         if self.implementation == "ring" and case.precision.compute == "fp64":
             return "ring attention accumulates in fp32; with fp64 use implementation: ulysses"
-        return not_offered(case, "context parallelism")
+        return transform_problem(case, "context parallelism")
 
-    def _division_problem(self, context: Context, case: Case) -> str | None:
+    def _divisibility_problem(self, context: ContextSplit, case: Case) -> str | None:
         if self.implementation == "ulysses":
             return self._ulysses_problem(context)
         # each rank has a chunk from the front and one from the back, to balance causal attention
-        parts, positions = 2 * self.devices, context.positions
+        parts, positions = 2 * self.ranks, context.seq_len
         is_padded = case.device == "cuda" and case.precision.compute == "fp32"
-        whole = parts * (_PADDED_TO if is_padded else 1)
+        whole = parts * (_LOGSUMEXP_ALIGNMENT if is_padded else 1)
         if positions % whole == 0:
             return None
-        each = f", in fp32 on CUDA each of a multiple of {_PADDED_TO} positions" if is_padded else ""
+        each = (
+            f", in fp32 on CUDA each of a multiple of {_LOGSUMEXP_ALIGNMENT} positions" if is_padded else ""
+        )
         return (
             f"ring attention splits sequences into {parts} chunks, 2 per device{each}, but seq_len = "
-            f"{positions} is not divisible by {whole}; use seq_len: {multiples_text(whole, positions)}"
+            f"{positions} is not divisible by {whole}; use seq_len: {nearest_multiples(whole, positions)}"
         )
 
-    def _ulysses_problem(self, context: Context) -> str | None:
-        heads, positions = {"heads": context.heads, "kv_heads": context.kv_heads}, context.positions
-        reason = undivided({**heads, "seq_len": positions}, self.devices)
-        if reason and positions % self.devices and not undivided(heads, self.devices):
-            return f"{reason}; or use seq_len: {multiples_text(self.devices, positions)}"
+    def _ulysses_problem(self, context: ContextSplit) -> str | None:
+        heads, positions = {"heads": context.heads, "kv_heads": context.kv_heads}, context.seq_len
+        reason = divisibility_problem({**heads, "seq_len": positions}, self.ranks)
+        if reason and positions % self.ranks and not divisibility_problem(heads, self.ranks):
+            return f"{reason}; or use seq_len: {nearest_multiples(self.ranks, positions)}"
         return reason
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        """What ``Engine.effective`` must show of it."""
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        """What ``Engine.effective_settings`` must show of it."""
         context = context_of(case)
-        positions = context.positions // self.devices if context else None
+        positions = context.seq_len // self.ranks if context else None
         return {
-            "mesh.cp": self.devices,
+            "mesh.cp": self.ranks,
             "context_parallel": self.implementation,
             "positions_per_rank": positions,
         }
 
-    def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
+    def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
         """Collectives of a rank in a step over the dimension ``cp``, for *samples* rows that it shares.
 
         Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv:2309.14509, section 3.2): each layer exchanges queries,
@@ -95,23 +97,30 @@ class ContextParallelism:
         sends to the next.
         """
         context = context_of(case)
-        if self.devices == 1 or context is None:
+        if self.ranks == 1 or context is None:
             return []
         passes = 2 if case.activation_checkpointing == "none" else 3
-        element, layers = BYTES[case.precision.compute], context.layers
+        element, layers = DTYPE_BYTES[case.precision.compute], context.layers
         calls = layers * case.batch.gradient_accumulation_steps
         if self.implementation == "ulysses":
-            size = passes * samples * context.positions // self.devices * context.exchanged * element
+            size = (
+                passes
+                * samples
+                * context.seq_len
+                // self.ranks
+                * context.attention_values_per_position
+                * element
+            )
             return [ExpectedCollective("all_to_all", float(size), "cp", passes * 4 * calls)]
         # those of grouped heads as often as there are heads of queries
-        both = 2 * layers * samples * context.positions * context.heads * context.head_dim
+        both = 2 * layers * samples * context.seq_len * context.heads * context.head_dim
         return [
             ExpectedCollective("all_gather", float(passes * both * element), "cp", passes * calls),
-            ExpectedCollective("all_to_all", float(both * BYTES["fp32"]), "cp", self.devices * calls),
+            ExpectedCollective("all_to_all", float(both * DTYPE_BYTES["fp32"]), "cp", self.ranks * calls),
         ]
 
 
-def context_of(case: Case) -> Context | None:
+def context_of(case: Case) -> ContextSplit | None:
     """How the rows of *case* can be cut, if its workload says so."""
-    workload: Workload = registry.make("workloads", case.workload)
-    return workload.context()
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return workload.context_split()

@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.optimizers import KINDS, Kind
-from distbench.strategies._offers import not_offered
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.optimizers import CATALOG, OptimizerEntry
+from distbench.strategies._offers import transform_problem
 from distbench.strategies._pipeline import stages_of
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 OPTION = "optimizer_in_backward"
-SUFFIX = "in-backward"
+LABEL = "in-backward"
 TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"
-WHEN = "when parameters are updated"
+UPDATE_TIMING = "when parameters are updated"
 
 
-def problem(case: Case, *, on_rows: bool = False) -> str | None:
+def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> str | None:
     """Why *case* can't update each parameter as soon as its gradient is there, or None if it can.
 
     Args:
-        on_rows: Whether ranks have rows of its tensors.
+        on_dtensors: Whether ranks have rows of its tensors.
     """
     clip, parts = case.optimizer.clip_grad_norm, case.batch.gradient_accumulation_steps
-    kind, scale = optimizers.kind_of(case.optimizer), case.precision.loss_scale
+    kind, scale = optimizers.entry_of(case.optimizer), case.precision.loss_scale
     plain = f"or set {OPTION}: false"
     if clip is not None:
         return (
@@ -45,47 +45,50 @@ def problem(case: Case, *, on_rows: bool = False) -> str | None:
             f"precision.loss_scale = {scale}: whether to skip a step is known only when all gradients are, "
             f"after {OPTION} has updated; use precision: bf16, {plain}"
         )
-    if reason := _undivided(kind):
+    if reason := _stepping_problem(kind):
         return (
             f"optimizer.name = {case.optimizer.name}: {OPTION} steps the optimizer for one parameter at a "
-            f"time, {reason}; use {', '.join(_offered(on_rows=on_rows))}, {plain}"
+            f"time, {reason}; use {', '.join(_supported_optimizers(on_dtensors=on_dtensors))}, {plain}"
         )
-    return not_offered(case, OPTION)
+    return transform_problem(case, OPTION)
 
 
-def _undivided(kind: Kind) -> str:
+def _stepping_problem(kind: OptimizerEntry) -> str:
     """Why the optimizer can't be stepped for one parameter at a time; empty: it can."""
-    if kind.rest:
+    if kind.companion:
         return "but this is two optimizers"
     if kind.package == "pytorch-optimizer":
         return "but this one counts updates of all parameters together"
     return "" if kind.package == "torch" else "which is untested with this one"
 
 
-def _offered(*, on_rows: bool) -> list[str]:
-    able = (name for name, kind in KINDS.items() if not _undivided(kind))
-    return [name for name in able if not (on_rows and KINDS[name].fails_on_rows)]
+def _supported_optimizers(*, on_dtensors: bool) -> list[str]:
+    able = (name for name, kind in CATALOG.items() if not _stepping_problem(kind))
+    return [name for name in able if not (on_dtensors and CATALOG[name].dtensor_problem)]
 
 
-def largest_tensor(case: Case) -> int | None:
+def largest_tensor_gradient_bytes(case: Case) -> int | None:
     """Bytes of the gradient of the largest tensor of *case*; None: the workload does not say."""
     shapes = _workload(case).tensor_shapes()
-    return max(map(math.prod, shapes)) * BYTES[case.precision.master] if shapes else None
+    return max(map(math.prod, shapes)) * DTYPE_BYTES[case.precision.master] if shapes else None
 
 
-def largest_layer(case: Case, parameters: int) -> int | None:
+def largest_layer_gradient_bytes(case: Case, parameters: int) -> int | None:
     """Bytes of those of its largest layer, or of the rest of its *parameters*; None: it does not say."""
     stages = stages_of(case)
     if stages is None:
         return None
-    return max(*stages.layers, parameters - sum(stages.layers)) * BYTES[case.precision.master]
+    return (
+        max(*stages.layer_parameters, parameters - sum(stages.layer_parameters))
+        * DTYPE_BYTES[case.precision.master]
+    )
 
 
-def model_states(states: dict[str, float], gradients: float | None) -> dict[str, float] | None:
+def with_gradient_bytes(states: dict[str, float], gradients: float | None) -> dict[str, float] | None:
     """*states* with no more than these bytes of *gradients* at once; None: not known how many."""
     return None if gradients is None else {**states, "gradients": gradients}
 
 
 def _workload(case: Case) -> Workload:
-    made: Workload = registry.make("workloads", case.workload)
+    made: Workload = registry.create_plugin("workloads", case.workload)
     return made

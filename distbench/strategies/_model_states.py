@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from distbench import optimizers
-from distbench.core.case import BYTES, Case, Dtype
+from distbench.core.case import DTYPE_BYTES, Case, Dtype
 from distbench.core.machine import Machine
-from distbench.optimizers import Cut
-from distbench.strategies.base import TORCH_SHARDS, Strategy
+from distbench.optimizers import TensorLayout
+from distbench.strategies.base import TORCH_CHECKPOINT, Strategy
 
 
-def zero_table(
+def sharded_model_states(
     case: Case,
     parameters: int,
     *,
@@ -30,19 +30,19 @@ def zero_table(
     knows the shapes counts anew.
     """
     of_parameters, of_gradients, of_optimizer = shards
-    state = optimizers.least_bytes(case.optimizer, BYTES[case.precision.optimizer_state])
+    state = optimizers.bytes_per_parameter(case.optimizer, DTYPE_BYTES[case.precision.optimizer_state])
     return {
-        "parameters": parameters * BYTES[stored] / of_parameters,
-        "gradients": parameters * BYTES[gradients or stored] / of_gradients,
+        "parameters": parameters * DTYPE_BYTES[stored] / of_parameters,
+        "gradients": parameters * DTYPE_BYTES[gradients or stored] / of_gradients,
         "optimizer_state": parameters * state / of_optimizer,
-        "master": parameters * BYTES[master] / of_optimizer if master else 0.0,
+        "master": parameters * DTYPE_BYTES[master] / of_optimizer if master else 0.0,
     }
 
 
-def state_problem(case: Case, cut: Cut = "whole", who: str = "") -> str | None:
+def optimizer_problem(case: Case, layout: TensorLayout = "whole", strategy_name: str = "") -> str | None:
     """Why the optimizer of *case* can't be what is asked for, or None.
 
-    *cut* is what *who*, the strategy, hands to it of a tensor.
+    *layout* is what *strategy_name*, the strategy, hands to it of a tensor.
     """
     precision = case.precision
     if precision.optimizer_state != precision.master:
@@ -50,28 +50,28 @@ def state_problem(case: Case, cut: Cut = "whole", who: str = "") -> str | None:
             "torch's optimizers keep their state in the dtype of the parameters: precision."
             f"optimizer_state = {precision.optimizer_state} needs the same precision.master"
         )
-    return optimizers.problem(case.optimizer, cut, who)
+    return optimizers.layout_problem(case.optimizer, layout, strategy_name)
 
 
-class Replicated(Strategy):
+class ReplicatedStrategy(Strategy):
     """A whole model on every device, whose parameters torch's own optimizer updates."""
 
     @property
-    def shard_format(self) -> str:
-        return TORCH_SHARDS
+    def checkpoint_format(self) -> str:
+        return TORCH_CHECKPOINT
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return state_problem(case)
+        return optimizer_problem(case)
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
         return {"dp_replicate": ranks}
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
+    def operations_on_frozen(self) -> Collection[str] | None:
         return ()
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
         return {}
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        return zero_table(case, parameters, stored=case.precision.master)
+        return sharded_model_states(case, parameters, stored=case.precision.master)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.core.case import Case
 
 
-def not_offered(case: Case, technique: str) -> str | None:
+def transform_problem(case: Case, technique: str) -> str | None:
     """Why *technique*, which takes layers apart, can't train *case*, or None if nothing is in its way."""
     if case.compile != "none":
         return f"compile is not supported with {technique}; use compile: false"
@@ -14,22 +14,23 @@ def not_offered(case: Case, technique: str) -> str | None:
     return None
 
 
-def unfused(case: Case) -> str | None:
+def fused_sgd_problem(case: Case) -> str | None:
     """Why the optimizer of *case* can't update distributed tensors, or None."""
     if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
         return "torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach"
     return None
 
 
-def reduced_otherwise(case: Case, who: str, instead: str = "") -> str | None:
-    """Why *who*, which reduces gradients as DDP does, can't reduce them in the dtype that *case* asks for.
+def reduce_dtype_problem(case: Case, strategy_name: str, alternative: str = "") -> str | None:
+    """Why *strategy_name*, which reduces gradients as DDP does, can't do so in the dtype of *case*.
 
-    None: it can. *instead* is an alternative to giving both the same dtype.
+    None: it can. *alternative* is an alternative to giving both the same dtype.
     """
     precision = case.precision
     if precision.reduce == precision.master:
         return None
     return (
-        f"{who} reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} with "
-        f"precision.master = {precision.master}; use the same for both{instead and f', or {instead}'}"
+        f"{strategy_name} reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} "
+        f"with precision.master = {precision.master}; use the same for "
+        f"both{alternative and f', or {alternative}'}"
     )

@@ -6,60 +6,60 @@ from collections.abc import Iterable
 
 from distbench.core import registry
 from distbench.core.case import Case
-from distbench.core.units import count_text
-from distbench.strategies._undeclared import undeclared
+from distbench.core.units import format_count
+from distbench.strategies._missing_plan import undeclared_problem
 from distbench.workloads.base import Workload
-from distbench.workloads.stages import Stages
+from distbench.workloads.stages import PipelineStages
 
 
-def stages_of(case: Case) -> Stages | None:
-    """How the model of *case* can be split between its layers, or None: ``uncut`` says why."""
+def stages_of(case: Case) -> PipelineStages | None:
+    """How the model of *case* can be split between its layers, or None: ``undeclared_stages`` says why."""
     model = _declared(case)
-    return None if model is None or model.never else model
+    return None if model is None or model.unsupported_reason else model
 
 
-def uncut(case: Case) -> str:
+def undeclared_stages(case: Case) -> str:
     """Why a workload that says nothing of stages, or that there are none, can't be trained in a pipeline."""
-    if (model := _declared(case)) and model.never:
-        return f"pipeline parallelism: {model.never}"
+    if (model := _declared(case)) and model.unsupported_reason:
+        return f"pipeline parallelism: {model.unsupported_reason}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
-    return undeclared(
+    return undeclared_problem(
         case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp", "pp_plan"
     )
 
 
-def _declared(case: Case) -> Stages | None:
-    workload: Workload = registry.make("workloads", case.workload)
-    return workload.stages()
+def _declared(case: Case) -> PipelineStages | None:
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return workload.pipeline_stages()
 
 
-def too_many_stages(layers: int, stages: int) -> str:
+def too_many_stages_text(layers: int, stages: int) -> str:
     """Why a model of *layers* can't have so many *stages*."""
-    return f"{count_text(layers, 'layer')} can't be split into {stages} stages"
+    return f"{format_count(layers, 'layer')} can't be split into {stages} stages"
 
 
-def nearest(fitting: Iterable[int], number: int) -> str:
+def nearest_text(fitting: Iterable[int], number: int) -> str:
     """The three of the *fitting* numbers that are nearest to *number*, in words; empty: there is none."""
     return ", ".join(map(str, sorted(sorted(fitting, key=lambda each: abs(each - number))[:3])))
 
 
-def by_count(layers: int, stages: int) -> list[range]:
+def split_evenly(layers: int, stages: int) -> list[range]:
     """The same number of *layers* in each of *stages*, with the remainder in the first ones."""
     each, more = divmod(layers, stages)
     ends = [stage * each + min(stage, more) for stage in range(stages + 1)]
     return [range(ends[stage], ends[stage + 1]) for stage in range(stages)]
 
 
-def bubble(ranks: int, micro_batches: int, per_rank: int = 1) -> float:
+def bubble_fraction(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> float:
     """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
     (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages a rank: Narayanan et al. 2021
     (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without waiting.
     """
-    return (ranks - 1) / (per_rank * micro_batches + ranks - 1)
+    return (ranks - 1) / (stages_per_rank * micro_batches + ranks - 1)
 
 
-def in_flight(stage: int, stages: int, micro_batches: int) -> int:
+def activations_in_flight(stage: int, stages: int, micro_batches: int) -> int:
     """Most micro-batches whose activations *stage* keeps at once in 1F1B: one more than stages follow it.
 
     Narayanan et al. 2021 (arXiv:2104.04473, section 2.2).

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.core.units import multiples_text
-from distbench.strategies._offers import not_offered, unfused
-from distbench.strategies._undeclared import undeclared
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.units import nearest_multiples
+from distbench.strategies._missing_plan import undeclared_problem
+from distbench.strategies._offers import fused_sgd_problem, transform_problem
 from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
-    from distbench.workloads.splits import Splits
+    from distbench.workloads.splits import TensorSplits
 
 
 # tried with blocks compiled after they were split, as torchtitan does: tp fails, and fsdp with mesh: {tp: 2}
@@ -30,54 +30,56 @@ _UNCOMPILED = (
 class TensorParallelism:
     """How the layers of a case are split across *devices* that process the same samples."""
 
-    devices: int
-    sequence: bool
+    ranks: int
+    sequence_parallel: bool
     """Activations between layers are split by position."""
-    loss: bool
+    loss_parallel: bool
     """The loss is computed from logits that are split by class."""
 
     @property
-    def suffixes(self) -> tuple[str, ...]:
+    def label_parts(self) -> tuple[str, ...]:
         """What a label says of it."""
-        return tuple(name for name, is_on in {"sp": self.sequence, "lp": self.loss}.items() if is_on)
+        return tuple(
+            name for name, is_on in {"sp": self.sequence_parallel, "lp": self.loss_parallel}.items() if is_on
+        )
 
     @property
-    def expected(self) -> dict[str, Any]:
-        """What ``Engine.effective`` must show of it."""
+    def required_settings(self) -> dict[str, Any]:
+        """What ``Engine.effective_settings`` must show of it."""
         return {
-            "mesh.tp": self.devices,
+            "mesh.tp": self.ranks,
             # on one rank nothing is split
-            "sequence_parallel": self.sequence and self.devices > 1,
-            "loss_parallel": self.loss,
+            "sequence_parallel": self.sequence_parallel and self.ranks > 1,
+            "loss_parallel": self.loss_parallel,
         }
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""
         splits = splits_of(case)
         if splits is None:
-            return unsplit(case)
-        if reason := splits.problem(self.devices):
-            return f"tensor parallelism over {self.devices} devices: {reason}"
-        if self.sequence and splits.sequence:
-            return f"sequence_parallel: {splits.sequence}; use sequence_parallel: false"
-        if self.sequence and splits.positions % self.devices:
+            return undeclared_layers(case)
+        if reason := splits.problem(self.ranks):
+            return f"tensor parallelism over {self.ranks} devices: {reason}"
+        if self.sequence_parallel and splits.sequence_parallel_problem:
+            return f"sequence_parallel: {splits.sequence_parallel_problem}; use sequence_parallel: false"
+        if self.sequence_parallel and splits.seq_len % self.ranks:
             return (
-                f"sequence_parallel: seq_len = {splits.positions} is not divisible by {self.devices} "
-                f"devices; use seq_len: {multiples_text(self.devices, splits.positions)}"
+                f"sequence_parallel: seq_len = {splits.seq_len} is not divisible by {self.ranks} "
+                f"devices; use seq_len: {nearest_multiples(self.ranks, splits.seq_len)}"
             )
         if case.compile != "none":
             return _UNCOMPILED
-        return unfused(case) or not_offered(case, "tensor parallelism")
+        return fused_sgd_problem(case) or transform_problem(case, "tensor parallelism")
 
-    def parameters(self, case: Case, parameters: int) -> int:
+    def parameters_per_rank(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: norms whole, of all else its part."""
-        if self.devices == 1:
+        if self.ranks == 1:
             return parameters
         splits = splits_of(case)
-        whole = splits.whole_parameters if splits else 0
-        return whole + (parameters - whole) // self.devices
+        whole = splits.replicated_parameters if splits else 0
+        return whole + (parameters - whole) // self.ranks
 
-    def collectives(
+    def traffic(
         self, case: Case, samples: int, norms: float, *, reductions: int = 1, passes: int = 1
     ) -> list[ExpectedCollective]:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
@@ -90,23 +92,27 @@ class TensorParallelism:
         figure 5) each is an all-gather and a reduce-scatter of as much. A layer that is computed again
         enters its regions again, and leaves all but its last, where torch stops.
         """
-        if self.devices == 1 or (splits := splits_of(case)) is None:
+        if self.ranks == 1 or (splits := splits_of(case)) is None:
             return []
-        positions, element = samples * splits.positions, BYTES[case.precision.compute]
+        positions, element = samples * splits.seq_len, DTYPE_BYTES[case.precision.compute]
         again = case.activation_checkpointing != "none"
-        once = positions * splits.width * element
+        once = positions * splits.hidden_size * element
         entering = leaving = 2 * splits.regions + 2
         if again:
             entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
         micro = case.batch.gradient_accumulation_steps * passes
-        logits = _Sum() if self.loss else _Sum(positions * splits.classes * element, micro)
+        logits = _Volume() if self.loss_parallel else _Volume(positions * splits.vocab_size * element, micro)
         # of each position's maximum, sum and loss, in fp32 at least
-        of_loss = _Sum(3 * positions * max(BYTES["fp32"], element), 3 * micro) if self.loss else _Sum()
-        enters, leaves = (_Sum(times * once, times * micro) for times in (entering, leaving))
-        if not self.sequence:
+        of_loss = (
+            _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro)
+            if self.loss_parallel
+            else _Volume()
+        )
+        enters, leaves = (_Volume(times * once, times * micro) for times in (entering, leaving))
+        if not self.sequence_parallel:
             sums = {"all_gather": logits, "all_reduce": leaves + of_loss}
         else:
-            whole = _Sum(splits.whole_parameters * norms, splits.whole_tensors * reductions)
+            whole = _Volume(splits.replicated_parameters * norms, splits.replicated_tensors * reductions)
             sums = {"all_gather": logits + enters, "reduce_scatter": leaves, "all_reduce": whole + of_loss}
         return [
             ExpectedCollective(op, each.bytes, "tp", each.calls) for op, each in sums.items() if each.bytes
@@ -114,23 +120,23 @@ class TensorParallelism:
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _Volume:
     """Bytes and number of some collectives."""
 
     bytes: float = 0.0
     calls: int = 0
 
-    def __add__(self, other: _Sum) -> _Sum:
-        return _Sum(self.bytes + other.bytes, self.calls + other.calls)
+    def __add__(self, other: _Volume) -> _Volume:
+        return _Volume(self.bytes + other.bytes, self.calls + other.calls)
 
 
-def splits_of(case: Case) -> Splits | None:
+def splits_of(case: Case) -> TensorSplits | None:
     """How the model of *case* can be split, if its workload says so."""
-    workload: Workload = registry.make("workloads", case.workload)
-    return workload.splits()
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return workload.tensor_splits()
 
 
-def unsplit(case: Case) -> str:
+def undeclared_layers(case: Case) -> str:
     """Why a workload that says nothing of splitting can't be trained so."""
     parts = "which linear layers are split by outputs and which by inputs, its embedding and its head"
-    return undeclared(case, "tensor parallelism", parts, "splits()", "transformer", "tp_plan")
+    return undeclared_problem(case, "tensor parallelism", parts, "splits()", "transformer", "tp_plan")

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import optimizers
-from distbench.core.case import BYTES, Case
-from distbench.core.errors import Refused as Refused
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.errors import UnsupportedCase as UnsupportedCase
 from distbench.core.machine import Machine
-from distbench.core.meshes import OF_DATA
+from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
-    ByDesign,
     Card,
-    Description,
-    Deviation,
+    ExcessCause,
     ExpectedCollective,
-    Meaning,
+    IntendedDifference,
+    SettingMeaning,
+    StrategyDescription,
 )
 from distbench.strategies.engine import Engine
 
@@ -40,7 +40,7 @@ Batch = dict[str, "torch.Tensor"]
 
 
 @dataclass
-class Step:
+class StepContext:
     """The step of a training that runs on this rank, where its loss is a sum and a count."""
 
     batches: list[Batch] = field(default_factory=list)
@@ -48,9 +48,9 @@ class Step:
     factor: torch.Tensor | None = None
     """What a sum is multiplied by, once they are."""
     is_first: bool = True
-    is_apart: bool = False
+    is_without_communication: bool = False
     """Whether ranks communicate nothing in it, counts included."""
-    is_counted: bool = False
+    has_counts: bool = False
     """Whether a loss was a sum and a count, in this step or before."""
 
     def begin(self, batches: Sequence[Batch]) -> None:
@@ -60,40 +60,40 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankContext:
     """What the worker hands to a strategy: the work, and the place of this rank."""
 
     case: Case
     workload: Workload
-    weights: Path
+    weights_file: Path
     """File of the initial weights, the same for all strategies and world sizes."""
     device: torch.device
     rank: int
     world_size: int
-    scratch: Path
+    trial_folder: Path
     """Folder of this trial and its logs, the same for all ranks, for files of offload."""
-    nodes: Sequence[int] = ()
+    node_of_rank: Sequence[int] = ()
     """Number of the node of each rank; empty: all are on one."""
-    parts: Sequence[int] = ()
+    data_rank_of: Sequence[int] = ()
     """Number of the part of the rows that each rank has, the same for those that split one copy of the model;
     empty: each has its own."""
-    found: Path | None = None
+    run_cache: Path | None = None
     """Folder, seen by rank 0, for what one trial of a run finds out for all; it need not exist yet. None:
     there is none."""
     store: dist.Store | None = None
     """Where the ranks have met; None: there is one rank, in no process group."""
-    step: Step = field(default_factory=Step, compare=False)
+    step: StepContext = field(default_factory=StepContext, compare=False)
     """The step that runs, which a feed begins."""
 
     @property
-    def data_ranks(self) -> int:
+    def data_parallel_size(self) -> int:
         """Parts into which rows are divided: ranks, or groups of them, that have rows of their own."""
-        return len(set(self.parts)) or self.world_size
+        return len(set(self.data_rank_of)) or self.world_size
 
     @property
-    def data_rank(self) -> int:
+    def data_parallel_rank(self) -> int:
         """Which of them this rank has."""
-        return self.parts[self.rank] if self.parts else self.rank
+        return self.data_rank_of[self.rank] if self.data_rank_of else self.rank
 
 
 class Strategy(ABC):
@@ -101,18 +101,18 @@ class Strategy(ABC):
 
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions that must be installed."""
-    early: ClassVar[tuple[str, ...]] = ()
+    early_imports: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once, whatever the suite runs: they need torch
     alone and take long. One that fails is left to the ranks that need it. What only this strategy needs
     is in ``imports``."""
-    settings: ClassVar[Mapping[str, Meaning]] = {}
-    """Meaning of the keys of ``Engine.effective`` that not every engine reports: a reader of records
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {}
+    """Meaning of the keys of ``Engine.effective_settings`` that not every engine reports: a reader of records
     can't judge a difference in a key that nobody describes."""
 
     @property
     @abstractmethod
-    def engine(self) -> str:
-        """A class that ``Engine.live`` must be of: proof that what was asked for is what ran."""
+    def engine_class(self) -> str:
+        """A class that ``Engine.framework_engine`` must be of: proof that what was asked for is what ran."""
 
     @property
     @abstractmethod
@@ -122,7 +122,7 @@ class Strategy(ABC):
     @property
     def simplicity(self) -> int:
         """Order of preference among statistically tied cases: what brings the fewest parts comes first."""
-        return Description.simplicity
+        return StrategyDescription.simplicity
 
     @property
     def offloads(self) -> tuple[str, ...]:
@@ -138,23 +138,23 @@ class Strategy(ABC):
         return ()
 
     @property
-    def disk(self) -> str:
+    def offload_folder(self) -> str:
         """Folder on a disk that training state is moved to in each step; empty: it stays in memory."""
         return ""
 
     @property
-    def later(self) -> str:
+    def undetermined(self) -> str:
         """What of it no plan can know, because ranks find it out, in words; empty: nothing."""
         return ""
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
-        """Known reasons why the engine moves or keeps more than ``collectives`` and ``model_states`` say."""
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
+        """Known reasons why the engine moves or keeps more than theory says."""
         return ()
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
-        """Operations of ``collectives`` that move frozen parameters too; all others move what is trained.
+    def operations_on_frozen(self) -> Collection[str] | None:
+        """Operations of the theory that move frozen parameters too; all others move what is trained.
 
         So theory holds for a model of which only a part is trained: what is kept of frozen parameters is the
         parameters alone. None: it does not hold.
@@ -162,19 +162,19 @@ class Strategy(ABC):
         return None
 
     @property
-    def by_design(self) -> ByDesign | None:
+    def intended_difference(self) -> IntendedDifference | None:
         """In what it is another training by design, as lossy compression is; None: it should be the same."""
         return None
 
     @property
-    def settles(self) -> int:
+    def steady_from_step(self) -> int:
         """First step, from 0 on, from which its communication repeats: nothing before it is timed."""
-        return self.by_design.since if self.by_design else 0
+        return self.intended_difference.since if self.intended_difference else 0
 
     @property
-    def cycle(self) -> int:
-        """Steps after which its communication repeats, once it ``settles``: of local SGD those from one
-        average to the next. Timed, counted and profiled steps are whole cycles."""
+    def steps_per_cycle(self) -> int:
+        """Steps after which its communication repeats, from ``steady_from_step`` on: of local SGD those from
+        one average to the next. Timed, counted and profiled steps are whole cycles."""
         return 1
 
     @property
@@ -188,41 +188,43 @@ class Strategy(ABC):
         return ()
 
     @property
-    def shard_format(self) -> str:
-        """Format of what ``Engine.save`` writes, if a strategy of the same format can load it; empty: none.
+    def checkpoint_format(self) -> str:
+        """Format of ``Engine.save_sharded``, if a strategy of the same format can load it; empty: none.
 
         Whatever its mesh and world size: each rank reads what is its own, so that none has the whole state.
         """
         return ""
 
-    def description(self) -> Description:
+    def description(self) -> StrategyDescription:
         """Description of this strategy and its options for its records."""
         settings = {**ENGINE_SETTINGS, **self.settings}
-        return Description(settings, self.simplicity, self.offloads, self.deviations, self.by_design)
+        return StrategyDescription(
+            settings, self.simplicity, self.offloads, self.excess_causes, self.intended_difference
+        )
 
-    def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
+    def wrapped_layer_classes(self, effective: Mapping[str, Any]) -> list[str]:
         """Classes of the layers that an engine wrapped one by one, as far as *effective* shows them."""
         return []
 
-    def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
-        """World sizes at which this strategy takes part when *asked* are requested."""
-        return asked
+    def world_sizes(self, requested: Sequence[int]) -> Sequence[int]:
+        """World sizes at which this strategy takes part when *requested* are requested."""
+        return requested
 
     def processes(self, world_size: int) -> int:
         """Number of processes that drive *world_size* devices (nn.DataParallel: one)."""
         return world_size
 
-    def data_ranks(self, ranks: int) -> int:
+    def data_parallel_size(self, ranks: int) -> int:
         """How many of *ranks* have rows of their own: fewer where some split the model and share rows."""
         return ranks
 
-    def data_rank(self, rank: int, ranks: int) -> int:
-        """Which of the ``data_ranks`` *rank* of *ranks* is or is in: unless overridden, those that share rows
-        follow each other.
+    def data_parallel_rank(self, rank: int, ranks: int) -> int:
+        """Data-parallel index of *rank* of *ranks*, below ``data_parallel_size``: by default, ranks that
+        share rows follow each other.
         """
-        return rank // (ranks // self.data_ranks(ranks))
+        return rank // (ranks // self.data_parallel_size(ranks))
 
-    def dimensions(self, ranks: int) -> Mapping[str, int]:
+    def mesh_sizes(self, ranks: int) -> Mapping[str, int]:
         """Sizes of the dimensions of the device mesh of that many *ranks*, outermost first.
 
         By the names that torchtitan has for them: ``pp``, ``dp_replicate``, ``dp_shard``, ``cp``, ``tp``,
@@ -230,14 +232,14 @@ class Strategy(ABC):
         """
         return {}
 
-    def meshes(self, ranks: int) -> Sequence[Strategy] | None:
+    def mesh_variants(self, ranks: int) -> Sequence[Strategy] | None:
         """The strategy in every device mesh of that many *ranks*, where an option asks for all of them.
 
         Those that don't fit a case (``problem``) make none. None: it has one mesh.
         """
         return None
 
-    def near_meshes(self, case: Case) -> Sequence[Mapping[str, int]] | None:
+    def nearest_meshes(self, case: Case) -> Sequence[Mapping[str, int]] | None:
         """Values of the option ``mesh`` for the world size of *case*, those most like its own first.
 
         They need not fit the model. None: that of the strategy fits, or it has no such option.
@@ -263,7 +265,7 @@ class Strategy(ABC):
         """Build once, in a process of its own, what trials need (C++ ops); return what users should know."""
         return []
 
-    def prepared(self, case: Case) -> str:
+    def build_name(self, case: Case) -> str:
         """Name of what ``prepare`` builds for *case*, for messages; empty: nothing.
 
         It is built once for all cases of a run that share the name.
@@ -271,11 +273,11 @@ class Strategy(ABC):
         has_own = type(self).prepare is not Strategy.prepare
         return f"strategy {case.label} ({case.id})" if has_own else ""
 
-    def optimizer(self, case: Case) -> tuple[str, str]:
+    def optimizer_class(self, case: Case) -> tuple[str, str]:
         """Class and kernel of the optimizer that the live engine must have."""
-        return optimizers.kind_of(case.optimizer).cls, case.optimizer.kernel
+        return optimizers.entry_of(case.optimizer).live_class, case.optimizer.kernel
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Expected bytes of a rank's collectives per step, by operation.
 
         Payload: each array full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
@@ -284,64 +286,64 @@ class Strategy(ABC):
         """
         return None
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
+    def traffic(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
         """The same for each dimension of the device mesh, with the number of calls where theory has one.
 
-        By default all of ``collectives`` is over the only dimension with several ranks. A strategy whose mesh
-        has more of them says what is over which. None: the strategy has no such theory.
+        By default all of ``traffic_by_operation`` is over the only dimension with several ranks. A strategy
+        whose mesh has more of them says what is over which. None: the strategy has no such theory.
         """
-        sizes = self.collectives(case, parameters)
-        several = [name for name, size in self.dimensions(case.world_size).items() if size > 1]
+        sizes = self.traffic_by_operation(case, parameters)
+        several = [name for name, size in self.mesh_sizes(case.world_size).items() if size > 1]
         over = several[0] if len(several) == 1 else None
         return None if sizes is None else [ExpectedCollective(op, size, over) for op, size in sizes.items()]
 
-    def collectives_as_built(
+    def traffic_as_built(
         self, case: Case, effective: Mapping[str, Any]
     ) -> Sequence[ExpectedCollective] | None:
         """The same of the live engine with the settings *effective*: only a part of it may be trained."""
         parameters = effective["parameters"]
-        whole = self.collectives_by_dimension(case, parameters)
+        whole = self.traffic(case, parameters)
         trained = effective.get("trained_parameters", parameters)
         if trained == parameters or whole is None:
             return whole
         moved = effective.get("reduced_parameters", trained)
-        part = self.collectives_by_dimension(case, moved)
-        if self.moves_frozen is None or part is None:
+        part = self.traffic(case, moved)
+        if self.operations_on_frozen is None or part is None:
             return None
         pairs = zip(whole, part, strict=True)
         # how many calls what is trained makes, the model's layers decide
-        return [a if a.op in self.moves_frozen else replace(b, calls=None) for a, b in pairs]
+        return [a if a.op in self.operations_on_frozen else replace(b, calls=None) for a, b in pairs]
 
-    def counting(self, ranks: int) -> Sequence[ExpectedCollective]:
+    def loss_count_traffic(self, ranks: int) -> Sequence[ExpectedCollective]:
         """Sum over *ranks* of what their losses count, once a step, where a loss is a sum and a count."""
-        if self.data_ranks(ranks) == 1:
+        if self.data_parallel_size(ranks) == 1:
             return ()
-        sizes = {name: size for name, size in self.dimensions(ranks).items() if size > 1}
-        size, stages = BYTES["fp64"], sizes.get("pp", 1)
+        sizes = {name: size for name, size in self.mesh_sizes(ranks).items() if size > 1}
+        size, stages = DTYPE_BYTES["fp64"], sizes.get("pp", 1)
         if stages > 1:
             # only ranks that have the last stage compute a loss
-            over = [name for name in OF_DATA if name in sizes]
+            over = [name for name in DATA_DIMENSIONS if name in sizes]
             return [ExpectedCollective("all_reduce", size / stages, name) for name in over]
         # among all ranks, which are no dimension where there are several
         return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None)]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Bytes that a rank should read from ``disk`` (``read``) and write there (``written``) in a step.
+        """Bytes that a rank should read from ``offload_folder`` (``read``) and write (``written``) in a step.
 
         None: nothing is moved to a disk, or the strategy has no such theory.
         """
         return None
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        """What ``Engine.effective`` must show of this strategy's own settings: ``offload.optimizer``, say."""
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        """Own settings, such as ``offload.optimizer``, that ``Engine.effective_settings`` must show."""
         return {}
 
     @abstractmethod
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         """Engine of this rank, its weights loaded. Runs in the worker.
 
         Raises:
-            Refused: what only a rank can see forbids it.
+            UnsupportedCase: what only a rank can see forbids it.
         """
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
@@ -364,20 +366,21 @@ class Strategy(ABC):
             return whole
         part = self.model_states(case, trained)
         reduced = self.model_states(case, effective.get("reduced_parameters", trained))
-        if self.moves_frozen is None or part is None or reduced is None:
+        if self.operations_on_frozen is None or part is None or reduced is None:
             return None
         return {**part, "parameters": whole["parameters"], "gradients": reduced["gradients"]}
 
 
 PLUGIN_BASE = Strategy
-SINGLE = "single"
+REFERENCE_STRATEGY = "single"
 """Reference of equivalence, convergence and checkpoints by definition: one device and no wrapper, so nothing
 of a strategy is in its way."""
-DDP = "ddp"
+SPEED_BASELINE = "ddp"
 """The strategy that speeds are shown relative to: what everybody starts from on several devices."""
-SHARDED = "fsdp"
-"""Stand-in for ``SINGLE`` when a model does not fit on one device: torch's own sharding."""
-TORCH_SHARDS = "torch.distributed.checkpoint, by the model's own names"
-"""``Strategy.shard_format`` of plain torch: distributed tensors know which part of the whole they are."""
+SHARDED_REFERENCE = "fsdp"
+"""Stand-in for ``REFERENCE_STRATEGY`` when a model does not fit on one device: torch's own sharding."""
+TORCH_CHECKPOINT = "torch.distributed.checkpoint, by the model's own names"
+"""``Strategy.checkpoint_format`` of plain torch: distributed tensors know which part of the whole they
+are."""
 HELPERS = ("cards", "description", "engine", "torch_engine")
-"""Modules of this room that are shared code and no plug-ins."""
+"""Modules of this package that are shared code, not plug-ins."""

@@ -6,28 +6,28 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.errors import RecordError
-from distbench.core.serialization import decoded
+from distbench.core.serialization import decode
 from distbench.strategies.description import Card
 
 if TYPE_CHECKING:
     from distbench.strategies.base import Strategy
 
 
-def strategy_of(choice: Choice) -> Strategy | None:
+def strategy_of(choice: PluginChoice) -> Strategy | None:
     """Strategy of distbench's own with these options; None: another one, or of another version."""
-    cls = registry.built_in("strategies").get(choice.name)
+    cls = registry.built_in_plugins("strategies").get(choice.name)
     if cls is None or choice.options.keys() - {field.name for field in dataclasses.fields(cls)}:
         return None
     try:
-        made: Strategy = decoded(cls, choice.options, choice.name)
+        made: Strategy = decode(cls, choice.options, choice.name)
     except (RecordError, TypeError, ValueError, LookupError):
         # options of anybody's record: of another type, unknown, or that don't fit together
         return None
     return made
 
 
-def card_of(choice: Choice) -> Card | None:
+def card_for(choice: PluginChoice) -> Card | None:
     """Card of ``strategy_of``."""
     return strategy.card if (strategy := strategy_of(choice)) else None

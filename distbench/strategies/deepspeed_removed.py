@@ -7,23 +7,28 @@ from typing import Literal
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
-from distbench.strategies.base import Refused, Setting, Strategy
+from distbench.strategies._deepspeed.releases import (
+    FIRST_WITHOUT_ONEBIT,
+    LAST_WITH_ONEBIT,
+    REMOVAL_ISSUE,
+    parse_release,
+)
+from distbench.strategies.base import RankContext, Strategy, UnsupportedCase
 from distbench.strategies.engine import Engine
 
-_NEEDS = {
+_REQUIREMENTS = {
     # by the source of DeepSpeed 0.19.6
     "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
-_OLDER = f" in an environment with DeepSpeed up to {LAST}"
-_ONEBIT = f"; use onebit: {{{{algorithm: {{}}}}}}{_OLDER}"
-_INSTEAD = {
-    "onebit_adam": _ONEBIT.format("adam"),
-    "zero_one_adam": _ONEBIT.format("zero_one_adam"),
-    "onebit_lamb": _ONEBIT.format("lamb"),
+_OLDER_RELEASE_TEXT = f" in an environment with DeepSpeed up to {LAST_WITH_ONEBIT}"
+_ONEBIT_ALTERNATIVE = f"; use onebit: {{{{algorithm: {{}}}}}}{_OLDER_RELEASE_TEXT}"
+_ALTERNATIVES = {
+    "onebit_adam": _ONEBIT_ALTERNATIVE.format("adam"),
+    "zero_one_adam": _ONEBIT_ALTERNATIVE.format("zero_one_adam"),
+    "onebit_lamb": _ONEBIT_ALTERNATIVE.format("lamb"),
     "sparse_attention": "; workload: {transformer: {attention: sliding_window}} also skips part of attention",
-    "mics": f"; use zero: {{mics_shard_size: 2}}{_OLDER}, or fsdp: {{sharding: hybrid}}, which also shards "
-    "inside groups and replicates across them",
+    "mics": f"; use zero: {{mics_shard_size: 2}}{_OLDER_RELEASE_TEXT}, or fsdp: {{sharding: hybrid}}, "
+    "which also shards inside groups and replicates across them",
 }
 
 
@@ -32,7 +37,7 @@ class RemovedFromDeepSpeed(Strategy):
     """Techniques that DeepSpeed removed in 0.19.7: each is planned as unsupported, with what runs it where an
     older DeepSpeed is installed."""
 
-    engine = "DeepSpeedEngine"
+    engine_class = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
 
     technique: Literal["onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics"] = "mics"
@@ -45,19 +50,19 @@ class RemovedFromDeepSpeed(Strategy):
         return self.technique.replace("_", "-")
 
     def problem(self, case: Case, machine: Machine) -> str:
-        version, instead = machine.packages.get("deepspeed"), _INSTEAD[self.technique]
-        if version is None or release(version) >= REMOVED_IN:
+        version, instead = machine.packages.get("deepspeed"), _ALTERNATIVES[self.technique]
+        if version is None or parse_release(version) >= FIRST_WITHOUT_ONEBIT:
             what = f"DeepSpeed {version} does not have it; " if version else ""
             return (
-                f"{self.technique}: {what}{LAST} was the last version of DeepSpeed that had it ({REMOVAL})"
-                f"{instead}"
+                f"{self.technique}: {what}{LAST_WITH_ONEBIT} was the last version of DeepSpeed that had it "
+                f"({REMOVAL_ISSUE}){instead}"
             )
         # which is this one
-        instead = instead.replace(_OLDER, "")
+        instead = instead.replace(_OLDER_RELEASE_TEXT, "")
         has = f"{self.technique}: DeepSpeed {version} still has it"
-        if needs := _NEEDS.get(self.technique):
+        if needs := _REQUIREMENTS.get(self.technique):
             has += f", and it needs {needs}; distbench has no engine for it"
         return has + instead
 
-    def build(self, setting: Setting) -> Engine:
-        raise Refused(f"{self.technique}: there is no engine for it")
+    def build(self, context: RankContext) -> Engine:
+        raise UnsupportedCase(f"{self.technique}: there is no engine for it")

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
-ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
-GLOBAL_COUNT = "over the count of the global batch"
+ALL_STATES_TEXT = "All model states: with Adam in mixed precision 16 bytes per parameter."
+GLOBAL_COUNT_TEXT = "over the count of the global batch"
 """Of ``loss_mean``, where the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
-TAKE_IT = "use it if"
+USE_IF = "use it if"
 """What a claim is about that says when a strategy is the right one."""
-SPLITS_MODEL = 60
+SIMPLICITY_OF_MODEL_PARALLELISM = 60
 """``simplicity`` from which on strategies split layers or sequences: behind all that replicate or shard, with
 which the model computes as it is written."""
 PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """What a difference in one setting of ``Engine.effective`` does to a comparison."""
+class SettingMeaning:
+    """What a difference in one setting of ``Engine.effective_settings`` does to a comparison."""
 
     kind: Literal["work", "speed", "strategy"]
     """work: the numbers belong to different work. speed: the same work at a different pace. strategy: the
@@ -29,11 +29,11 @@ class Meaning:
 
 
 @dataclass(frozen=True)
-class Deviation:
+class ExcessCause:
     """A known reason why an engine moves or keeps more than the theory of its strategy."""
 
     of: str
-    """An operation of ``collectives`` (``all_gather``), a kind of ``model_states`` (``gradients``), or
+    """An operation of ``collectives`` (``all_gather``), a kind of ``with_gradient_bytes`` (``gradients``), or
     ``states``: all kinds, by about the same fraction."""
     why: str
     settings: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Claim:
     """What a strategy does by theory, in one respect."""
 
     aspect: str
-    """``shards``, ``moves``, ``keeps``, ``offload`` or ``TAKE_IT``."""
+    """``shards``, ``moves``, ``keeps``, ``offload`` or ``USE_IF``."""
     text: str
     source: str = ""
     """URL of the paper or the documentation; empty: it follows from the other claims."""
@@ -87,7 +87,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class ByDesign:
+class IntendedDifference:
     """That a strategy is another training by design: how well it trains is a question of convergence."""
 
     why: str
@@ -103,37 +103,37 @@ class ByDesign:
 
 
 @dataclass(frozen=True)
-class Description:
+class StrategyDescription:
     """A strategy with its options, as a record keeps it."""
 
-    settings: Mapping[str, Meaning] = field(default_factory=dict)
+    settings: Mapping[str, SettingMeaning] = field(default_factory=dict)
     """Meaning of each key of ``effective``; ``a.b`` for a key of its own meaning inside a mapping."""
     simplicity: int = 100
     """Order of preference among statistically tied cases, lowest first."""
     offloads: tuple[str, ...] = ()
     """``cpu`` or ``nvme`` for each option that moves training state off the device."""
-    deviations: tuple[Deviation, ...] = ()
-    by_design: ByDesign | None = None
+    deviations: tuple[ExcessCause, ...] = ()
+    by_design: IntendedDifference | None = None
     """None: it is meant to be the same training as one process."""
 
-    def of(self, effective: Mapping[str, Any]) -> Description:
+    def limited_to(self, effective: Mapping[str, Any]) -> StrategyDescription:
         """The same without the settings that *effective* does not report."""
         reported = {key: value for key, value in self.settings.items() if key.split(".")[0] in effective}
         return replace(self, settings=reported)
 
 
-def points(why: str, *keys: str) -> dict[str, Meaning]:
+def strategy_settings(why: str, *keys: str) -> dict[str, SettingMeaning]:
     """Meaning of *keys* in which strategies differ because that is the point of comparing them."""
-    return dict.fromkeys(keys, Meaning("strategy", why))
+    return dict.fromkeys(keys, SettingMeaning("strategy", why))
 
 
 SHARDING = "what is sharded, and how"
-KEEPING = "how long gathered parameters are kept"
-PORTIONS = "in what portions it communicates"
-TIMING = "when it communicates, and from where"
-PLACE = "where the training state lives"
+RESHARDING = "how long gathered parameters are kept"
+GRANULARITY = "in what portions it communicates"
+OVERLAP = "when it communicates, and from where"
+PLACEMENT = "where the training state lives"
 
-_WORK = {
+_WORK_SETTINGS = {
     "parameters": "different model",
     "trained_parameters": "different model: other parameters are frozen",
     "trainable_tensors": "different model: other parameters are frozen or tied",
@@ -165,16 +165,16 @@ _WORK = {
 }
 REMARKS = "remarks"
 """Key of ``effective`` that has sentences, which a reader is shown as they are."""
-ENGINE_SETTINGS: Mapping[str, Meaning] = {
-    **{key: Meaning("work", why) for key, why in _WORK.items()},
-    **points("the strategy itself", "engine"),
+ENGINE_SETTINGS: Mapping[str, SettingMeaning] = {
+    **{key: SettingMeaning("work", why) for key, why in _WORK_SETTINGS.items()},
+    **strategy_settings("the strategy itself", "engine"),
     # 16-bit parameters beside fp32 masters are how some frameworks compute in 16 bits
-    **points("where a framework keeps its master weights", "dtypes.parameters"),
-    **points(
+    **strategy_settings("where a framework keeps its master weights", "dtypes.parameters"),
+    **strategy_settings(
         "how the same samples are divided", "world_size", "micro_batch_size", "gradient_accumulation_steps"
     ),
-    **points("how engines run around compiled code", "graph_breaks"),
-    **points("what nobody would expect of the strategy", REMARKS),
-    **points(PLACE, "parameters_on", "optimizer_state_on"),
+    **strategy_settings("how engines run around compiled code", "graph_breaks"),
+    **strategy_settings("what nobody would expect of the strategy", REMARKS),
+    **strategy_settings(PLACEMENT, "parameters_on", "optimizer_state_on"),
 }
 """Meaning of the keys of ``effective`` that every engine reports."""

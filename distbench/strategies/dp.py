@@ -7,8 +7,8 @@ from typing import Any
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import Replicated
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies._model_states import ReplicatedStrategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import Card, Claim
 from distbench.strategies.engine import Engine
 
@@ -16,10 +16,10 @@ _DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.ht
 
 
 @dataclass(frozen=True)
-class DataParallel(Replicated):
+class DataParallel(ReplicatedStrategy):
     """torch.nn.DataParallel: one process, the model copied to every GPU at each step."""
 
-    engine = "DataParallel"
+    engine_class = "DataParallel"
     label = "dp"
     simplicity = 20
     card = Card(
@@ -59,30 +59,30 @@ class DataParallel(Replicated):
             )
         return super().problem(case, machine)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from torch import nn
 
         from distbench.strategies.torch_engine.engine import WrappedEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
         class DataParallelEngine(WrappedEngine):
             module: nn.DataParallel[nn.Module]
 
             @property
-            def called(self) -> nn.Module:
+            def forward_module(self) -> nn.Module:
                 # the copies have its hooks
                 return self.module.module
 
-            def effective(self) -> dict[str, Any]:
-                settings, devices = super().effective(), len(self.module.device_ids)
+            def effective_settings(self) -> dict[str, Any]:
+                settings, devices = super().effective_settings(), len(self.module.device_ids)
                 # one process, which sees the rows of one of its devices
                 samples = settings["global_batch_size"] * devices
                 return {**settings, "world_size": devices, "global_batch_size": samples}
 
             def reduce_dtype(self) -> str:
                 # the copies' gradients are added up in the dtype that the parameters have
-                return setting.case.precision.master
+                return context.case.precision.master
 
-        module, layers = plain_module(setting)
-        wrapped = nn.DataParallel(module, device_ids=list(range(setting.case.world_size)))
-        return DataParallelEngine(setting, wrapped, layers)
+        module, layers = load_plain_module(context)
+        wrapped = nn.DataParallel(module, device_ids=list(range(context.case.world_size)))
+        return DataParallelEngine(context, wrapped, layers)

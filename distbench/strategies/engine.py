@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class FullState:
+class TrainingState:
     """A whole training under the plain module's names, on the CPU: any strategy can resume from it.
 
     Rank 0 has it all, the others may have nothing.
@@ -32,14 +32,14 @@ class FullState:
     """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
     shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD and Muon, ``row_var`` and ``col_var``
     (of a row's or a column's means) or ``variance`` of Adafactor; none of SGD without momentum."""
-    updates: int = 0
+    scheduled_updates: int = 0
     """Updates that a learning-rate schedule has counted; 0 without one."""
 
 
 MEMORY_KINDS = (*MODEL_STATES, "buffers")
-"""The kinds that ``Engine.memory`` reports."""
+"""The kinds that ``Engine.memory_by_kind`` reports."""
 
-Span = Callable[[str], AbstractContextManager[Any]]
+SpanMarker = Callable[[str], AbstractContextManager[Any]]
 
 
 class Engine(ABC):
@@ -48,7 +48,7 @@ class Engine(ABC):
     A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
     """
 
-    span: Span = nullcontext
+    span: SpanMarker = nullcontext
     """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
     ``optimizer``, and around those of a pipeline the pass of a stage as torch writes it: ``2F5`` is stage 2,
     forward, micro-batch 5; ``B`` a whole backward pass, ``I`` and ``W`` its halves, for the input and for the
@@ -56,13 +56,13 @@ class Engine(ABC):
 
     updates_in_backward: ClassVar[bool] = False
     """Whether ``forward_backward`` updates the parameters, and frees each gradient, before it returns."""
-    keeps_gradients: bool = False
+    retain_gradients: bool = False
     """Whether gradients of the next step will be asked for before ``step``. Set by who asks, never for a step
     that is timed; an engine that frees them earlier keeps copies then."""
 
     @property
     @abstractmethod
-    def live(self) -> object:
+    def framework_engine(self) -> object:
         """The framework's own object (``DistributedDataParallel``, ``DeepSpeedEngine``, ...)."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not show its buffers")
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
         """``judge(module)`` with the module in evaluation mode and no gradients kept.
 
         *module* is what ``forward_backward`` calls, wrappers and all. A collective call, between
@@ -137,7 +137,7 @@ class Engine(ABC):
         local SGD they should not, and ``full_parameters`` is something else than the copy of a rank."""
         return True
 
-    def unsynchronised(self) -> AbstractContextManager[Any] | None:
+    def without_communication(self) -> AbstractContextManager[Any] | None:
         """Context in which steps communicate nothing at all; None if the strategy has none.
 
         Without the reduction of gradients alone it is none, if the optimizer communicates as well. Ranks
@@ -146,7 +146,7 @@ class Engine(ABC):
         """
         return None
 
-    def standing_whole(self) -> int:
+    def unsharded_elements(self) -> int:
         """Elements of sharded parameters that are gathered on this rank at this moment.
 
         What is already gathered is not gathered again, which explains why a step gathers less than in
@@ -155,7 +155,7 @@ class Engine(ABC):
         return 0
 
     @abstractmethod
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         """Settings that the live engine uses, read back from its objects.
 
         Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
@@ -169,7 +169,7 @@ class Engine(ABC):
         trial that is after the timed window, so that it tells nobody where timing begins.
         """
 
-    def save(self, folder: Path) -> None:
+    def save_sharded(self, folder: Path) -> None:
         """Write parameters and optimizer state in shards, in the framework's own format.
 
         A collective call between two steps. *folder* exists, is empty, and is seen by all ranks.
@@ -179,16 +179,16 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} saves no checkpoints")
 
-    def load(self, folder: Path) -> None:
-        """Take over what ``save`` wrote, a collective call: of the same strategy at the same world size, or
-        of any whose ``Strategy.shard_format`` is the same.
+    def load_sharded(self, folder: Path) -> None:
+        """Load what ``save_sharded`` wrote, a collective call: of the same strategy at the same world size,
+        or of any whose ``Strategy.checkpoint_format`` is the same.
 
         Raises:
             NotImplementedError: this engine has no such format; the message is the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} loads no checkpoints")
 
-    def consolidate(self) -> FullState:
+    def gather_state(self) -> TrainingState:
         """Whole state of this training, gathered; a collective call between two steps.
 
         Raises:
@@ -196,7 +196,7 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} can't gather its full state")
 
-    def load_full(self, state: FullState) -> None:
+    def scatter_state(self, state: TrainingState) -> None:
         """Go on from *state*, whichever strategy gathered it; a collective call, every rank has it all.
 
         Raises:
@@ -204,7 +204,7 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
 
-    def memory(self) -> dict[str, int] | None:
+    def memory_by_kind(self) -> dict[str, int] | None:
         """Bytes of this rank's live tensors by kind, at this moment; None if the engine does not report them.
 
         Keys: ``MEMORY_KINDS``, where ``master`` are weights that the optimizer updates and that are

@@ -9,43 +9,43 @@ from typing import Any, ClassVar
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
-from distbench.strategies._model_states import Replicated, zero_table
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies._model_states import ReplicatedStrategy, sharded_model_states
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import (
-    ALL_STATES,
+    ALL_STATES_TEXT,
     PYTORCH_OVERVIEW,
-    TAKE_IT,
+    USE_IF,
     ZERO_PAPER,
     Card,
     Claim,
-    Meaning,
-    points,
+    SettingMeaning,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 
-_NOTHING = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
-_STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
-_PLAIN = Card(
+_NOT_SHARDED = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
+_NO_TRAFFIC = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
+_PLAIN_CARD = Card(
     "nothing",
     (
-        _NOTHING,
-        _STILL,
-        Claim("keeps", ALL_STATES, ZERO_PAPER),
-        Claim(TAKE_IT, "the model fits on one device, and that is fast enough."),
+        _NOT_SHARDED,
+        _NO_TRAFFIC,
+        Claim("keeps", ALL_STATES_TEXT, ZERO_PAPER),
+        Claim(USE_IF, "the model fits on one device, and that is fast enough."),
     ),
 )
-_IN_BACKWARD = Card(
+_IN_BACKWARD_CARD = Card(
     "nothing",
     (
-        _NOTHING,
-        _STILL,
+        _NOT_SHARDED,
+        _NO_TRAFFIC,
         Claim(
             "keeps",
             "Parameters and optimizer state; gradients of one tensor at a time, freed after its update.",
             _in_backward.TUTORIAL,
         ),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "everything but the gradients fits on one device, and nothing needs all of them at once: no "
             "clipping, no accumulation.",
         ),
@@ -54,11 +54,13 @@ _IN_BACKWARD = Card(
 
 
 @dataclass(frozen=True)
-class Single(Replicated):
+class Single(ReplicatedStrategy):
     """One process on one device without any wrapper; the reference, always at world size 1."""
 
-    engine = "TorchEngine"
-    settings: ClassVar[Mapping[str, Meaning]] = points(_in_backward.WHEN, _in_backward.OPTION)
+    engine_class = "TorchEngine"
+    settings: ClassVar[Mapping[str, SettingMeaning]] = strategy_settings(
+        _in_backward.UPDATE_TIMING, _in_backward.OPTION
+    )
 
     optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
     """Update each parameter as soon as its gradient is computed, and free the gradient, so no two need to
@@ -66,7 +68,7 @@ class Single(Replicated):
 
     @property
     def label(self) -> str:
-        return f"single+{_in_backward.SUFFIX}" if self.optimizer_in_backward else "single"
+        return f"single+{_in_backward.LABEL}" if self.optimizer_in_backward else "single"
 
     @property
     def simplicity(self) -> int:
@@ -74,37 +76,37 @@ class Single(Replicated):
 
     @property
     def card(self) -> Card:
-        return _IN_BACKWARD if self.optimizer_in_backward else _PLAIN
+        return _IN_BACKWARD_CARD if self.optimizer_in_backward else _PLAIN_CARD
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
         return cls(), cls(optimizer_in_backward=True)
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
+    def operations_on_frozen(self) -> Collection[str] | None:
         # a formula knows the shapes of what the model has, and not which of them are trained
-        return None if self.optimizer_in_backward else super().moves_frozen
+        return None if self.optimizer_in_backward else super().operations_on_frozen
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        reason = _in_backward.problem(case) if self.optimizer_in_backward else None
+        reason = _in_backward.optimizer_in_backward_problem(case) if self.optimizer_in_backward else None
         return reason or super().problem(case, machine)
 
-    def expected(self, case: Case) -> dict[str, Any]:
+    def required_settings(self, case: Case) -> dict[str, Any]:
         return {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        states = zero_table(case, parameters, stored=case.precision.master)
+        states = sharded_model_states(case, parameters, stored=case.precision.master)
         if not self.optimizer_in_backward:
             return states
-        return _in_backward.model_states(states, _in_backward.largest_tensor(case))
+        return _in_backward.with_gradient_bytes(states, _in_backward.largest_tensor_gradient_bytes(case))
 
-    def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
+    def world_sizes(self, requested: Sequence[int]) -> Sequence[int]:
         return (1,)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.torch_engine.engine import TorchEngine
         from distbench.strategies.torch_engine.in_backward import InBackwardEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
         kind = InBackwardEngine if self.optimizer_in_backward else TorchEngine
-        return kind(setting, *plain_module(setting))
+        return kind(context, *load_plain_module(context))

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound
 from distbench.core.case import Batch
-from distbench.core.suite_mistakes import SuiteMistake
-from distbench.core.units import multiples_text
+from distbench.core.suite_mistakes import Problem
+from distbench.core.units import nearest_multiples
 
 _Count = Annotated[int, Bound(1)]
 
 
 @dataclass(frozen=True)
-class BatchSpec:
+class BatchConfig:
     """The batch as given in a suite; missing fields are derived."""
 
     global_batch_size: _Count | None = None
@@ -32,7 +32,7 @@ class BatchSpec:
     lr_batch_size: _Count | None = None
     """Global batch size that optimizer.lr is meant for; required for lr_scaling."""
 
-    def problems(self) -> list[SuiteMistake]:
+    def problems(self) -> list[Problem]:
         """Mistakes that apply at every world size."""
         if (self.global_batch_size is None) == (self.per_device_batch_size is None):
             message = (
@@ -40,12 +40,12 @@ class BatchSpec:
                 "per_device_batch_size (weak scaling); null removes one"
             )
             return [
-                SuiteMistake(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))
+                Problem(("batch",), message, combined_fields=("global_batch_size", "per_device_batch_size"))
             ]
         if self.lr_scaling == "none" or self.lr_batch_size is not None:
             return []
         needs = f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
-        return [SuiteMistake(("batch",), needs, combined=("lr_scaling", "lr_batch_size"))]
+        return [Problem(("batch",), needs, combined_fields=("lr_scaling", "lr_batch_size"))]
 
     def learning_rate(self, lr: float, global_batch_size: int) -> float:
         """Learning rate at *global_batch_size*, given the suite's *lr*."""
@@ -54,89 +54,91 @@ class BatchSpec:
         ratio = global_batch_size / self.lr_batch_size
         return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
 
-    def at(self, world_size: int, data_ranks: int | None = None) -> Batch:
+    def divide(self, world_size: int, data_ranks: int | None = None) -> Batch:
         """The batch at *world_size*, where *data_ranks* (None: all) have rows of their own.
 
         Raises:
             Indivisible: the samples can't be divided evenly.
         """
         ranks = data_ranks or world_size
-        share = self._share(world_size, ranks)
-        return Batch(share.samples * ranks, *self._cut(share))
+        share = self._rank_share(world_size, ranks)
+        return Batch(share.samples * ranks, *self._micro_batches(share))
 
-    def _share(self, world_size: int, ranks: int) -> "_Share":
+    def _rank_share(self, world_size: int, ranks: int) -> "_RankShare":
         """Each data-parallel rank's part of the batch, for that many *ranks* of *world_size*."""
         if self.per_device_batch_size is not None:
             size, sharing = self.per_device_batch_size, world_size // ranks
             verb = "is" if sharing == 1 else f"x {sharing} devices that share samples is"
-            fitting = self._fitting(size, 1, sharing)
-            return _Share("per_device_batch_size", size, size * sharing, fitting, verb)
+            fitting = self._divisible_sizes(size, 1, sharing)
+            return _RankShare("per_device_batch_size", size, size * sharing, fitting, verb)
         assert self.global_batch_size is not None
-        size, fitting = self.global_batch_size, self._fitting(self.global_batch_size, ranks, 1)
+        size, fitting = self.global_batch_size, self._divisible_sizes(self.global_batch_size, ranks, 1)
         who = "world size" if ranks == world_size else "data-parallel ranks"
         if size % ranks:
             number = f"{who} {ranks}" if ranks == world_size else f"{ranks} {who}"
-            raise Indivisible("global_batch_size", size, f"is not divisible by {number}; use {fitting}")
-        return _Share("global_batch_size", size, size // ranks, fitting, "is", f"{who} x ", f"{ranks} x ")
+            raise IndivisibleBatchError(
+                "global_batch_size", size, f"is not divisible by {number}; use {fitting}"
+            )
+        return _RankShare("global_batch_size", size, size // ranks, fitting, "is", f"{who} x ", f"{ranks} x ")
 
-    def _fitting(self, size: int, ranks: int, sharing: int) -> str:
+    def _divisible_sizes(self, size: int, ranks: int, sharing: int) -> str:
         """The sizes next to *size* that could be divided over *ranks*, or shared by *sharing* devices."""
         micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
         samples = (micro or 1) * (steps or 1)
         unit = ranks * samples // math.gcd(samples, sharing)
         if micro is None or steps is None:
-            return multiples_text(unit, size)
+            return nearest_multiples(unit, size)
         return "" if samples % sharing else str(unit)
 
-    def _cut(self, share: "_Share") -> tuple[int, int]:
+    def _micro_batches(self, share: "_RankShare") -> tuple[int, int]:
         """Samples and number of the micro-batches of *share*."""
         micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
         if micro is None:
-            micro = share.divided(steps or 1, "gradient_accumulation_steps")
+            micro = share.divide_by(steps or 1, "gradient_accumulation_steps")
         elif steps is None:
-            steps = share.divided(micro, "micro_batch_size")
+            steps = share.divide_by(micro, "micro_batch_size")
         steps = steps or 1
         if micro * steps != share.samples:
-            instead = f"use {share.fitting}, or " if share.fitting else ""
-            raise share.indivisible(
+            instead = f"use {share.divisible_sizes}, or " if share.divisible_sizes else ""
+            raise share.error(
                 f"not {share.names}micro_batch_size x gradient_accumulation_steps = "
                 f"{share.numbers}{micro} x {steps}; {instead}leave one of them out to have it derived"
             )
         return micro, steps
 
-    def as_asked(self, world_size: int) -> Batch:
+    def undivided(self, world_size: int) -> Batch:
         """The batch of a case that can't run because its batch can't be divided."""
         size = self.global_batch_size or (self.per_device_batch_size or 0) * world_size
         return Batch(size, self.micro_batch_size or 1, self.gradient_accumulation_steps or 1)
 
 
 @dataclass(frozen=True)
-class _Share:
+class _RankShare:
     """The samples of a rank in a step, and words for what they are of."""
 
     field: str
     size: int
     """Value of *field*."""
     samples: int
-    fitting: str
+    divisible_sizes: str
     """The nearest sizes that can be divided, in words."""
     verb: str
     names: str = ""
     numbers: str = ""
 
-    def divided(self, by: int, name: str) -> int:
+    def divide_by(self, by: int, name: str) -> int:
         """The samples divided *by* what is called *name*."""
         if self.samples % by:
             factors = f"{self.names}{name} = {self.numbers}{by}"
-            raise self.indivisible(f"not divisible by {factors}; use {self.fitting}")
+            raise self.error(f"not divisible by {factors}; use {self.divisible_sizes}")
         return self.samples // by
 
-    def indivisible(self, why: str) -> "Indivisible":
+    def error(self, why: str) -> "IndivisibleBatchError":
         """The samples can't be divided, and *why*."""
-        return Indivisible(self.field, self.size, f"{self.verb} {why}")
+        return IndivisibleBatchError(self.field, self.size, f"{self.verb} {why}")
 
 
-class Indivisible(Exception):
+class IndivisibleBatchError(Exception):
     """The samples of a batch can't be divided evenly."""
 
     def __init__(self, field: str, size: int, message: str) -> None:

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
-from distbench.suite.plugin_options import Plugin
-from distbench.suite.work import Raw, assign
+from distbench.core.suite_mistakes import KeyPath, Problem
+from distbench.suite.plugin_options import CheckedPlugin
+from distbench.suite.work import RawMapping, set_path
 
-Origins = Mapping[tuple[str, ...], KeyPath]
+ValueOrigins = Mapping[tuple[str, ...], KeyPath]
 """Path in the work -> place of the value in the suite."""
 
 
 @dataclass(frozen=True)
-class Axis:
+class SuiteAxis:
     """A field of the work with several values."""
 
     path: tuple[str, ...]
@@ -24,13 +24,13 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class StrategyChoice:
+class StrategyVariant:
     """A strategy with one value for each option."""
 
-    plugin: Plugin
+    plugin: CheckedPlugin
     origins: tuple[KeyPath, ...]
     """Places in the suite: of each option that lists values that of its own, otherwise of the strategy."""
-    is_offered: bool = False
+    is_from_auto_mesh: bool = False
     """Whether it is one of all meshes (``mesh: auto``), which makes no case that it doesn't fit."""
 
     @property
@@ -38,12 +38,14 @@ class StrategyChoice:
         """Its place in messages."""
         return self.origins[0]
 
-    def on(self, world_size: int) -> list["StrategyChoice"]:
+    def meshes_for(self, world_size: int) -> list["StrategyVariant"]:
         """The strategy on *world_size* devices: in every mesh of them if it asks for all."""
-        meshes: Sequence[Any] | None = self.plugin.instance.meshes(world_size)
+        meshes: Sequence[Any] | None = self.plugin.instance.mesh_variants(world_size)
         if meshes is None:
             return [self]
-        return [replace(self, plugin=self.plugin.replaced(each), is_offered=True) for each in meshes]
+        return [
+            replace(self, plugin=self.plugin.with_instance(each), is_from_auto_mesh=True) for each in meshes
+        ]
 
     @property
     def label(self) -> str:
@@ -53,7 +55,7 @@ class StrategyChoice:
 
 
 @dataclass(frozen=True)
-class Part:
+class CaseFilter:
     """An include, which adds cells with these values, or an exclude: it leaves out those that have all."""
 
     origin: KeyPath
@@ -61,27 +63,29 @@ class Part:
     """Glob on the label."""
     world_sizes: tuple[int, ...] | None
     """None: those of the suite."""
-    axes: tuple[Axis, ...]
+    axes: tuple[SuiteAxis, ...]
     """Their values are in normal form."""
 
 
-def selections(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, Origins]]:
+def combinations(work: RawMapping, axes: Sequence[SuiteAxis]) -> Iterator[tuple[RawMapping, ValueOrigins]]:
     """Yield the work for each combination of values of *axes*, and the places of these values."""
-    ordered = in_order(axes)
+    ordered = outer_first(axes)
     for indices in itertools.product(*(range(len(axis.values)) for axis in ordered)):
-        yield select(work, ordered, indices)
+        yield select_values(work, ordered, indices)
 
 
-def select(work: Raw, ordered: Sequence[Axis], indices: Sequence[int]) -> tuple[Raw, Origins]:
+def select_values(
+    work: RawMapping, ordered: Sequence[SuiteAxis], indices: Sequence[int]
+) -> tuple[RawMapping, ValueOrigins]:
     """*work* with one value of each axis, and the places of these values."""
     origins = {}
     for axis, index in zip(ordered, indices, strict=True):
-        work = assign(work, axis.path, axis.values[index])
+        work = set_path(work, axis.path, axis.values[index])
         origins[axis.path] = axis.origins[index]
     return work, origins
 
 
-def axes_of(include: Part, axes: Sequence[Axis]) -> list[Axis]:
+def effective_axes(include: CaseFilter, axes: Sequence[SuiteAxis]) -> list[SuiteAxis]:
     """The axes of *include*, where *axes* are those of its suite."""
     # a field set by an include is fixed, with everything below it; the other axes keep their values
     fixed = [axis.path for axis in include.axes]
@@ -89,15 +93,15 @@ def axes_of(include: Part, axes: Sequence[Axis]) -> list[Axis]:
     return [*kept, *include.axes]
 
 
-def in_order(axes: Sequence[Axis]) -> list[Axis]:
+def outer_first(axes: Sequence[SuiteAxis]) -> list[SuiteAxis]:
     """*axes* in an order that replaces ``precision`` before ``precision.reduce``."""
     return sorted(axes, key=lambda axis: len(axis.path))
 
 
-def located(finding: SuiteMistake, origins: Origins) -> SuiteMistake:
-    """*finding* at the place in the suite that the wrong value comes from."""
-    for length in range(len(finding.path), 0, -1):
-        origin = origins.get(tuple(map(str, finding.path[:length])))
+def move_to_origin(problem: Problem, origins: ValueOrigins) -> Problem:
+    """*problem* at the place in the suite that the wrong value comes from."""
+    for length in range(len(problem.path), 0, -1):
+        origin = origins.get(tuple(map(str, problem.path[:length])))
         if origin is not None:
-            return replace(finding, path=(*origin, *finding.path[length:]))
-    return finding
+            return replace(problem, path=(*origin, *problem.path[length:]))
+    return problem

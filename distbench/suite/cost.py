@@ -10,7 +10,7 @@ from distbench.core.bounds import Bound, Positive
 
 
 @dataclass(frozen=True)
-class Cost:
+class DeviceCost:
     """What a device costs. It decides nothing that is measured, and can be changed when a run is shown."""
 
     per_device_hour: Positive

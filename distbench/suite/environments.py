@@ -7,22 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distbench.core.case import CURRENT
+from distbench.core.case import CURRENT_ENVIRONMENT
 from distbench.core.errors import did_you_mean
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
-from distbench.suite.cells import Axis, Part
-from distbench.suite.work import Raw
+from distbench.core.suite_mistakes import KeyPath, Problem
+from distbench.suite.cells import CaseFilter, SuiteAxis
+from distbench.suite.work import RawMapping
 
-KEY, FIELD = "environments", "environment"
+SECTION_KEY, CASE_FIELD = "environments", "environment"
 """The mapping of names, and the field of a case that has one of them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def read(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[SuiteMistake]]:
+def parse_environments(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[Problem]]:
     """Name -> path of an environment, relative ones from the folder of the suite's *file*, and mistakes."""
     wrong = [
-        SuiteMistake((KEY, name), why, path) for name, path in given.items() if (why := _problem(name, path))
+        Problem((SECTION_KEY, name), why, path)
+        for name, path in given.items()
+        if (why := _problem(name, path))
     ]
     mistaken = {finding.path[1] for finding in wrong}
     here = Path(file).absolute().parent if file else Path.cwd()
@@ -30,8 +32,8 @@ def read(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[Suit
 
 
 def _problem(name: str, path: object) -> str | None:
-    if name == CURRENT:
-        return f"{CURRENT} is the environment that distbench itself runs in; choose another name"
+    if name == CURRENT_ENVIRONMENT:
+        return f"{CURRENT_ENVIRONMENT} is the environment that distbench itself runs in; choose another name"
     if not _NAME.fullmatch(name):
         return (
             "expected a name of letters, digits, dots, dashes and underscores, as it stands in those of cases"
@@ -41,28 +43,30 @@ def _problem(name: str, path: object) -> str | None:
     return None
 
 
-def unknown(
-    known: Mapping[str, Any], work: Raw, axes: Sequence[Axis], parts: Sequence[Part]
-) -> list[SuiteMistake]:
+def unknown_environments(
+    known: Mapping[str, Any], work: RawMapping, axes: Sequence[SuiteAxis], parts: Sequence[CaseFilter]
+) -> list[Problem]:
     """Values of ``environment`` that are no name of an environment, each at its place."""
-    names = [CURRENT, *known]
+    names = [CURRENT_ENVIRONMENT, *known]
     return [
-        SuiteMistake(place, f"unknown; {_choices(str(value), names)}", value)
-        for place, value in _chosen(work, axes, parts)
+        Problem(place, f"unknown; {_advice(str(value), names)}", value)
+        for place, value in _environment_values(work, axes, parts)
         if isinstance(value, str) and value not in names
     ]
 
 
-def _choices(value: str, names: Sequence[str]) -> str:
+def _advice(value: str, names: Sequence[str]) -> str:
     if len(names) > 1:
         return did_you_mean(value, names)
     missing = f"environments: {{{value}: path of a virtual environment}}"
-    return f"the suite names no environment but {CURRENT}; use that, or add {missing}"
+    return f"the suite names no environment but {CURRENT_ENVIRONMENT}; use that, or add {missing}"
 
 
-def _chosen(work: Raw, axes: Sequence[Axis], parts: Sequence[Part]) -> Iterator[tuple[KeyPath, Any]]:
-    if FIELD in work:
-        yield (FIELD,), work[FIELD]
+def _environment_values(
+    work: RawMapping, axes: Sequence[SuiteAxis], parts: Sequence[CaseFilter]
+) -> Iterator[tuple[KeyPath, Any]]:
+    if CASE_FIELD in work:
+        yield (CASE_FIELD,), work[CASE_FIELD]
     for axis in (*axes, *(axis for part in parts for axis in part.axes)):
-        if axis.path == (FIELD,):
+        if axis.path == (CASE_FIELD,):
             yield from zip(axis.origins, axis.values, strict=True)

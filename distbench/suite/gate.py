@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, get_args
 from distbench.core import registry
 from distbench.core.bounds import Bound, Positive
 from distbench.core.job import MEASURE
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
+from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.core.units import parse_fraction
-from distbench.suite.sections import check
+from distbench.suite.sections import check_section
 
-Demand = Literal["required", "ignored"]
-MOST_PAIRS = 1000
+VerdictDemand = Literal["required", "ignored"]
+MAX_PAIRS = 1000
 """Upper limit of ``max_pairs``: no machine stays quiet for what more than a thousand pairs could resolve."""
 # a t interval holds from three pairs on
-_Pairs = Annotated[int, Bound(3, MOST_PAIRS)]
+_Pairs = Annotated[int, Bound(3, MAX_PAIRS)]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class GateRules:
     tolerances: Tolerances = field(default_factory=Tolerances)
     strategies: dict[str, Tolerances] = field(default_factory=dict)
     """Glob on the label or name of a case -> its tolerances; the first match applies."""
-    loss: Demand = "required"
+    loss: VerdictDemand = "required"
     """required: at each step, the candidate must have the baseline's loss but for rounding."""
-    equivalence: Demand = "ignored"
+    equivalence: VerdictDemand = "ignored"
     """required: the candidate must be equivalent to its reference (turns on check)."""
-    convergence: Demand = "ignored"
+    convergence: VerdictDemand = "ignored"
     """required: the candidate must converge like its reference (needs converge in the suite)."""
     required: tuple[str, ...] = ()
     """Other kinds of verdict that the candidate must have (``checkpoint: required``)."""
@@ -62,13 +62,13 @@ class GateRules:
     limit."""
 
     @property
-    def demands(self) -> tuple[str, ...]:
+    def required_kinds(self) -> tuple[str, ...]:
         """Kinds of verdict that the candidate must have."""
         own = tuple(kind for kind in ("equivalence", "convergence") if getattr(self, kind) == "required")
         return own + self.required
 
     @property
-    def since(self) -> "GateRules":
+    def for_pinned_baseline(self) -> "GateRules":
         """These rules against an older, pinned baseline: of all that may have changed since, what creeps."""
 
         def measured(own: Tolerances) -> Tolerances:
@@ -85,69 +85,75 @@ class GateRules:
             columns={},
         )
 
-    def of(self, label: str, name: str) -> Tolerances:
+    def tolerances_for(self, label: str, name: str) -> Tolerances:
         """Tolerances of the case with that label and name."""
         for glob, own in self.strategies.items():
-            if matches(glob, label, name):
+            if matches_case(glob, label, name):
                 return own
         return self.tolerances
 
-    def resolved(self) -> dict[str, Any]:
+    def to_resolved(self) -> dict[str, Any]:
         """The section as in a suite, with all defaults."""
         plain = dataclasses.asdict(self)
-        shown = {**_shown(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
-        strategies = {glob: _shown(own) for glob, own in plain.pop("strategies").items()}
+        shown = {**_to_yaml(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
+        strategies = {glob: _to_yaml(own) for glob, own in plain.pop("strategies").items()}
         return {**shown, **plain.pop("columns"), **plain, "strategies": strategies}
 
 
-def matches(glob: str, label: str, name: str) -> bool:
+def matches_case(glob: str, label: str, name: str) -> bool:
     """Whether the tolerances of *glob* are meant for the case with that label and name."""
     # the first parts of a name too, as in ``only``
     whole = fnmatch.fnmatchcase(label, glob) or fnmatch.fnmatchcase(name, glob)
     return whole or fnmatch.fnmatchcase(name, f"{glob}/*")
 
 
-_NOISY = ("tokens_per_s", "efficiency")
+_TIMED_METRICS = ("tokens_per_s", "efficiency")
 """Numbers that are never the same twice, so that a tolerance of 0 can't be met."""
-PAIRED = (*_NOISY, "peak_memory")
+PAIRED_METRICS = (*_TIMED_METRICS, "peak_memory")
 """Numbers that may vary from trial to trial, so they are judged over pairs; the others are counted."""
-_TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
-_RULES = {field.name: field for field in dataclasses.fields(GateRules)}
-PLAIN = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
+_TOLERANCE_KEYS = tuple(field.name for field in dataclasses.fields(Tolerances))
+_RULE_FIELDS = {field.name: field for field in dataclasses.fields(GateRules)}
+PLAIN_KEYS = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
 """Rules whose values stand in a suite as they are."""
 _Keys = dataclasses.make_dataclass(
     "_Keys",
     [
-        *((name, Any, None) for name in _TOLERANCES),
+        *((name, Any, None) for name in _TOLERANCE_KEYS),
         ("strategies", dict[str, dict[str, Any]], field(default_factory=dict)),
-        *((name, _RULES[name].type, _RULES[name].default) for name in PLAIN),
+        *((name, _RULE_FIELDS[name].type, _RULE_FIELDS[name].default) for name in PLAIN_KEYS),
     ],
     frozen=True,
 )
 """Keys of ``gate`` in a suite; the tolerances are read separately."""
 
 
-def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[SuiteMistake]]:
+def parse_gate(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Problem]]:
     """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
-    kinds = {key: raw[key] for key in other_kinds() if key in raw}
-    keys, findings = check(_Keys, {key: value for key, value in raw.items() if key not in kinds}, path)
-    columns, wrong = _columns({kind: v for kind, v in kinds.items() if v not in get_args(Demand)}, path)
+    kinds = {key: raw[key] for key in optional_kinds() if key in raw}
+    keys, findings = check_section(
+        _Keys, {key: value for key, value in raw.items() if key not in kinds}, path
+    )
+    columns, wrong = _parse_column_tolerances(
+        {kind: v for kind, v in kinds.items() if v not in get_args(VerdictDemand)}, path
+    )
     findings += wrong
-    base, wrong = _tolerances({k: v for k, v in raw.items() if k in _TOLERANCES}, path, Tolerances())
+    base, wrong = _parse_tolerances(
+        {k: v for k, v in raw.items() if k in _TOLERANCE_KEYS}, path, Tolerances()
+    )
     findings += wrong
-    strategies, wrong = _of_strategies(raw.get("strategies"), (*path, "strategies"), base)
+    strategies, wrong = _parse_by_glob(raw.get("strategies"), (*path, "strategies"), base)
     findings += wrong
     if keys and keys.min_pairs > keys.max_pairs:
         message = f"must be at most max_pairs = {keys.max_pairs}"
-        findings.append(SuiteMistake((*path, "min_pairs"), message, keys.min_pairs))
+        findings.append(Problem((*path, "min_pairs"), message, keys.min_pairs))
     if findings or keys is None:
         return None, findings
-    rest = {name: getattr(keys, name) for name in PLAIN}
+    rest = {name: getattr(keys, name) for name in PLAIN_KEYS}
     required = tuple(kind for kind, value in kinds.items() if value == "required" or kind in columns)
     return GateRules(base, strategies, required=required, columns=columns, **rest), []
 
 
-def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[SuiteMistake]]:
+def _parse_column_tolerances(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[Problem]]:
     """Allowed worsening of the columns of kinds of job."""
     columns, findings = {}, []
     for kind, value in raw.items():
@@ -156,46 +162,48 @@ def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], l
         except ValueError:
             columns[kind] = 0.0
         if not columns[kind]:
-            message = f"Allowed: {', '.join(sorted(get_args(Demand)))}, or a fraction above 0 such as 10%"
-            findings.append(SuiteMistake((*path, kind), message, value))
+            message = (
+                f"Allowed: {', '.join(sorted(get_args(VerdictDemand)))}, or a fraction above 0 such as 10%"
+            )
+            findings.append(Problem((*path, kind), message, value))
     return columns, findings
 
 
-def other_kinds() -> list[str]:
+def optional_kinds() -> list[str]:
     """Kinds of job that have no key of their own."""
     own = {field.name for field in dataclasses.fields(_Keys)}
-    return [kind for kind in registry.names("jobs") if kind not in {*own, MEASURE}]
+    return [kind for kind in registry.plugin_names("jobs") if kind not in {*own, MEASURE}]
 
 
-def _of_strategies(
-    raw: Any, path: KeyPath, base: Tolerances
-) -> tuple[dict[str, Tolerances], list[SuiteMistake]]:
+def _parse_by_glob(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str, Tolerances], list[Problem]]:
     """Tolerances by glob, and their mistakes; a value that is not a mapping is reported elsewhere."""
     tolerances: dict[str, Tolerances] = {}
     findings = []
     for glob, own in raw.items() if isinstance(raw, Mapping) else ():
         if isinstance(own, Mapping):
-            known = {key: value for key, value in own.items() if key in _TOLERANCES}
-            _, unknown = check(Tolerances, {key: None for key in own if key not in known}, (*path, glob))
-            tolerances[str(glob)], wrong = _tolerances(known, (*path, glob), base)
+            known = {key: value for key, value in own.items() if key in _TOLERANCE_KEYS}
+            _, unknown = check_section(
+                Tolerances, {key: None for key in own if key not in known}, (*path, glob)
+            )
+            tolerances[str(glob)], wrong = _parse_tolerances(known, (*path, glob), base)
             findings += [*unknown, *wrong]
     return tolerances, findings
 
 
-def _tolerances(
+def _parse_tolerances(
     raw: Mapping[str, Any], path: KeyPath, default: Tolerances
-) -> tuple[Tolerances, list[SuiteMistake]]:
+) -> tuple[Tolerances, list[Problem]]:
     fractions: dict[str, float | None] = {}
     findings = []
     for key, value in raw.items():
         try:
-            fractions[key] = _tolerance(key, value)
+            fractions[key] = _parse_tolerance(key, value)
         except ValueError as error:
-            findings.append(SuiteMistake((*path, key), str(error), value))
+            findings.append(Problem((*path, key), str(error), value))
     return dataclasses.replace(default, **fractions), findings
 
 
-def _tolerance(key: str, value: Any) -> float | None:
+def _parse_tolerance(key: str, value: Any) -> float | None:
     """Fraction in *value*: ``3%``, ``0.03``, ``{max_drop: 3%}``; None for ``false``.
 
     Raises:
@@ -207,7 +215,7 @@ def _tolerance(key: str, value: Any) -> float | None:
         return None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         fraction = parse_fraction(str(value))
-        if not fraction and key in _NOISY:
+        if not fraction and key in _TIMED_METRICS:
             raise ValueError(
                 "must be above 0, such as 3%, because no measurement is exact; or false for no gate"
             )
@@ -215,5 +223,5 @@ def _tolerance(key: str, value: Any) -> float | None:
     raise ValueError("expected a fraction between 0 and 1, such as 3%, 0.03 or {max_drop: 3%}, or false")
 
 
-def _shown(tolerances: Mapping[str, float | None]) -> dict[str, float | bool]:
+def _to_yaml(tolerances: Mapping[str, float | None]) -> dict[str, float | bool]:
     return {key: False if value is None else value for key, value in tolerances.items()}

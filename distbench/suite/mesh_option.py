@@ -7,36 +7,36 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.meshes import NAMES
-from distbench.core.suite_mistakes import SuiteMistake
-from distbench.suite.sections import keys_of
+from distbench.core.meshes import MESH_OPTION_KEYS
+from distbench.core.suite_mistakes import Problem
+from distbench.suite.sections import mapping_keys
 
-OPTION = "mesh"
+MESH_OPTION = "mesh"
 
 
-def without_ones(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """*options* of the strategy *cls* without dimensions of one rank that it does not have."""
-    mesh = options.get(OPTION)
+    mesh = options.get(MESH_OPTION)
     if not isinstance(mesh, dict):
         return dict(options)
-    foreign = others(keys_of(cls, OPTION))
+    foreign = foreign_dimensions(mapping_keys(cls, MESH_OPTION))
     kept = {name: size for name, size in mesh.items() if not (name in foreign and _is_one(size))}
-    return {**options, OPTION: kept}
+    return {**options, MESH_OPTION: kept}
 
 
-def others(names: Sequence[str]) -> list[str]:
+def foreign_dimensions(names: Sequence[str]) -> list[str]:
     """The known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
-    return [name for name in NAMES if name not in names] if names else []
+    return [name for name in MESH_OPTION_KEYS if name not in names] if names else []
 
 
-def with_owners(finding: SuiteMistake, cls: type) -> SuiteMistake:
-    """*finding* in the options of *cls*; of a dimension that it does not have, with those that do."""
-    *_, option, name = ("", *finding.path)
-    if option != OPTION or name not in others(keys_of(cls, OPTION)):
-        return finding
-    strategies = registry.built_in("strategies")
-    owners = sorted(each for each, cls in strategies.items() if name in keys_of(cls, OPTION))
-    return replace(finding, message=f"{finding.message}; strategies that have {name}: {', '.join(owners)}")
+def name_supporting_strategies(problem: Problem, cls: type) -> Problem:
+    """*problem* in the options of *cls*; of a dimension that it does not have, with those that do."""
+    *_, option, name = ("", *problem.path)
+    if option != MESH_OPTION or name not in foreign_dimensions(mapping_keys(cls, MESH_OPTION)):
+        return problem
+    strategies = registry.built_in_plugins("strategies")
+    owners = sorted(each for each, cls in strategies.items() if name in mapping_keys(cls, MESH_OPTION))
+    return replace(problem, message=f"{problem.message}; strategies that have {name}: {', '.join(owners)}")
 
 
 def _is_one(size: object) -> bool:

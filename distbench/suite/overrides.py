@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.errors import Mistake, SuiteError, did_you_mean
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
-from distbench.suite.plugin_options import named
-from distbench.suite.work import PLUGIN_ROOTS, ROOTS, normal
-from distbench.suite.yaml_reader import Places, key_text, parse_value
+from distbench.core.errors import SuiteError, SuiteMistake, did_you_mean
+from distbench.core.suite_mistakes import KeyPath, Problem
+from distbench.suite.plugin_options import parse_choice
+from distbench.suite.work import PLUGIN_KEYS, WORK_KEYS, expand_shorthand
+from distbench.suite.yaml_reader import SourceMap, key_text, parse_value
 
 
 @dataclass(frozen=True)
@@ -26,69 +26,69 @@ class Overrides:
     device: str | None = None
     jobs: Sequence[str] = ()
     """Sections to turn on: ``check``."""
-    on: str = ""
+    launcher: str = ""
     """Launcher that ``auto`` stands for; empty: the one that this process is inside of."""
     option_of: Mapping[str, str] = field(default_factory=dict)
     """A setting in ``set`` -> the option that stands for it, if that is not ``--set``."""
 
 
-def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
+def apply_overrides(tree: dict[str, Any], places: SourceMap, overrides: Overrides) -> list[SuiteMistake]:
     """Apply *overrides* to *tree* and *places* in place; return the mistakes in the options."""
     # options of the launcher that is asked for may follow
-    mistakes = _place_on(tree, places, overrides.on) if overrides.on else []
+    mistakes = _choose_launcher(tree, places, overrides.launcher) if overrides.launcher else []
     for setting in overrides.set:
         try:
-            _set(tree, places, setting, overrides.option_of.get(setting, f"--set {setting}"))
+            _apply_setting(tree, places, setting, overrides.option_of.get(setting, f"--set {setting}"))
         except SuiteError as error:
             mistakes += error.mistakes
     if overrides.only:
         globs = list(overrides.only)
-        _replace(tree, places, "only", globs, " ".join(f"--only {shlex.quote(glob)}" for glob in globs))
+        _replace_key(tree, places, "only", globs, " ".join(f"--only {shlex.quote(glob)}" for glob in globs))
     if overrides.world_sizes is not None:
         sizes = list(overrides.world_sizes)
-        _replace(tree, places, "world_sizes", sizes, f"--world-sizes {','.join(map(str, sizes))}")
+        _replace_key(tree, places, "world_sizes", sizes, f"--world-sizes {','.join(map(str, sizes))}")
     for section in overrides.jobs:
         if not tree.get(section):
-            _replace(tree, places, section, True, f"--{section}")
+            _replace_key(tree, places, section, True, f"--{section}")
     if overrides.device is not None:
-        _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
+        _replace_key(tree, places, "device", overrides.device, f"--device {overrides.device}")
     return mistakes
 
 
-def _place_on(tree: dict[str, Any], places: Places, launcher: str) -> list[Mistake]:
+def _choose_launcher(tree: dict[str, Any], places: SourceMap, launcher: str) -> list[SuiteMistake]:
     """Have ``auto`` stand for *launcher*; a suite that names another one is a mistake."""
     said = tree.get("launcher") or "auto"
-    choice = named(said, ("launcher",))
-    if isinstance(choice, SuiteMistake) or choice.name == launcher:
+    choice = parse_choice(said, ("launcher",))
+    if isinstance(choice, Problem) or choice.name == launcher:
         # a mistake in its form is found with all others
         return []
     if choice.name != "auto":
         why = f"is not {launcher}, as --on {launcher} asks; use --on {choice.name}, or launcher: auto"
         return [places.mistake(("launcher",), why, choice.name)]
-    _replace(tree, places, "launcher", launcher, f"--on {launcher}")
+    _replace_key(tree, places, "launcher", launcher, f"--on {launcher}")
     return []
 
 
-def _replace(tree: dict[str, Any], places: Places, key: str, value: object, option: str) -> None:
+def _replace_key(tree: dict[str, Any], places: SourceMap, key: str, value: object, option: str) -> None:
     tree[key] = value
     places.override((key,), option)
 
 
-def _set(tree: dict[str, Any], places: Places, setting: str, option: str) -> None:
+def _apply_setting(tree: dict[str, Any], places: SourceMap, setting: str, option: str) -> None:
     key, equals, text = setting.partition("=")
     path = _path(key.strip())
     if not equals or path is None:
         message = "expected key=value, for example measure.steps=10"
-        raise SuiteError([Mistake(message, file=option)])
-    _write_out(tree, path, option)
-    path = _in_list(tree, path, option)
-    parent = _walk(tree, path, option)
+        raise SuiteError([SuiteMistake(message, file=option)])
+    _expand_shorthand(tree, path, option)
+    path = _resolve_metric(tree, path, option)
+    parent = _parent_of(tree, path, option)
     last = path[-1]
     if isinstance(parent, list) and not (isinstance(last, int) and last < len(parent)):
-        raise _refused(option, path, "index out of range")
+        raise _error(option, path, "index out of range")
     parent[last] = parse_value(text, option, path)
     places.override(path, option)
-    _drop_axes(tree, places, path, option)
+    _remove_axes(tree, places, path, option)
 
 
 def _path(key: str) -> KeyPath | None:
@@ -100,48 +100,48 @@ def _path(key: str) -> KeyPath | None:
     return tuple(int(part[1:-1]) if part.startswith("[") else part for part in parts)
 
 
-def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+def _expand_shorthand(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     """Expand a shorthand that *path* leads into to a mapping: ``transformer`` to ``{transformer: {}}``."""
     root = path[0]
     if root == "strategies" and len(path) > 2:
-        _write_out_strategy(tree, path, option)
-    if len(path) < 2 or root not in (*ROOTS, "launcher") or tree.get(str(root)) is None:
+        _expand_strategy(tree, path, option)
+    if len(path) < 2 or root not in (*WORK_KEYS, "launcher") or tree.get(str(root)) is None:
         return
-    tree[str(root)] = raw = normal(str(root), tree[str(root)])
-    if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
-        raise _refused(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
+    tree[str(root)] = raw = expand_shorthand(str(root), tree[str(root)])
+    if root in (*PLUGIN_KEYS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
+        raise _error(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
 
 
-def _in_list(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath:
+def _resolve_metric(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath:
     """*path* with the place in the list of a metric that it names: ``metrics.telemetry.effect``."""
     if path[0] != "metrics" or len(path) < 2 or isinstance(path[1], int):
         return path
     if tree.get("metrics") is None:
         # all of them, as without the key
-        tree["metrics"] = list(registry.names("metrics"))
+        tree["metrics"] = list(registry.plugin_names("metrics"))
     listed: list[Any] = tree["metrics"] if isinstance(tree["metrics"], list) else []
-    plugins = [named(raw, ("metrics", i)) for i, raw in enumerate(listed)]
-    names = [plugin.name for plugin in plugins if not isinstance(plugin, SuiteMistake)]
+    plugins = [parse_choice(raw, ("metrics", i)) for i, raw in enumerate(listed)]
+    names = [plugin.name for plugin in plugins if not isinstance(plugin, Problem)]
     for i, plugin in enumerate(plugins):
-        if not isinstance(plugin, SuiteMistake) and plugin.name == path[1]:
-            listed[i] = plugin.to_raw()
+        if not isinstance(plugin, Problem) and plugin.name == path[1]:
+            listed[i] = plugin.to_yaml()
             return ("metrics", i, *path[1:])
-    raise _refused(option, path, f"not a metric of the suite; {did_you_mean(path[1], names)}")
+    raise _error(option, path, f"not a metric of the suite; {did_you_mean(path[1], names)}")
 
 
-def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+def _expand_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     """Expand a strategy that *path* leads into to a mapping: ``ddp`` to ``{ddp: {}}``."""
     listed, place = tree.get("strategies"), path[1]
     if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
         return
-    plugin = named(listed[place], path[:2])
-    if not isinstance(plugin, SuiteMistake):
-        listed[place] = plugin.to_raw()
+    plugin = parse_choice(listed[place], path[:2])
+    if not isinstance(plugin, Problem):
+        listed[place] = plugin.to_yaml()
         if path[2] != plugin.name:
-            raise _refused(option, path, f"strategies[{place}] is {plugin.name}")
+            raise _error(option, path, f"strategies[{place}] is {plugin.name}")
 
 
-def _walk(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
+def _parent_of(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
     node: Any = tree
     for depth, part in enumerate(path[:-1], start=1):
         if isinstance(node, list) and isinstance(part, int) and part < len(node):
@@ -154,11 +154,11 @@ def _walk(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
             node = None
         wanted = list if isinstance(path[depth], int) else dict
         if not isinstance(node, wanted):
-            raise _refused(option, path, f"{key_text(path[:depth])} has no keys below; set all of it instead")
+            raise _error(option, path, f"{key_text(path[:depth])} has no keys below; set all of it instead")
     return node
 
 
-def _drop_axes(tree: dict[str, Any], places: Places, path: KeyPath, option: str) -> None:
+def _remove_axes(tree: dict[str, Any], places: SourceMap, path: KeyPath, option: str) -> None:
     # a field set on the command line is no longer an axis
     axes = tree.get("axes")
     key = key_text(path)
@@ -169,8 +169,8 @@ def _drop_axes(tree: dict[str, Any], places: Places, path: KeyPath, option: str)
             del axes[name]
             places.forget(("axes", name))
         elif key.startswith(f"{name}."):
-            raise _refused(option, path, f"axes.{name} replaces all of {name}; set axes.{name} instead")
+            raise _error(option, path, f"axes.{name} replaces all of {name}; set axes.{name} instead")
 
 
-def _refused(option: str, path: KeyPath, message: str) -> SuiteError:
-    return SuiteError([Mistake(message, key_text(path), file=option)])
+def _error(option: str, path: KeyPath, message: str) -> SuiteError:
+    return SuiteError([SuiteMistake(message, key_text(path), file=option)])

@@ -9,16 +9,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench.core import registry
-from distbench.core.case import CURRENT, Choice, Deadlines
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimitOverrides
 from distbench.core.job import job_kinds
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
+from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite import environments as surroundings
 from distbench.suite import gate as gating
-from distbench.suite.axes import AxisReader, sizes
-from distbench.suite.cells import StrategyChoice, located
-from distbench.suite.cost import Cost
-from distbench.suite.plugin_options import Plugins, axes_of, named, spread, value_of
-from distbench.suite.sections import check, has_defaults
+from distbench.suite.axes import AxisParser, parse_world_sizes
+from distbench.suite.cells import StrategyVariant, move_to_origin
+from distbench.suite.cost import DeviceCost
+from distbench.suite.plugin_options import (
+    PluginChecker,
+    expand_options,
+    get_option,
+    listed_options,
+    parse_choice,
+)
+from distbench.suite.sections import all_have_defaults, check_section
 from distbench.suite.work import WorkChecker
 
 if TYPE_CHECKING:
@@ -28,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Top:
+class TopLevelKeys:
     """The top-level keys of a suite."""
 
     workload: Any
@@ -52,7 +58,7 @@ class Top:
     threads: Any = "auto"
     seed: Any = 1234
     initial_weights: Any = "drawn"
-    environment: Any = CURRENT
+    environment: Any = CURRENT_ENVIRONMENT
     environments: dict[str, Any] = field(default_factory=dict)
     """Other Python environments that cases may run in: a name, and the path of a virtual environment or of
     its python, relative to the suite file."""
@@ -81,135 +87,142 @@ class Top:
 
 
 @functools.cache
-def _top(sections: tuple[tuple[str, Any], ...]) -> type[Top]:
+def _with_job_sections(sections: tuple[tuple[str, Any], ...]) -> type[TopLevelKeys]:
     """The top-level keys with those of *sections*: words of kinds of job, and the types that they take."""
     fields = [(word, form, field(default=None)) for word, form in sections]
-    top: type[Top] = dataclasses.make_dataclass("Top", fields, bases=(Top,), frozen=True)
+    top: type[TopLevelKeys] = dataclasses.make_dataclass("Top", fields, bases=(TopLevelKeys,), frozen=True)
     return top
 
 
-def _launcher_here() -> str:
+def _surrounding_launcher() -> str:
     """Name of the launcher that ``auto`` stands for."""
-    own = registry.built_in("launchers")
-    return next((name for name, launcher in own.items() if launcher.is_around()), "local")
+    own = registry.built_in_plugins("launchers")
+    return next((name for name, launcher in own.items() if launcher.is_active()), "local")
 
 
-def _form(kind: JobKind) -> Any:
-    can_be_true = has_defaults(kind.section) and not kind.always
+def _section_type(kind: JobKind) -> Any:
+    can_be_true = all_have_defaults(kind.section) and not kind.is_default
     return dict[str, Any] | bool | None if can_be_true else dict[str, Any] | None
 
 
-class Reader:
-    """Reads the parts of one suite and collects mistakes in ``findings``."""
+class SuiteParser:
+    """Reads the parts of one suite and collects mistakes in ``problems``."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
-        self.findings: list[SuiteMistake] = []
-        self.plugins = Plugins()
+        self.problems: list[Problem] = []
+        self.plugins = PluginChecker()
         self.checker = WorkChecker(self.plugins)
         given = {key: value for key, value in tree.items() if value is not None}
-        top = _top(tuple((kind.name, _form(kind)) for kind in job_kinds()))
-        checked, findings = check(top, given, ())
-        self.findings += findings
+        top = _with_job_sections(tuple((kind.name, _section_type(kind)) for kind in job_kinds()))
+        checked, findings = check_section(top, given, ())
+        self.problems += findings
         # after a mistake at the top level, continue with the rest to find further mistakes
         wrong = {finding.path[0] for finding in findings}
         sound = {key: value for key, value in given.items() if key not in wrong}
         self.top = checked or top(**{"workload": None, "batch": None, "strategies": [], **sound})
-        self.axes = AxisReader(self.top, self.checker, self.findings)
+        self.axes = AxisParser(self.top, self.checker, self.problems)
 
-    def strategies(self) -> tuple[StrategyChoice, ...]:
+    def parse_strategies(self) -> tuple[StrategyVariant, ...]:
         """Strategies, one per combination of options that list several values."""
-        choices: list[StrategyChoice] = []
+        choices: list[StrategyVariant] = []
         for i, raw in enumerate(self.top.strategies):
-            plugin = named(raw, ("strategies", i))
-            if isinstance(plugin, SuiteMistake):
-                self.findings.append(plugin)
+            plugin = parse_choice(raw, ("strategies", i))
+            if isinstance(plugin, Problem):
+                self.problems.append(plugin)
             else:
-                choices += self._spread(plugin, ("strategies", i))
-        if not self.top.strategies and not self.findings:
-            self.findings.append(SuiteMistake(("strategies",), "empty; list at least one strategy"))
+                choices += self._expand(plugin, ("strategies", i))
+        if not self.top.strategies and not self.problems:
+            self.problems.append(Problem(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
 
-    def environments(self, file: str) -> dict[str, str]:
+    def parse_environments(self, file: str) -> dict[str, str]:
         """Name of each other Python environment -> its absolute path; *file* is that of the suite."""
-        return self._kept(surroundings.read(self.top.environments, file))
+        return self._collect(surroundings.parse_environments(self.top.environments, file))
 
-    def limits(self) -> Deadlines:
+    def parse_limits(self) -> TimeLimitOverrides:
         """Time limits."""
-        return self._kept(check(Deadlines, self.top.limits, ("limits",))) or Deadlines()
+        return (
+            self._collect(check_section(TimeLimitOverrides, self.top.limits, ("limits",)))
+            or TimeLimitOverrides()
+        )
 
-    def jobs(self) -> dict[str, Any]:
+    def parse_jobs(self) -> dict[str, Any]:
         """Sections of the kinds of job that are asked for, in the order of a run."""
-        sections = {kind.name: self._job(kind) for kind in job_kinds()}
+        sections = {kind.name: self._parse_job(kind) for kind in job_kinds()}
         return {word: section for word, section in sections.items() if section is not None}
 
-    def _job(self, kind: JobKind) -> Any:
+    def _parse_job(self, kind: JobKind) -> Any:
         """Section of *kind*; None: it is not asked for. ``true`` stands for the defaults."""
         raw = getattr(self.top, kind.name)
-        if raw in (None, False) and not kind.always:
+        if raw in (None, False) and not kind.is_default:
             return None
-        return self._kept(check(kind.section, {} if raw in (None, True) else raw, (kind.name,)))
+        return self._collect(check_section(kind.section, {} if raw in (None, True) else raw, (kind.name,)))
 
-    def gate(self) -> gating.GateRules:
+    def parse_gate(self) -> gating.GateRules:
         """Rules of the gate; the defaults if the suite has none."""
-        return self._kept(gating.read(self.top.gate or {})) or gating.GateRules()
+        return self._collect(gating.parse_gate(self.top.gate or {})) or gating.GateRules()
 
-    def cost(self) -> Cost | None:
+    def parse_cost(self) -> DeviceCost | None:
         """What a device costs; None: the suite does not say."""
-        return None if self.top.cost is None else self._kept(check(Cost, self.top.cost, ("cost",)))
+        return (
+            None
+            if self.top.cost is None
+            else self._collect(check_section(DeviceCost, self.top.cost, ("cost",)))
+        )
 
-    def world_sizes(self) -> tuple[int, ...] | None:
+    def parse_world_sizes(self) -> tuple[int, ...] | None:
         """World sizes; None: auto."""
         raw = self.top.world_sizes
-        return None if raw == "auto" else sizes(raw, ("world_sizes",), self.findings)
+        return None if raw == "auto" else parse_world_sizes(raw, ("world_sizes",), self.problems)
 
-    def launcher(self) -> Choice:
+    def parse_launcher(self) -> PluginChoice:
         """The launcher."""
-        raw = _launcher_here() if self.top.launcher == "auto" else self.top.launcher
+        raw = _surrounding_launcher() if self.top.launcher == "auto" else self.top.launcher
         # after a mistake the choice is of no use, and no suite is made of it
-        return self._plugin("launchers", raw, ("launcher",)) or Choice("")
+        return self._parse_plugin("launchers", raw, ("launcher",)) or PluginChoice("")
 
-    def metrics(self) -> tuple[Choice, ...]:
+    def parse_metrics(self) -> tuple[PluginChoice, ...]:
         """Metrics; all if the suite names none."""
-        raw = registry.names("metrics") if self.top.metrics is None else self.top.metrics
-        choices: dict[str, Choice] = {}
+        raw = registry.plugin_names("metrics") if self.top.metrics is None else self.top.metrics
+        choices: dict[str, PluginChoice] = {}
         for i, item in enumerate(raw):
             path: KeyPath = ("metrics", i)
-            choice = self._plugin("metrics", item, path)
+            choice = self._parse_plugin("metrics", item, path)
             if choice and choice.name in choices:
-                self.findings.append(SuiteMistake(path, "duplicate", choice.name))
+                self.problems.append(Problem(path, "duplicate", choice.name))
             elif choice:
                 choices[choice.name] = choice
         if self.top.metrics == []:
-            self.findings.append(SuiteMistake(("metrics",), "empty; omit the key for all metrics"))
+            self.problems.append(Problem(("metrics",), "empty; omit the key for all metrics"))
         return tuple(choices.values())
 
-    def _plugin(self, kind: str, raw: Any, path: KeyPath) -> Choice | None:
+    def _parse_plugin(self, kind: str, raw: Any, path: KeyPath) -> PluginChoice | None:
         """One checked choice; None after a mistake."""
-        plugin = named(raw, path)
-        if isinstance(plugin, SuiteMistake):
-            self.findings.append(plugin)
+        plugin = parse_choice(raw, path)
+        if isinstance(plugin, Problem):
+            self.problems.append(plugin)
             return None
-        checked = self._kept(self.plugins.check(kind, plugin, path))
+        checked = self._collect(self.plugins.check(kind, plugin, path))
         return checked.choice if checked else None
 
-    def _kept(self, checked: tuple[T, list[SuiteMistake]]) -> T:
-        """What was *checked*, whose mistakes are collected."""
-        value, findings = checked
-        self.findings += findings
+    def _collect(self, result: tuple[T, list[Problem]]) -> T:
+        """What was *result*, whose mistakes are collected."""
+        value, findings = result
+        self.problems += findings
         return value
 
-    def _spread(self, plugin: Choice, origin: KeyPath) -> Iterator[StrategyChoice]:
-        for option in axes_of(plugin, "strategies"):
-            if not value_of(plugin, option):
+    def _expand(self, plugin: PluginChoice, origin: KeyPath) -> Iterator[StrategyVariant]:
+        for option in listed_options(plugin, "strategies"):
+            if not get_option(plugin, option):
                 place = (*origin, plugin.name, *option)
-                self.findings.append(SuiteMistake(place, "empty; list at least one value"))
-        for variant, indices in spread(plugin, "strategies"):
+                self.problems.append(Problem(place, "empty; list at least one value"))
+        for variant, indices in expand_options(plugin, "strategies"):
             checked, findings = self.plugins.check("strategies", variant, origin)
             name = variant.name
             key_origins = {
                 (*map(str, origin), name, *option): (*origin, name, *option, i)
                 for option, i in indices.items()
             }
-            self.findings += [located(finding, key_origins) for finding in findings]
+            self.problems += [move_to_origin(finding, key_origins) for finding in findings]
             if checked:
-                yield StrategyChoice(checked, tuple(key_origins.values()) or ((*origin, name),))
+                yield StrategyVariant(checked, tuple(key_origins.values()) or ((*origin, name),))

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.core.bounds import Bound
-from distbench.core.case import deciding
+from distbench.core.case import identity_fields
 from distbench.core.errors import NULL, UsageError, did_you_mean
-from distbench.core.suite_mistakes import KeyPath, SuiteMistake
+from distbench.core.suite_mistakes import KeyPath, Problem
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -30,30 +30,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def check(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[SuiteMistake]]:
+def check_section(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[Problem]]:
     """The *cls* that the mapping *raw* at *path* describes, or None and all its mistakes."""
     names = field_names(cls)
     known = {key: value for key, value in raw.items() if key in names}
-    findings = [SuiteMistake((*path, key), _unknown(key, names), raw[key]) for key in raw if key not in names]
-    value, wrong = _validated(cls, known, path)
+    findings = [
+        Problem((*path, key), _unknown_key_message(key, names), raw[key]) for key in raw if key not in names
+    ]
+    value, wrong = _validate(cls, known, path)
     findings += wrong
     ill_typed = {finding.path[: len(path) + 1] for finding in wrong}
-    findings += [finding for finding in _out_of_bounds(cls, known, path) if finding.path not in ill_typed]
+    findings += [finding for finding in _bound_problems(cls, known, path) if finding.path not in ill_typed]
     return (None if findings else value), findings
 
 
-def _unknown(key: str, names: Sequence[str]) -> str:
+def _unknown_key_message(key: str, names: Sequence[str]) -> str:
     return f"unknown key; {did_you_mean(key, names)}" if names else "unknown key; there are no options"
 
 
-def to_plain(value: object) -> dict[str, Any]:
+def to_json_dict(value: object) -> dict[str, Any]:
     """Fields of a checked dataclass that decide what it is (``case.deciding``), as plain JSON types."""
     kind: Any = type(value)
     plain: dict[str, Any] = _adapter(kind).dump_python(value, mode="json")
-    return {key: plain[key] for key in deciding(value)}
+    return {key: plain[key] for key in identity_fields(value)}
 
 
-def defaults(cls: Any) -> dict[str, Any]:
+def section_defaults(cls: Any) -> dict[str, Any]:
     """Defaults of a section as plain JSON types, without keys that have none."""
     from pydantic_core import to_jsonable_python
 
@@ -64,9 +66,9 @@ def defaults(cls: Any) -> dict[str, Any]:
     return plain
 
 
-def has_defaults(cls: Any) -> bool:
+def all_have_defaults(cls: Any) -> bool:
     """Whether every field of a section has a default."""
-    return len(defaults(cls)) == len(dataclasses.fields(cls))
+    return len(section_defaults(cls)) == len(dataclasses.fields(cls))
 
 
 def field_names(cls: type) -> tuple[str, ...]:
@@ -83,28 +85,28 @@ def field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
-def is_axis(cls: Any, field: str, value: object) -> bool:
+def lists_values(cls: Any, field: str, value: object) -> bool:
     """Whether *value* lists several values of *field*, rather than being a single value that is a list."""
     is_listed = isinstance(value, list) and field in field_names(cls)
-    return is_listed and _depth(value) > _hint_depth(_hints(cls)[field])
+    return is_listed and _list_depth(value) > _type_list_depth(_hints(cls)[field])
 
 
-def is_axis_inside(cls: Any, field: str, value: object) -> bool:
+def lists_values_inside(cls: Any, field: str, value: object) -> bool:
     """Whether *value*, of a key of the mapping in *field*, lists several values of that key."""
     if not isinstance(value, list) or field not in field_names(cls):
         return False
-    depths = [_hint_depth(typing.get_args(mapping)[1]) for mapping in _mappings(cls, field)]
-    return bool(depths) and _depth(value) > max(depths)
+    depths = [_type_list_depth(typing.get_args(mapping)[1]) for mapping in _mappings(cls, field)]
+    return bool(depths) and _list_depth(value) > max(depths)
 
 
-def _depth(value: object) -> int:
-    return 1 + max((_depth(item) for item in value), default=0) if isinstance(value, list) else 0
+def _list_depth(value: object) -> int:
+    return 1 + max((_list_depth(item) for item in value), default=0) if isinstance(value, list) else 0
 
 
-def _hint_depth(hint: object) -> float:
+def _type_list_depth(hint: object) -> float:
     """Nesting depth of the lists that a type accepts: 0 for int, 1 for ``tuple[float, float]``."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    inner = max((_hint_depth(arg) for arg in args), default=0.0)
+    inner = max((_type_list_depth(arg) for arg in args), default=0.0)
     if hint is Any:
         return math.inf
     if origin in (typing.Union, types.UnionType):
@@ -114,7 +116,7 @@ def _hint_depth(hint: object) -> float:
     return 1 + inner if is_list and kind is not str else 0.0
 
 
-def keys_of(cls: Any, field: str) -> tuple[str, ...]:
+def mapping_keys(cls: Any, field: str) -> tuple[str, ...]:
     """Keys that a mapping in *field* of a section may have; empty: any, or there is no such field."""
     return tuple(key for part in _mappings(cls, field) for key in typing.get_args(typing.get_args(part)[0]))
 
@@ -125,9 +127,9 @@ def _mappings(cls: Any, field: str) -> list[Any]:
     return [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is dict]
 
 
-def takes_lists(cls: Any, field: str) -> bool:
+def allows_axis(cls: Any, field: str) -> bool:
     """Whether a list in place of *field* may mean several values of it."""
-    return not math.isinf(_hint_depth(_hints(cls)[field]))
+    return not math.isinf(_type_list_depth(_hints(cls)[field]))
 
 
 def field_schema(cls: Any, field: str) -> dict[str, Any]:
@@ -148,16 +150,16 @@ def _hints(cls: Any, *, with_bounds: bool = False) -> dict[str, Any]:
 
 
 @functools.cache
-def _bounds_of(cls: Any) -> dict[str, Bound]:
+def _field_bounds(cls: Any) -> dict[str, Bound]:
     """Bound of each field that has one, also inside of a union or a tuple."""
-    bounds = {name: next(_bounds_in(hint), None) for name, hint in _hints(cls, with_bounds=True).items()}
+    bounds = {name: next(_find_bounds(hint), None) for name, hint in _hints(cls, with_bounds=True).items()}
     return {name: bound for name, bound in bounds.items() if bound}
 
 
-def _bounds_in(hint: Any) -> Iterator[Bound]:
+def _find_bounds(hint: Any) -> Iterator[Bound]:
     yield from (extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Bound))
     for inner in typing.get_args(hint):
-        yield from _bounds_in(inner)
+        yield from _find_bounds(inner)
 
 
 @functools.cache
@@ -167,15 +169,15 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
-def _validated(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[SuiteMistake]]:
-    value, errors = _parsed(cls, raw)
-    if whole := [place for error in errors if (place := _whole_place(error, raw))]:
+def _validate(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[Problem]]:
+    value, errors = _parse(cls, raw)
+    if whole := [place for error in errors if (place := _whole_float_path(error, raw))]:
         raw = functools.reduce(_with_integer, whole, raw)
-        value, errors = _parsed(cls, raw)
-    return value, _in_words(errors, raw, path)
+        value, errors = _parse(cls, raw)
+    return value, _to_problems(errors, raw, path)
 
 
-def _parsed(cls: Any, raw: Mapping[str, Any]) -> tuple[Any, list[ErrorDetails]]:
+def _parse(cls: Any, raw: Mapping[str, Any]) -> tuple[Any, list[ErrorDetails]]:
     from pydantic import ValidationError
 
     try:
@@ -184,7 +186,7 @@ def _parsed(cls: Any, raw: Mapping[str, Any]) -> tuple[Any, list[ErrorDetails]]:
         return None, error.errors(include_url=False)
 
 
-def _whole_place(error: ErrorDetails, raw: Mapping[str, Any]) -> KeyPath | None:
+def _whole_float_path(error: ErrorDetails, raw: Mapping[str, Any]) -> KeyPath | None:
     """Place of a float that is whole where an integer is expected, or None."""
     place, value = _place(error, raw)
     is_whole = isinstance(value, float) and value.is_integer()
@@ -201,24 +203,26 @@ def _with_integer(raw: Any, place: KeyPath) -> Any:
     return copy
 
 
-def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[SuiteMistake]:
+def _to_problems(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[Problem]:
     # a union fails once per member, with the member's name at the end of the place
     grouped: dict[KeyPath, list[str]] = {}
     for error in errors:
         place, value = _place(error, raw)
-        words = _words(error, value)
+        words = _message(error, value)
         if words not in grouped.setdefault(place, []):
             grouped[place].append(words)
     # a member of a union that fails inside of the value is the one that was meant
     meant = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
-    return [SuiteMistake((*path, *place), _either(grouped[place]), _value_at(raw, place)) for place in meant]
+    return [
+        Problem((*path, *place), _join_alternatives(grouped[place]), _value_at(raw, place)) for place in meant
+    ]
 
 
 def _is_below(place: KeyPath, other: KeyPath) -> bool:
     return len(place) > len(other) > 0 and place[: len(other)] == other
 
 
-def _either(words: list[str]) -> str:
+def _join_alternatives(words: list[str]) -> str:
     first, *others = words
     others = [other.removeprefix("expected ").replace("Allowed: ", "one of ") for other in others]
     return ", or ".join([first, *others]) if " or " in first else " or ".join([first, *others])
@@ -252,9 +256,9 @@ def _value_at(raw: Any, place: KeyPath) -> Any:
 
 
 # pydantic: 'a', 'b' or 3
-_LITERAL = re.compile(r"'([^']*)'|(?<!\S)(?!or\b)([^\s',]+)")
+_LITERAL_PATTERN = re.compile(r"'([^']*)'|(?<!\S)(?!or\b)([^\s',]+)")
 
-_EXPECTED = {
+_MESSAGES = {
     "missing": "missing; it has no default",
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
@@ -270,36 +274,36 @@ _EXPECTED = {
 }
 
 
-def _words(error: ErrorDetails, value: object) -> str:
+def _message(error: ErrorDetails, value: object) -> str:
     kind = error["type"]
     context = error.get("ctx", {})
     if kind == "literal_error":
-        allowed = [quoted or other for quoted, other in _LITERAL.findall(context["expected"])]
+        allowed = [quoted or other for quoted, other in _LITERAL_PATTERN.findall(context["expected"])]
         return did_you_mean(value, allowed) if len(allowed) > 1 else f"expected {allowed[0]}"
     if kind == "value_error":
         return str(context["error"])
     if kind in ("too_long", "too_short") or (kind == "missing" and isinstance(value, list)):
         return "has the wrong number of items"
-    return _EXPECTED.get(kind, error["msg"][:1].lower() + error["msg"][1:])
+    return _MESSAGES.get(kind, error["msg"][:1].lower() + error["msg"][1:])
 
 
-def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[SuiteMistake]:
+def _bound_problems(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[Problem]:
     findings = []
-    for key, bound in _bounds_of(cls).items():
+    for key, bound in _field_bounds(cls).items():
         given = raw.get(key)
         if isinstance(given, dict):
-            findings += _wrong_inside(given, bound, (*path, key))
+            findings += _mapping_bound_problems(given, bound, (*path, key))
             continue
         values = given if isinstance(given, list) else [given]
-        problems = [problem for value in values if (problem := _wrong(value, bound))]
-        findings += [SuiteMistake((*path, key), problems[0], given)] if problems else []
+        problems = [problem for value in values if (problem := _bound_problem(value, bound))]
+        findings += [Problem((*path, key), problems[0], given)] if problems else []
     return findings
 
 
-def _wrong_inside(raw: Mapping[str, Any], bound: Bound, path: KeyPath) -> list[SuiteMistake]:
-    wrong = {key: problem for key, value in raw.items() if (problem := _wrong(value, bound))}
-    return [SuiteMistake((*path, key), problem, raw[key]) for key, problem in wrong.items()]
+def _mapping_bound_problems(raw: Mapping[str, Any], bound: Bound, path: KeyPath) -> list[Problem]:
+    wrong = {key: problem for key, value in raw.items() if (problem := _bound_problem(value, bound))}
+    return [Problem((*path, key), problem, raw[key]) for key, problem in wrong.items()]
 
 
-def _wrong(value: object, bound: Bound) -> str | None:
+def _bound_problem(value: object, bound: Bound) -> str | None:
     return bound.problem(value) if isinstance(value, int | float) else None

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, Choice, Deadlines, Measure
-from distbench.core.errors import Mistake, SuiteError
+from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimitOverrides
+from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.job import MEASURE, job_kind, job_kinds
-from distbench.core.suite_mistakes import SuiteMistake
+from distbench.core.suite_mistakes import Problem
 from distbench.suite import environments
 from distbench.suite import overrides as overriding
-from distbench.suite.cells import Axis, Part, StrategyChoice
-from distbench.suite.cost import Cost
+from distbench.suite.cells import CaseFilter, StrategyVariant, SuiteAxis
+from distbench.suite.cost import DeviceCost
 from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
-from distbench.suite.parser import Reader
-from distbench.suite.sections import to_plain
-from distbench.suite.unused_keys import unread
-from distbench.suite.work import Raw, with_default_work
-from distbench.suite.yaml_reader import Places, parse, read_text
+from distbench.suite.parser import SuiteParser
+from distbench.suite.sections import to_json_dict
+from distbench.suite.unused_keys import unused_optimizer_keys
+from distbench.suite.work import RawMapping, fill_work_defaults
+from distbench.suite.yaml_reader import SourceMap, parse_suite, read_suite_text
 
 
 @dataclass(frozen=True)
@@ -36,80 +36,83 @@ class Suite:
     """auto, cpu or cuda."""
     world_sizes: tuple[int, ...] | None
     """None: auto, from the machine."""
-    strategies: tuple[StrategyChoice, ...]
-    work: Raw
+    strategies: tuple[StrategyVariant, ...]
+    work: RawMapping
     """Work of every case, in normal form and without the axes."""
-    axes: tuple[Axis, ...]
-    include: tuple[Part, ...]
-    exclude: tuple[Part, ...]
+    axes: tuple[SuiteAxis, ...]
+    include: tuple[CaseFilter, ...]
+    exclude: tuple[CaseFilter, ...]
     only: tuple[str, ...]
     """Globs on the label or name; empty: all."""
     environments: Mapping[str, str]
     """Name of each other Python environment -> its absolute path."""
-    limits: Deadlines
+    limits: TimeLimitOverrides
     jobs: Mapping[str, Any]
     """Word of a kind of job -> its section; those that are not asked for are missing."""
     gate: GateRules
     """Allowed changes between two arms, and how certain a verdict must be."""
-    cost: Cost | None
+    cost: DeviceCost | None
     """What a device costs; None: the suite does not say."""
-    launcher: Choice
-    metrics: tuple[Choice, ...]
+    launcher: PluginChoice
+    metrics: tuple[PluginChoice, ...]
     file: str
     """As given on the command line; empty for a suite read from a run."""
     text: str
     """The suite as the user wrote it."""
-    places: Places = field(compare=False, repr=False)
-    tree: Raw = field(compare=False, repr=False)
+    source_map: SourceMap = field(compare=False, repr=False)
+    tree: RawMapping = field(compare=False, repr=False)
     """The suite as read, with overrides applied."""
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> MeasureConfig:
         """How cases are measured."""
-        section: Measure = self.jobs[MEASURE]
+        section: MeasureConfig = self.jobs[MEASURE]
         return section
 
-    def asking_for(self, word: str, section: Any = None) -> Suite:
+    def with_job(self, word: str, section: Any = None) -> Suite:
         """The suite with *section* for the kind of job *word*; None: its defaults."""
         jobs = {**self.jobs, word: job_kind(word).section() if section is None else section}
         ordered = {kind.name: jobs[kind.name] for kind in job_kinds() if kind.name in jobs}
         return dataclasses.replace(self, jobs=ordered)
 
-    def resolved(self) -> dict[str, Any]:
+    def to_resolved(self) -> dict[str, Any]:
         """The suite with all defaults, as plain JSON that is a suite again."""
         axes = {".".join(axis.path): list(axis.values) for axis in self.axes}
         return {
             "name": self.name,
             "description": self.description,
-            **with_default_work(self._work_with_data()),
+            **fill_work_defaults(self._work_with_data()),
             **_whole(axes),
-            "strategies": [strategy.plugin.choice.to_raw() for strategy in self.strategies],
+            "strategies": [strategy.plugin.choice.to_yaml() for strategy in self.strategies],
             "world_sizes": "auto" if self.world_sizes is None else list(self.world_sizes),
             "device": self.device,
             "axes": {key: values for key, values in axes.items() if key not in _whole(axes)},
             "include": self.tree.get("include") or [],
             "exclude": self.tree.get("exclude") or [],
             "only": list(self.only),
-            **({environments.KEY: dict(self.environments)} if self.environments else {}),
-            "limits": to_plain(self.limits),
+            **({environments.SECTION_KEY: dict(self.environments)} if self.environments else {}),
+            "limits": to_json_dict(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in job_kinds()},
-            "gate": self.gate.resolved(),
+            "gate": self.gate.to_resolved(),
             # left out, it is no key that another version does not know
             **({"cost": dataclasses.asdict(self.cost)} if self.cost else {}),
-            "launcher": self.launcher.to_raw(),
-            "metrics": [metric.to_raw() for metric in self.metrics],
+            "launcher": self.launcher.to_yaml(),
+            "metrics": [metric.to_yaml() for metric in self.metrics],
         }
 
-    def _work_with_data(self) -> Raw:
+    def _work_with_data(self) -> RawMapping:
         axes = [*self.axes, *(axis for part in self.include for axis in part.axes)]
         if "data" in self.work or ("workload",) in {axis.path for axis in axes}:
             return self.work
         ((workload, options),) = self.work["workload"].items()
-        return {**self.work, "data": {registry.load("workloads", workload).usual_data(options): {}}}
+        return {
+            **self.work,
+            "data": {registry.load_plugin("workloads", workload).default_data_for(options): {}},
+        }
 
     @classmethod
     def from_resolved(cls, data: Mapping[str, Any], overrides: Overrides | None = None) -> Suite:
-        """The suite that ``resolved`` returned, with *overrides*.
+        """The suite that ``to_resolved`` returned, with *overrides*.
 
         Raises:
             SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
@@ -119,66 +122,66 @@ class Suite:
         tree = {"initial_weights": Case.initial_weights, **data, **_whole(axes)}
         # earlier versions kept whole sections as axes
         tree["axes"] = {key: values for key, values in axes.items() if key not in _whole(axes)}
-        places = Places("the suite of the run")
-        if wrong := overriding.apply(tree, places, overrides or Overrides()):
+        places = SourceMap("the suite of the run")
+        if wrong := overriding.apply_overrides(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
         return cls.from_tree(tree, places)
 
     @classmethod
-    def from_tree(cls, tree: Raw, places: Places, *, file: str = "", text: str = "") -> Suite:
+    def from_tree(cls, tree: RawMapping, places: SourceMap, *, file: str = "", text: str = "") -> Suite:
         """The suite that the top-level mapping *tree* describes.
 
         Raises:
             SuiteError: all its mistakes.
         """
-        reader = Reader(tree)
-        work, axes = reader.axes.work()
-        include, exclude = (reader.axes.parts(key, work, axes) for key in ("include", "exclude"))
-        known = reader.environments(file)
-        reader.findings += environments.unknown(known, work, axes, [*include, *exclude])
+        reader = SuiteParser(tree)
+        work, axes = reader.axes.parse_work()
+        include, exclude = (reader.axes.parse_case_filters(key, work, axes) for key in ("include", "exclude"))
+        known = reader.parse_environments(file)
+        reader.problems += environments.unknown_environments(known, work, axes, [*include, *exclude])
         suite = cls(
             name=reader.top.name or Path(file).stem or "unnamed",
             description=reader.top.description,
             device=reader.top.device,
-            strategies=reader.strategies(),
+            strategies=reader.parse_strategies(),
             work=work,
             axes=axes,
             include=include,
             exclude=exclude,
             environments=known,
-            world_sizes=reader.world_sizes(),
+            world_sizes=reader.parse_world_sizes(),
             only=tuple(reader.top.only),
-            limits=reader.limits(),
-            jobs=reader.jobs(),
-            gate=reader.gate(),
-            cost=reader.cost(),
-            launcher=reader.launcher(),
-            metrics=reader.metrics(),
+            limits=reader.parse_limits(),
+            jobs=reader.parse_jobs(),
+            gate=reader.parse_gate(),
+            cost=reader.parse_cost(),
+            launcher=reader.parse_launcher(),
+            metrics=reader.parse_metrics(),
             file=file,
             text=text,
-            places=places,
+            source_map=places,
             tree=tree,
         )
         jobs = suite.jobs.items()
-        if not reader.findings and all(job_kind(word).is_idle(section) for word, section in jobs):
+        if not reader.problems and all(job_kind(word).is_empty(section) for word, section in jobs):
             others = [kind.name for kind in job_kinds() if kind.name not in suite.jobs]
             message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
-            reader.findings.append(SuiteMistake((MEASURE, "trials"), message, 0))
-        if reader.findings:
-            raise SuiteError(mistakes(reader.findings, places))
+            reader.problems.append(Problem((MEASURE, "trials"), message, 0))
+        if reader.problems:
+            raise SuiteError(locate_problems(reader.problems, places))
         return suite
 
 
-def load(file: str | Path, overrides: Overrides | None = None, *, is_stored: bool = False) -> Suite:
+def load_suite(file: str | Path, overrides: Overrides | None = None, *, is_stored: bool = False) -> Suite:
     """The suite in *file*, with *overrides*; *is_stored*: of a run that has begun.
 
     Raises:
         SuiteError: all mistakes in either, each with its place.
     """
-    return of_text(read_text(Path(file)), overrides, file=str(file), is_stored=is_stored)
+    return parse_suite_text(read_suite_text(Path(file)), overrides, file=str(file), is_stored=is_stored)
 
 
-def of_text(
+def parse_suite_text(
     text: str, overrides: Overrides | None = None, *, file: str = "", is_stored: bool = False
 ) -> Suite:
     """The suite that *text* is, with *overrides*; it stands in *file*, if in any.
@@ -188,23 +191,23 @@ def of_text(
     Raises:
         SuiteError: all mistakes in either, each with its place.
     """
-    tree, places = parse(text, file)
-    wrong = overriding.apply(tree, places, overrides or Overrides())
+    tree, places = parse_suite(text, file)
+    wrong = overriding.apply_overrides(tree, places, overrides or Overrides())
     try:
         suite = Suite.from_tree(tree, places, file=file, text=text)
     except SuiteError as error:
         raise SuiteError([*wrong, *error.mistakes]) from error
     if not is_stored:
-        wrong += mistakes(unread(suite.work, suite.axes, suite.include), places)
+        wrong += locate_problems(unused_optimizer_keys(suite.work, suite.axes, suite.include), places)
     if wrong:
         raise SuiteError(wrong)
     return suite
 
 
-def mistakes(findings: Sequence[SuiteMistake], places: Places) -> list[Mistake]:
-    """*findings* with file and line, without duplicates, in the order of the file."""
-    unique: dict[object, SuiteMistake] = {}
-    for finding in findings:
+def locate_problems(problems: Sequence[Problem], places: SourceMap) -> list[SuiteMistake]:
+    """*problems* with file and line, without duplicates, in the order of the file."""
+    unique: dict[object, Problem] = {}
+    for finding in problems:
         unique.setdefault((finding.path, finding.message), finding)
     placed = [places.mistake(finding.path, finding.message, finding.value) for finding in unique.values()]
     return sorted(placed, key=lambda mistake: mistake.line or 0)
@@ -215,5 +218,5 @@ def _whole(axes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values for key, values in axes.items() if "." not in key}
 
 
-def _plain(section: Any) -> Raw | None:
-    return None if section is None else to_plain(section)
+def _plain(section: Any) -> RawMapping | None:
+    return None if section is None else to_json_dict(section)

@@ -12,29 +12,29 @@ from distbench.core import registry
 from distbench.core.errors import did_you_mean
 from distbench.suite.sections import field_schema
 
-Goal = Literal["throughput", "memory", "scaling", "gate"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
+SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
+SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
 
 _SAMPLES = 8
 """Samples per step on the device that has most of them."""
-_PLAIN = "  - single # one process, no wrapper: what the others are compared with"
-_ZERO = "  - zero: {stage: [1, 2, 3]} # a list makes a case of each value"
-_STRATEGIES: dict[Goal, tuple[str, ...]] = {
-    "throughput": (_PLAIN, "  - ddp", "  - fsdp: {sharding: [full, grad_op]}", _ZERO),
+_SINGLE_LINE = "  - single # one process, no wrapper: what the others are compared with"
+_ZERO_LINE = "  - zero: {stage: [1, 2, 3]} # a list makes a case of each value"
+_STRATEGIES: dict[SuiteGoal, tuple[str, ...]] = {
+    "throughput": (_SINGLE_LINE, "  - ddp", "  - fsdp: {sharding: [full, grad_op]}", _ZERO_LINE),
     "memory": (
-        *(_PLAIN, "  - ddp", "  - fsdp: {cpu_offload: [false, true]}", "  - zero: {stage: [2, 3]}"),
+        *(_SINGLE_LINE, "  - ddp", "  - fsdp: {cpu_offload: [false, true]}", "  - zero: {stage: [2, 3]}"),
         "  - zero: {stage: 3, offload_optimizer: cpu}",
     ),
     "scaling": ("  - ddp", "  - fsdp", "  - zero: {stage: [1, 3]}"),
     "gate": ("  - ddp", "  - fsdp", "  - zero: {stage: [2, 3]}"),
 }
-QUESTIONS: dict[Goal, str] = {
+GOAL_QUESTIONS: dict[SuiteGoal, str] = {
     "throughput": "Which strategy trains fastest, and what memory does it take?",
     "memory": "Which strategy takes the least memory, and what does that cost in speed?",
     "scaling": "How far does each strategy scale?",
     "gate": "Did a change make training slower or larger?",
 }
-_ENDS: dict[Goal, str] = {
+_ENDS: dict[SuiteGoal, str] = {
     "throughput": "",
     "memory": """
 # full: recompute activations in the backward pass instead of keeping them; selective: keep those of matrix
@@ -50,18 +50,18 @@ gate:
   loss: required # the candidate must have the baseline's losses but for rounding
 """,
 }
-_COMMANDS: dict[Goal, str] = {**dict.fromkeys(GOALS, "run {}"), "gate": "gate {} --self-test"}
+_COMMANDS: dict[SuiteGoal, str] = {**dict.fromkeys(SUITE_GOALS, "run {}"), "gate": "gate {} --self-test"}
 
 
 @dataclass(frozen=True)
-class Answers:
+class SuiteAnswers:
     """What a suite is made of."""
 
     model: str
     """Preset of the transformer, or ``package.module:callable`` of an own model."""
     devices: tuple[int, ...]
     """World sizes; empty: auto."""
-    goal: Goal
+    goal: SuiteGoal
     device: str
     """cpu or cuda: where the suite is written, which decides the precision that it begins with."""
     shape: Mapping[str, Any] | None = None
@@ -69,14 +69,14 @@ class Answers:
     was found; None: nobody tried."""
 
 
-def is_own(model: str) -> bool:
+def is_user_model(model: str) -> bool:
     """Whether the *model* of an answer is one of the user's own."""
     return ":" in model
 
 
 def model_problem(model: str) -> str | None:
     """What is wrong with the *model* of an answer, or None."""
-    if is_own(model) or model in _presets():
+    if is_user_model(model) or model in _presets():
         return None
     return (
         f"not a preset of the transformer; {did_you_mean(model, _presets())}. A model of your own is a "
@@ -86,16 +86,16 @@ def model_problem(model: str) -> str | None:
 
 
 def _presets() -> list[str]:
-    presets: list[str] = field_schema(registry.load("workloads", "transformer"), "preset")["enum"]
+    presets: list[str] = field_schema(registry.load_plugin("workloads", "transformer"), "preset")["enum"]
     return presets
 
 
-def text(answers: Answers, file: str) -> str:
+def render_suite(answers: SuiteAnswers, file: str) -> str:
     """The suite that *answers* ask for, to be stored as *file*."""
     goal = answers.goal
     parts = [
         _head(goal, file),
-        _own(answers) if is_own(answers.model) else _workload(answers.model),
+        _user_model_text(answers) if is_user_model(answers.model) else _workload(answers.model),
         _batch(answers),
         "# distbench list strategies shows the options of each.",
         "strategies:",
@@ -108,9 +108,9 @@ def text(answers: Answers, file: str) -> str:
     return "\n".join(parts)
 
 
-def _head(goal: Goal, file: str) -> str:
+def _head(goal: SuiteGoal, file: str) -> str:
     return f"""\
-# {QUESTIONS[goal]}
+# {GOAL_QUESTIONS[goal]}
 #
 #   distbench plan {file}    what would run, and how long it takes
 #   distbench {_COMMANDS[goal].format(file)}
@@ -119,11 +119,11 @@ def _head(goal: Goal, file: str) -> str:
 #   distbench list suite --json-schema > suite.schema.json
 # and as the first line of this file:  # yaml-language-server: $schema=suite.schema.json
 
-description: {QUESTIONS[goal]}
+description: {GOAL_QUESTIONS[goal]}
 """
 
 
-NO_SHAPE = (
+UNKNOWN_SHAPE_ADVICE = (
     "it takes neither tokens nor numbers (rows, length) alone, or returns no logits: set kind, length and "
     "classes yourself, and loss_function, a package.module:callable of (module, batch) that returns the mean "
     "loss"
@@ -135,9 +135,9 @@ data: digits
 """
 
 
-def _own(answers: Answers) -> str:
+def _user_model_text(answers: SuiteAnswers) -> str:
     shape = answers.shape or _TOKENS
-    told = {True: "as a forward pass of it was seen to take and give", False: NO_SHAPE}
+    told = {True: "as a forward pass of it was seen to take and give", False: UNKNOWN_SHAPE_ADVICE}
     tried = "not tried: check them" if answers.shape is None else told[bool(answers.shape)]
     head = (
         "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
@@ -167,7 +167,7 @@ workload:
 """
 
 
-def _batch(answers: Answers) -> str:
+def _batch(answers: SuiteAnswers) -> str:
     if answers.goal == "scaling" or not answers.devices:
         return f"""\
 # Samples per optimizer step and device. global_batch_size instead: over all devices, however many.
@@ -191,7 +191,7 @@ def _sizes(devices: tuple[int, ...]) -> str:
     return f"# Numbers of devices; auto: powers of two up to all of them.\nworld_sizes: {sizes}\n"
 
 
-def _measure(goal: Goal) -> str:
+def _measure(goal: SuiteGoal) -> str:
     trials = "" if goal == "gate" else _TRIALS
     check = "" if goal in ("gate", "scaling") else _CHECK
     return f"measure:\n  warmup: 3\n  steps: 10\n{trials}{check}"

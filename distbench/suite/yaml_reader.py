@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.errors import Mistake, SuiteError
+from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.suite_mistakes import KeyPath
-from distbench.system.files import content
+from distbench.system.files import read_bounded
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -27,7 +27,7 @@ def key_text(path: Sequence[str | int]) -> str:
     return text
 
 
-class Places:
+class SourceMap:
     """The file and line, or the command-line option, from which each value of a suite comes."""
 
     def __init__(self, source: str, *, has_lines: bool = True) -> None:
@@ -35,7 +35,7 @@ class Places:
         self._source, self._has_lines = source, has_lines
         self._known: dict[KeyPath, tuple[str, int | None]] = {}
 
-    def put(self, path: KeyPath, line: int) -> None:
+    def add(self, path: KeyPath, line: int) -> None:
         """Record that the value at *path* is on *line* of the file."""
         self._known[path] = (self._source, line if self._has_lines else None)
 
@@ -49,64 +49,64 @@ class Places:
         for known in [known for known in self._known if known[: len(path)] == path]:
             del self._known[known]
 
-    def at(self, path: KeyPath) -> tuple[str, int | None]:
+    def locate(self, path: KeyPath) -> tuple[str, int | None]:
         """Source and line of *path*, or of the closest value that contains it."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._known:
                 return self._known[path[:length]]
         return self._source, None
 
-    def mistake(self, path: KeyPath, message: str, value: object = None) -> Mistake:
+    def mistake(self, path: KeyPath, message: str, value: object = None) -> SuiteMistake:
         """The mistake that *message* describes, with its place in the suite."""
-        source, line = self.at(path)
-        return Mistake(message, key_text(path), value, source, line)
+        source, line = self.locate(path)
+        return SuiteMistake(message, key_text(path), value, source, line)
 
-    def mistake_on(self, line: int | None, path: KeyPath, message: str, value: object = None) -> Mistake:
+    def mistake_on(self, line: int | None, path: KeyPath, message: str, value: object = None) -> SuiteMistake:
         """The mistake that *message* describes, on *line* of what is being read."""
-        return Mistake(message, key_text(path), value, self._source, line if self._has_lines else None)
+        return SuiteMistake(message, key_text(path), value, self._source, line if self._has_lines else None)
 
 
 MAX_BYTES = 1 << 20
 # limit after aliases are expanded: a small file can expand to a huge suite
-MAX_VALUES = 200_000
-MAX_DEPTH = 40
+MAX_EXPANDED_VALUES = 200_000
+MAX_SUITE_DEPTH = 40
 
 _PREFIX = "tag:yaml.org,2002:"
 _SCALARS = ("null", "bool", "int", "float", "str", "timestamp")
 
 
-def read_text(file: Path) -> str:
+def read_suite_text(file: Path) -> str:
     """Text of a suite.
 
     Raises:
         SuiteError: the file is missing, not a regular one, unreadable, too large, or not UTF-8.
     """
     try:
-        data = content(file, MAX_BYTES, follow=True)
+        data = read_bounded(file, MAX_BYTES, follow=True)
     except FileNotFoundError:
-        raise _refused(file, "no such file") from None
+        raise _error(file, "no such file") from None
     except OSError as error:
-        raise _refused(file, f"can't be read: {error.strerror}") from error
+        raise _error(file, f"can't be read: {error.strerror}") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _refused(file, "not UTF-8 text", line) from error
+        raise _error(file, "not UTF-8 text", line) from error
 
 
-def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
+def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Top-level mapping of a suite as plain values, and the place of each.
 
     Raises:
         SuiteError: not YAML, empty, not a mapping, duplicate keys, or too large when aliases are expanded.
     """
-    places = Places(source)
-    data = _convert(text, places, ())
+    places = SourceMap(source)
+    data = _load_yaml(text, places, ())
     if data is None:
-        raise _refused(source, "the file is empty; a suite needs at least workload, batch, strategies")
+        raise _error(source, "the file is empty; a suite needs at least workload, batch, strategies")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else "a single value"
-        raise _refused(source, f"expected a mapping (key: value) at the top level, found {kind}", 1)
+        raise _error(source, f"expected a mapping (key: value) at the top level, found {kind}", 1)
     return data, places
 
 
@@ -116,14 +116,14 @@ def parse_value(text: str, option: str, path: KeyPath) -> Any:
     Raises:
         SuiteError: not YAML.
     """
-    return _convert(text, Places(option, has_lines=False), path)
+    return _load_yaml(text, SourceMap(option, has_lines=False), path)
 
 
-def _refused(source: str | Path, message: str, line: int | None = None) -> SuiteError:
-    return SuiteError([Mistake(message, file=str(source), line=line)])
+def _error(source: str | Path, message: str, line: int | None = None) -> SuiteError:
+    return SuiteError([SuiteMistake(message, file=str(source), line=line)])
 
 
-def _convert(text: str, places: Places, path: KeyPath) -> Any:
+def _load_yaml(text: str, places: SourceMap, path: KeyPath) -> Any:
     """Plain value of the YAML *text* at *path*; where each part of it is goes to *places*."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -140,22 +140,22 @@ def _convert(text: str, places: Places, path: KeyPath) -> Any:
         problem = " ".join(str(error).split())
         raise SuiteError([places.mistake_on(None, path, f"not YAML: {problem}")]) from error
     except RecursionError as error:
-        problem = f"nested deeper than {MAX_DEPTH} levels"
+        problem = f"nested deeper than {MAX_SUITE_DEPTH} levels"
         raise SuiteError([places.mistake_on(None, path, problem)]) from error
     if node is None:
         return None
-    converter = _Converter(yaml, places)
+    converter = _NodeConverter(yaml, places)
     data = converter.value(node, path)
     if converter.mistakes:
         raise SuiteError(converter.mistakes)
     return data
 
 
-class _Converter:
+class _NodeConverter:
     """Turns composed nodes into plain values, counting them as aliases expand."""
 
-    def __init__(self, yaml: YAML, places: Places) -> None:
-        self.mistakes: list[Mistake] = []
+    def __init__(self, yaml: YAML, places: SourceMap) -> None:
+        self.mistakes: list[SuiteMistake] = []
         self._yaml = yaml
         self._places = places
         self._count = 0
@@ -164,20 +164,20 @@ class _Converter:
         from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
         self._count += 1
-        if self._count > MAX_VALUES:
-            message = f"expands to more than {MAX_VALUES:,} values; too many aliases"
+        if self._count > MAX_EXPANDED_VALUES:
+            message = f"expands to more than {MAX_EXPANDED_VALUES:,} values; too many aliases"
             raise SuiteError([self._at(node, path[:1], message)])
-        if len(path) > MAX_DEPTH:
-            raise SuiteError([self._at(node, path[:1], f"nested deeper than {MAX_DEPTH} levels")])
+        if len(path) > MAX_SUITE_DEPTH:
+            raise SuiteError([self._at(node, path[:1], f"nested deeper than {MAX_SUITE_DEPTH} levels")])
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
-            return [self._placed(child, (*path, i), child) for i, child in enumerate(node.value)]
+            return [self._convert_at(child, (*path, i), child) for i, child in enumerate(node.value)]
         assert isinstance(node, ScalarNode)
         return self._scalar(node, path)
 
-    def _placed(self, node: Node, path: KeyPath, line_of: Node) -> Any:
-        self._places.put(path, line_of.start_mark.line + 1)
+    def _convert_at(self, node: Node, path: KeyPath, line_of: Node) -> Any:
+        self._places.add(path, line_of.start_mark.line + 1)
         return self.value(node, path)
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class _Converter:
                 self.mistakes.append(self._at(key_node, (*path, key), message))
                 continue
             lines[key] = line
-            values[key] = self._placed(child, (*path, key), key_node)
+            values[key] = self._convert_at(child, (*path, key), key_node)
         return {**merged, **values}
 
     def _merge(self, node: Node, path: KeyPath) -> dict[str, Any]:
@@ -238,5 +238,5 @@ class _Converter:
             return None
         return value
 
-    def _at(self, node: Node, path: KeyPath, message: str, value: object = None) -> Mistake:
+    def _at(self, node: Node, path: KeyPath, message: str, value: object = None) -> SuiteMistake:
         return self._places.mistake_on(node.start_mark.line + 1, path, message, value)

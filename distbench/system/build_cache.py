@@ -13,42 +13,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from distbench.system.files import alone
-from distbench.system.processes import ending
+from distbench.system.files import exclusive_lock
+from distbench.system.processes import exit_text
 
 
-class LibraryError(Exception):
+class NativeLibraryError(Exception):
     """A library can't be built for what this machine lacks, or was just built and can't be loaded."""
 
 
-def provide(library: Path, build: Callable[[], object], parts: Path) -> list[str]:
+def ensure_built(library: Path, build: Callable[[], object], outputs: Path) -> list[str]:
     """Call *build*, which makes *library*, unless it is there and can be loaded; return notes for the user.
 
     What it is linked to (torch) has to be imported already.
 
     Args:
-        parts: All that *build* makes, a file or a folder: a damaged library is removed with it.
+        outputs: All that *build* makes, a file or a folder: a damaged library is removed with it.
 
     Raises:
         LibraryError: the new library can't be loaded either.
         OSError: the cache can't be written.
     """
-    if library.exists() and not damage(library):
+    if library.exists() and not load_error(library):
         return []
-    with alone(parts):
+    with exclusive_lock(outputs):
         # another process may have built it in the meantime
-        why = damage(library) if library.exists() else None
+        why = load_error(library) if library.exists() else None
         if why:
-            _remove(parts)
+            _remove(outputs)
         if not library.exists():
             build()
-            if still := damage(library):
-                raise LibraryError(f"{library} was just built and can't be loaded: {still}")
-            _sync(parts)
+            if still := load_error(library):
+                raise NativeLibraryError(f"{library} was just built and can't be loaded: {still}")
+            _sync(outputs)
     return [f"{library} was damaged ({why}); it was removed and built again"] if why else []
 
 
-def damage(library: Path) -> str | None:
+def load_error(library: Path) -> str | None:
     """Why *library* can't be loaded, tried in a child process; None if it can."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -58,7 +58,7 @@ def damage(library: Path) -> str | None:
     with os.fdopen(reading, errors="replace") as pipe:
         reason = pipe.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        reason = reason or f"a process that loads it {ending(code)}"
+        reason = reason or f"a process that loads it {exit_text(code)}"
     # the linker's messages begin with the name
     return reason.removeprefix(f"{library}: ") or None
 
@@ -77,16 +77,16 @@ def _load(library: Path, pipe: int) -> NoReturn:
         os._exit(code)
 
 
-def _remove(parts: Path) -> None:
-    if parts.is_dir():
-        shutil.rmtree(parts)
+def _remove(outputs: Path) -> None:
+    if outputs.is_dir():
+        shutil.rmtree(outputs)
     else:
-        parts.unlink()
+        outputs.unlink()
 
 
-def _sync(parts: Path) -> None:
-    """Flush *parts* to disk, so that a power cut leaves them as they are."""
-    for path in (*parts.rglob("*"), parts, parts.parent):
+def _sync(outputs: Path) -> None:
+    """Flush *outputs* to disk, so that a power cut leaves them as they are."""
+    for path in (*outputs.rglob("*"), outputs, outputs.parent):
         # a process that loads the finished library has torch's lock file in here for a moment
         with suppress(FileNotFoundError):
             _flush(path)

@@ -23,20 +23,20 @@ class CgroupMemory:
 
     scope: Literal["cgroup", "machine"]
     """Whose memory it is: that of the cgroup of this process, or of the whole machine."""
-    kills: int
+    oom_kills: int
     """Processes that the kernel killed because there was not enough."""
-    limit: int | None = None
+    limit_bytes: int | None = None
     """Bytes that there are; None: unknown, or the cgroup has no limit."""
-    peak: int | None = None
+    peak_bytes: int | None = None
     """Most bytes in use at a time; None: not counted."""
-    free: int | None = None
+    free_bytes: int | None = None
     """Bytes that are left below the tightest limit; None: unknown, or there is no limit."""
 
     def since(self, before: CgroupMemory | None) -> CgroupMemory | None:
         """This account, with only the kills after *before*; None if those can't be told."""
         if before is None or before.scope != self.scope:
             return None
-        return replace(self, kills=self.kills - before.kills)
+        return replace(self, oom_kills=self.oom_kills - before.oom_kills)
 
 
 def read_cgroup_memory(proc: Path = Path("/proc")) -> CgroupMemory | None:
@@ -55,10 +55,10 @@ def _of_cgroup_v1(proc: Path) -> CgroupMemory:
     limit = _table(folder / "memory.stat")["hierarchical_memory_limit"]
     return CgroupMemory(
         "cgroup",
-        kills=_table(folder / "memory.oom_control")["oom_kill"],
-        limit=limit if limit < _NO_LIMIT else None,
-        peak=_number(folder / "memory.max_usage_in_bytes"),
-        free=_left(limit, _number(folder / "memory.usage_in_bytes")) if limit < _NO_LIMIT else None,
+        oom_kills=_table(folder / "memory.oom_control")["oom_kill"],
+        limit_bytes=limit if limit < _NO_LIMIT else None,
+        peak_bytes=_number(folder / "memory.max_usage_in_bytes"),
+        free_bytes=_left(limit, _number(folder / "memory.usage_in_bytes")) if limit < _NO_LIMIT else None,
     )
 
 
@@ -70,10 +70,10 @@ def _of_cgroup_v2(proc: Path) -> CgroupMemory:
     left = [_left(_number(each / "memory.max"), _number(each / "memory.current")) for each in around]
     return CgroupMemory(
         "cgroup",
-        kills=_table(folder / "memory.events")["oom_kill"],
-        limit=min(limits, default=None),
-        peak=_number(folder / "memory.peak"),
-        free=min((each for each in left if each is not None), default=None),
+        oom_kills=_table(folder / "memory.events")["oom_kill"],
+        limit_bytes=min(limits, default=None),
+        peak_bytes=_number(folder / "memory.peak"),
+        free_bytes=min((each for each in left if each is not None), default=None),
     )
 
 
@@ -84,7 +84,7 @@ def _left(limit: int | None, used: int | None) -> int | None:
 def _of_machine(proc: Path) -> CgroupMemory:
     total = re.search(r"MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text())
     limit = 1024 * int(total[1]) if total else None
-    return CgroupMemory("machine", kills=_table(proc / "vmstat")["oom_kill"], limit=limit)
+    return CgroupMemory("machine", oom_kills=_table(proc / "vmstat")["oom_kill"], limit_bytes=limit)
 
 
 def _cgroup(proc: Path, kind: str, controller: str) -> tuple[Path, Path]:

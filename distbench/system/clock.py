@@ -8,24 +8,24 @@ clock of the command, as late as a message takes, and what it starts counts as i
 import os
 import time
 
-VARIABLE = "DISTBENCH_CLOCK"
+CLOCK_VARIABLE = "DISTBENCH_CLOCK"
 """Environment variable with the wall clock of this host at its boot, as this run has it."""
 
 
 def now() -> float:
     """Seconds since 1970."""
-    return _AT_BOOT + time.clock_gettime(time.CLOCK_BOOTTIME)
+    return _boot_time + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def shared() -> dict[str, str]:
+def clock_environment() -> dict[str, str]:
     """Variables with which a process of this host counts as this one does."""
-    return {VARIABLE: repr(_AT_BOOT)}
+    return {CLOCK_VARIABLE: repr(_boot_time)}
 
 
-def follow(there: float) -> None:
+def synchronize(there: float) -> None:
     """Count from here on as another host does, on which it is *there* (seconds since 1970) now."""
-    global _AT_BOOT
-    _AT_BOOT = there - time.clock_gettime(time.CLOCK_BOOTTIME)
+    global _boot_time
+    _boot_time = there - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_AT_BOOT = float(os.environ.get(VARIABLE) or time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+_boot_time = float(os.environ.get(CLOCK_VARIABLE) or time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -23,8 +23,8 @@ from distbench.core.errors import InfrastructureError
 _CHUNK = 1 << 20
 
 
-def content(file: Path, most: int, *, follow: bool = False) -> bytes:
-    """Content of a regular file of at most *most* bytes.
+def read_bounded(file: Path, limit: int, *, follow: bool = False) -> bytes:
+    """Content of a regular file of at most *limit* bytes.
 
     Args:
         follow: Follow a symbolic link: only where the user named *file*.
@@ -32,10 +32,10 @@ def content(file: Path, most: int, *, follow: bool = False) -> bytes:
     Raises:
         OSError: it can't be read, is larger or no regular file; ``strerror`` says which.
     """
-    with _regular(file, most, follow=follow) as stream:
-        data = stream.read(most + 1)
-    if len(data) > most:
-        raise _too_large(most)
+    with _open_regular(file, limit, follow=follow) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise _too_large(limit)
     return data
 
 
@@ -55,32 +55,32 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def part(file: Path, start: int, most: int) -> bytes:
-    """Up to *most* bytes of a regular file, from *start* on.
+def read_range(file: Path, start: int, limit: int) -> bytes:
+    """Up to *limit* bytes of a regular file, from *start* on.
 
     Raises:
         OSError: it can't be read, or is no regular file.
     """
-    with _regular(file, sys.maxsize, follow=False) as stream:
+    with _open_regular(file, sys.maxsize, follow=False) as stream:
         stream.seek(start)
-        return stream.read(most)
+        return stream.read(limit)
 
 
-def digest(file: Path, most: int) -> str:
-    """SHA-256 of a regular file of at most *most* bytes, in hex digits.
+def sha256_bounded(file: Path, limit: int) -> str:
+    """SHA-256 of a regular file of at most *limit* bytes, in hex digits.
 
     Raises:
-        OSError: as of ``content``.
+        OSError: as of ``read_bounded``.
     """
     made = hashlib.sha256()
-    with _regular(file, most, follow=False) as stream:
+    with _open_regular(file, limit, follow=False) as stream:
         while chunk := stream.read(_CHUNK):
             made.update(chunk)
     return made.hexdigest()
 
 
 @contextmanager
-def _regular(file: Path, most: int, *, follow: bool) -> Iterator[BinaryIO]:
+def _open_regular(file: Path, limit: int, *, follow: bool) -> Iterator[BinaryIO]:
     # without O_NONBLOCK, opening a FIFO that nobody writes to never returns
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -95,17 +95,17 @@ def _regular(file: Path, most: int, *, follow: bool) -> Iterator[BinaryIO]:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        if status.st_size > most:
-            raise _too_large(most)
+        if status.st_size > limit:
+            raise _too_large(limit)
         yield stream
 
 
-def _too_large(most: int) -> OSError:
-    return OSError(errno.EFBIG, f"larger than {most:,} bytes")
+def _too_large(limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {limit:,} bytes")
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[Path]:
+def atomic_path(file: Path) -> Iterator[Path]:
     """Yield a temporary path; at the end its content is flushed to disk and renamed to *file*.
 
     The path is in a new folder that only this user may enter: nobody can have laid a link in its place.
@@ -124,19 +124,19 @@ def whole(file: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_atomic(file: Path, text: str) -> None:
     """Write *text* to a temporary file, flush it to disk and rename it to *file*.
 
     Raises:
         OSError: it could not be written; *file* is as before.
     """
     # surrogates: names from the command line or a foreign log may contain undecodable bytes
-    with whole(file) as aside, aside.open("x", encoding="utf-8", errors="surrogateescape") as stream:
+    with atomic_path(file) as aside, aside.open("x", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(text)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Wait until no other process is in this context for *path*; the lock ends with its process.
 
     Raises:
@@ -151,7 +151,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
+def infrastructure_errors(place: Path) -> Iterator[None]:
     """Turn an OSError into an InfrastructureError that says that *place* can't be written."""
     try:
         yield

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 # nvml.h, nvmlGpuTopologyLevel_t: what the shortest path between two GPUs crosses, as nvidia-smi topo calls it
-_PATHS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_PCIE_PATHS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _MEGA = 1e6
 
 
@@ -35,7 +35,7 @@ def gpu_facts(nvml: Any) -> dict[str, Any]:
     }
 
 
-def lowered(facts: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
+def lowered_power_limits(facts: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
     """GPUs whose power limit is below their default: number -> both, in W; *facts* of a record."""
     found = {}
     states = facts.get("gpu_states")
@@ -85,6 +85,6 @@ def _link(nvml: Any, one: Any, other: Any) -> str:
         ):
             return "NVLink"
         level = nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        return f"PCIe ({_PATHS.get(level, f'level {level}')})"
+        return f"PCIe ({_PCIE_PATHS.get(level, f'level {level}')})"
     except nvml.NVMLError as error:
         return f"unknown: NVML: {error}"

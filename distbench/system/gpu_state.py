@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 # nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
-_SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
+_THROTTLE_REASONS = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
 # nvml.h, NVML_NVLINK_MAX_LINKS
-_LINKS = 18
+_MAX_NVLINKS = 18
 # a host that says so has no GPU that torch could use
 _NO_DRIVER = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 
@@ -23,16 +23,16 @@ class GpuState:
     uuid: str
     uncorrected_errors: int | None
     """Uncorrected ECC errors since the driver was loaded."""
-    is_slowed: bool | None
+    is_throttled: bool | None
     """Whether the clocks are lowered to save the hardware: heat or power brake."""
     memory_used_bytes: int | None
-    processes: int | None
+    process_count: int | None
     """Processes that compute on it."""
-    lanes: int | None
+    pcie_lanes: int | None
     """Width of the PCIe link."""
-    lanes_most: int | None
+    max_pcie_lanes: int | None
     """What it can be with this device in this host."""
-    links: list[bool]
+    nvlinks: list[bool]
     """Whether each NVLink is up; empty: it has none."""
 
 
@@ -65,7 +65,7 @@ def _state(nvml: Any, gpu: Any) -> GpuState:
     reasons = told(partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu))
     running = told(partial(nvml.nvmlDeviceGetComputeRunningProcesses, gpu))
     memory = told(partial(nvml.nvmlDeviceGetMemoryInfo, gpu))
-    links = [told(partial(nvml.nvmlDeviceGetNvLinkState, gpu, link)) for link in range(_LINKS)]
+    links = [told(partial(nvml.nvmlDeviceGetNvLinkState, gpu, link)) for link in range(_MAX_NVLINKS)]
     return GpuState(
         name=nvml.nvmlDeviceGetName(gpu),
         uuid=nvml.nvmlDeviceGetUUID(gpu),
@@ -77,10 +77,10 @@ def _state(nvml: Any, gpu: Any) -> GpuState:
                 nvml.NVML_VOLATILE_ECC,
             )
         ),
-        is_slowed=None if reasons is None else bool(reasons & _SLOWDOWN),
+        is_throttled=None if reasons is None else bool(reasons & _THROTTLE_REASONS),
         memory_used_bytes=memory and memory.used,
-        processes=None if running is None else len(running),
-        lanes=told(partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, gpu)),
-        lanes_most=told(partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)),
-        links=[bool(link) for link in links if link is not None],
+        process_count=None if running is None else len(running),
+        pcie_lanes=told(partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, gpu)),
+        max_pcie_lanes=told(partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)),
+        nvlinks=[bool(link) for link in links if link is not None],
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from distbench.system.gpu_state import GpuState, inspect_gpus
 
 _SHM = Path("/dev/shm")
-_VERBS = Path("/sys/class/infiniband")
+_INFINIBAND = Path("/sys/class/infiniband")
 
 
 @dataclass(frozen=True)
@@ -24,34 +24,34 @@ class HostState:
 
     name: str
     """Its host name."""
-    resolves_to: list[str]
+    addresses: list[str]
     """Addresses that its own name stands for; empty: none."""
     shm_free_bytes: int | None
     """Free space of ``/dev/shm``, through which NCCL's ranks of a node communicate; None: there is none."""
-    open_files: int
+    max_open_files: int
     """Descriptors that a process may have; -1: any number."""
-    locked_bytes: int
+    max_locked_bytes: int
     """Memory that a process may lock; -1: all. RDMA locks its buffers."""
-    infiniband: list[str]
+    infiniband_devices: list[str]
     """InfiniBand or RoCE devices."""
     free_bytes: dict[str, int]
     """Folder -> free space of its file system."""
-    unwritable: list[str]
+    unwritable_folders: list[str]
     """Folders in which nothing can be written."""
-    locks: dict[str, float]
+    build_locks: dict[str, float]
     """Lock of an op that is being built -> its age in seconds."""
     gpus: list[GpuState] = field(default_factory=list)
-    gpus_unknown: str = ""
+    gpu_error: str = ""
     """Why nothing is known of its GPUs; empty: it is, or it has none."""
 
 
-def inspect_host(folders: Iterable[Path], ops: Path, *, look_up: bool = True) -> HostState:
+def inspect_host(folders: Iterable[Path], ops: Path, *, resolve_name: bool = True) -> HostState:
     """State of this host.
 
     Args:
         folders: Folders that runs write to.
         ops: Folder of C++ ops, each with a lock while it is built.
-        look_up: Ask what its name resolves to, which takes seconds where no name server answers.
+        resolve_name: Ask what its name resolves to, which takes seconds where no name server answers.
     """
     # it takes some milliseconds, which a process that only imports this need not wait for
     import pynvml
@@ -60,16 +60,18 @@ def inspect_host(folders: Iterable[Path], ops: Path, *, look_up: bool = True) ->
     own = list(folders)
     return HostState(
         name=socket.gethostname(),
-        resolves_to=_addresses(socket.gethostname()) if look_up else [],
+        addresses=_addresses(socket.gethostname()) if resolve_name else [],
         shm_free_bytes=_free(_SHM),
-        open_files=_limit(resource.RLIMIT_NOFILE),
-        locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
-        infiniband=sorted(each.name for each in _VERBS.iterdir()) if _VERBS.is_dir() else [],
+        max_open_files=_limit(resource.RLIMIT_NOFILE),
+        max_locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        infiniband_devices=sorted(each.name for each in _INFINIBAND.iterdir())
+        if _INFINIBAND.is_dir()
+        else [],
         free_bytes={str(folder): free for folder in own if (free := _free(folder)) is not None},
-        unwritable=[str(folder) for folder in own if not _can_write(folder)],
-        locks=_locks(ops),
+        unwritable_folders=[str(folder) for folder in own if not _can_write(folder)],
+        build_locks=_locks(ops),
         gpus=found,
-        gpus_unknown=unknown,
+        gpu_error=unknown,
     )
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import distbench
 from distbench.system.machine import cache_folder, ops_folder
 
-OLDEST = (3, 11)
+MIN_PYTHON = (3, 11)
 """The oldest Python that can run distbench."""
-NEEDED = {
+REQUIRED_PACKAGES = {
     "numpy": "numpy",
     "psutil": "psutil",
     "pynvml": "nvidia-ml-py",
@@ -36,21 +36,22 @@ NEEDED = {
 
 _LIMIT_S = 120.0
 _EXPECTED = "the folder of a virtual environment, or its python"
-_ANEW = "make that environment anew on this machine, or give another"
+_REMAKE_HINT = "make that environment anew on this machine, or give another"
 # it must run on any Python, until it knows that it is one that distbench runs on
-_ASK = f"""
+_PROBE_CODE = f"""
 import json, sys
 told = {{"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix}}
-if sys.version_info >= {OLDEST}:
+if sys.version_info >= {MIN_PYTHON}:
+    from distbench.core.machine import package_folder
     from distbench.system import machine
     told["packages"] = machine.package_versions()
-    told["deepspeed"] = machine.package_folder("deepspeed")
-    told["missing"] = [name for name in {list(NEEDED)} if not machine.is_installed(name)]
+    told["deepspeed"] = package_folder("deepspeed")
+    told["missing"] = [name for name in {list(REQUIRED_PACKAGES)} if not machine.is_installed(name)]
 print(json.dumps(told))
 """
 
 
-class UnfitError(Exception):
+class InterpreterError(Exception):
     """It can't run trials; the message says why, and what to do."""
 
 
@@ -58,7 +59,7 @@ class UnfitError(Exception):
 class Interpreter:
     """A Python that can run trials."""
 
-    path: str
+    executable: str
     """Its executable."""
     prefix: str
     """Folder of its environment."""
@@ -68,7 +69,7 @@ class Interpreter:
     deepspeed: str
     """Folder of DeepSpeed's package; empty: it is not installed."""
 
-    def variables(self, device: str, inherited: str | None = None) -> dict[str, str]:
+    def environment(self, device: str, inherited: str | None = None) -> dict[str, str]:
         """Variables with which processes that compute on *device* start in it.
 
         Args:
@@ -81,7 +82,7 @@ class Interpreter:
         }
 
 
-def python_of(path: Path) -> Path | None:
+def find_python(path: Path) -> Path | None:
     """The Python that *path* is, or that of the virtual environment; None: it is neither."""
     inside = path / "bin" / "python"
     if inside.is_file():
@@ -90,48 +91,48 @@ def python_of(path: Path) -> Path | None:
 
 
 @functools.cache
-def interpreter(path: Path) -> Interpreter:
+def inspect_interpreter(path: Path) -> Interpreter:
     """The Python at *path*, an executable or the folder of a virtual environment.
 
     Raises:
         UnfitError: there is none, or it can't run trials.
     """
-    python = python_of(path)
+    python = find_python(path)
     if python is None:
-        raise UnfitError(_absent(path))
-    told = _asked(python)
+        raise InterpreterError(_missing_text(path))
+    told = _query(python)
     version = ".".join(map(str, told["python"]))
-    if told["python"] < OLDEST:
-        raise UnfitError(
-            f"it is Python {version}; distbench needs {'.'.join(map(str, OLDEST))} or newer; "
+    if told["python"] < MIN_PYTHON:
+        raise InterpreterError(
+            f"it is Python {version}; distbench needs {'.'.join(map(str, MIN_PYTHON))} or newer; "
             "make that environment with such a Python"
         )
     if os.path.realpath(told["prefix"]) == os.path.realpath(sys.prefix):
-        raise UnfitError(
+        raise InterpreterError(
             "it is the environment that distbench runs in, which is called current; name another"
         )
-    if missing := [NEEDED[name] for name in told["missing"]]:
+    if missing := [REQUIRED_PACKAGES[name] for name in told["missing"]]:
         command = shlex.join([str(python), "-m", "pip", "install", *missing])
-        raise UnfitError(f"it lacks {', '.join(missing)}, which trials need; install with: {command}")
+        raise InterpreterError(f"it lacks {', '.join(missing)}, which trials need; install with: {command}")
     return Interpreter(str(python), told["prefix"], version, told["packages"], told["deepspeed"])
 
 
-def _absent(path: Path) -> str:
+def _missing_text(path: Path) -> str:
     inside = path / "bin" / "python"
     link = next((each for each in (path, inside) if each.is_symlink() and not each.exists()), None)
     if link:
-        return f"{link} is a link to {link.readlink()}, which does not exist on this machine; {_ANEW}"
+        return f"{link} is a link to {link.readlink()}, which does not exist on this machine; {_REMAKE_HINT}"
     if not path.exists():
         return f"{path} does not exist; make an environment there, or give {_EXPECTED}"
     why = "has no bin/python" if path.is_dir() else "is no program"
     return f"{path} {why}; give {_EXPECTED}"
 
 
-def _asked(python: Path) -> dict[str, Any]:
+def _query(python: Path) -> dict[str, Any]:
     """What *python* tells of itself."""
     try:
         done = subprocess.run(
-            [python, "-c", _ASK],
+            [python, "-c", _PROBE_CODE],
             env={**os.environ, "PYTHONPATH": make_python_path()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -143,18 +144,20 @@ def _asked(python: Path) -> dict[str, Any]:
         return {**told, "python": tuple(map(int, told["python"].split(".")))}
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
-        why = f"{python} is no Python that works: it ended with {error.returncode}: {last}; {_ANEW}"
-        raise UnfitError(why) from error
+        why = f"{python} is no Python that works: it ended with {error.returncode}: {last}; {_REMAKE_HINT}"
+        raise InterpreterError(why) from error
     except subprocess.TimeoutExpired as error:
-        raise UnfitError(f"{python} did not answer within {_LIMIT_S:g} s; {_ANEW}") from error
+        raise InterpreterError(f"{python} did not answer within {_LIMIT_S:g} s; {_REMAKE_HINT}") from error
     except OSError as error:
-        raise UnfitError(f"{python} can't be started: {_unstarted(error)}; {_ANEW}") from error
+        raise InterpreterError(
+            f"{python} can't be started: {_start_error_text(error)}; {_REMAKE_HINT}"
+        ) from error
     except (ValueError, LookupError, TypeError) as error:
         why = f"{python} is no Python: it did not do what it was asked with -c; give {_EXPECTED}"
-        raise UnfitError(why) from error
+        raise InterpreterError(why) from error
 
 
-def _unstarted(error: OSError) -> str:
+def _start_error_text(error: OSError) -> str:
     """Why a file that is there is no program."""
     if error.errno == errno.ENOEXEC:
         return f"it is no program for this platform ({platform.system()}, {platform.machine()})"

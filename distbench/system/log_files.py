@@ -7,62 +7,67 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-MOST = 64 << 20
+MAX_LOG_BYTES = 64 << 20
 """Bytes from which on a log is cut."""
-HEAD, TAIL = 1 << 20, 8 << 20
+KEPT_HEAD_BYTES, KEPT_TAIL_BYTES = 1 << 20, 8 << 20
 """Bytes of its begin and of its end that a cut leaves."""
-_RECORDED = 4000
+_EXCERPT_BYTES = 4000
 
 
-class Logs:
-    """Logs that grow, each of which is cut to its begin and its end whenever it has passed ``MOST`` bytes.
+class BoundedLogs:
+    """Growing logs; each keeps its beginning and its end whenever it exceeds ``MAX_LOG_BYTES`` bytes.
 
     Who writes one is neither asked nor slowed down: it appends, so that its next line follows what was left.
     What it writes in the microseconds before a cut may be lost.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._left_out = dict.fromkeys(files, 0)
+        self._omitted = dict.fromkeys(files, 0)
 
-    def cut(self) -> None:
+    def trim(self) -> None:
         """Cut those that have passed the limit.
 
         Raises:
             OSError: one can't be written.
         """
-        for file in self._left_out:
+        for file in self._omitted:
             # there is none before its rank has started
             with suppress(FileNotFoundError):
-                if file.stat().st_size > MOST:
-                    self._cut(file)
+                if file.stat().st_size > MAX_LOG_BYTES:
+                    self._trim(file)
 
-    def _cut(self, file: Path) -> None:
-        before = self._left_out[file]
+    def _trim(self, file: Path) -> None:
+        before = self._omitted[file]
         with file.open("r+b") as log:
-            descriptor, begin = log.fileno(), log.seek(0, os.SEEK_END) - TAIL
-            self._left_out[file] = before + begin - HEAD - len(_remark(before))
-            source, end = begin, HEAD + os.pwrite(descriptor, _remark(self._left_out[file]), HEAD)
+            descriptor, begin = log.fileno(), log.seek(0, os.SEEK_END) - KEPT_TAIL_BYTES
+            self._omitted[file] = before + begin - KEPT_HEAD_BYTES - len(_omission_line(before))
+            source, end = (
+                begin,
+                KEPT_HEAD_BYTES + os.pwrite(descriptor, _omission_line(self._omitted[file]), KEPT_HEAD_BYTES),
+            )
             # the tail, and what is appended meanwhile, unless that is faster than it is copied
-            while source < begin + 2 * TAIL and (part := os.pread(descriptor, TAIL, source)):
+            while source < begin + 2 * KEPT_TAIL_BYTES and (
+                part := os.pread(descriptor, KEPT_TAIL_BYTES, source)
+            ):
                 source += len(part)
                 end += os.pwrite(descriptor, part, end)
             log.truncate(end)
 
 
-def _remark(left_out: int) -> bytes:
-    """Line in place of the *left_out* bytes; nothing if there are none."""
-    text = f"\n[distbench left out {left_out:,} bytes here: a log may have {MOST >> 20} MiB]\n"
-    return text.encode() if left_out else b""
+def _omission_line(omitted: int) -> bytes:
+    """Line in place of the *omitted* bytes; nothing if there are none."""
+    text = f"\n[distbench left out {omitted:,} bytes here: a log may have {MAX_LOG_BYTES >> 20} MiB]\n"
+    return text.encode() if omitted else b""
 
 
-def recorded(file: Path) -> str:
+def log_excerpt(file: Path) -> str:
     """What a record keeps of the log *file*: its end, with the place of the whole; empty if there is none."""
-    text = tail(file, _RECORDED)
+    text = read_tail(file, _EXCERPT_BYTES)
     size = file.stat().st_size if text else 0
-    return f"[the last of {size:,} bytes of {file.name}]\n{text}" if size > _RECORDED else text
+    return f"[the last of {size:,} bytes of {file.name}]\n{text}" if size > _EXCERPT_BYTES else text
 
 
-def tail(file: Path, size: int) -> str:
+def read_tail(file: Path, size: int) -> str:
     """The last *size* bytes of *file* as text; empty if there is no such file."""
     try:
         with file.open("rb") as stream:

@@ -24,13 +24,13 @@ RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
 
 T = TypeVar("T")
 
-CUPY = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+CUPY_DISTRIBUTIONS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Distributions that cupy comes in, by the version of CUDA."""
 
 _PACKAGES = (
     *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
     *("scikit-learn", "numpy", "safetensors"),
-    *CUPY,
+    *CUPY_DISTRIBUTIONS,
 )
 
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
@@ -69,8 +69,8 @@ _VARIABLES = (
     "TORCH_NCCL_AVOID_RECORD_STREAMS",
     "TORCH_NCCL_BLOCKING_WAIT",
 )
-_CPUS = Path("/proc/cpuinfo")
-_AMD = Path("/dev/kfd")
+_CPUINFO = Path("/proc/cpuinfo")
+_ROCM_DEVICE = Path("/dev/kfd")
 """Device file of AMD's driver for computing."""
 
 
@@ -87,15 +87,15 @@ def detect_machine(device: str = "auto") -> Machine:
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
         device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
         compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
-        memory=memory(),
+        memory=available_memory(),
     )
 
 
-def memory() -> int:
+def available_memory() -> int:
     """Bytes of host memory that processes may use: what the machine has, or the limit of the cgroup."""
     own = cgroup_memory.read_cgroup_memory()
-    limit = own.limit if own else None
-    return _installed() if limit is None else min(limit, _installed())
+    limit = own.limit_bytes if own else None
+    return _total_memory() if limit is None else min(limit, _total_memory())
 
 
 def visible_gpu_count() -> int:
@@ -110,9 +110,9 @@ def visible_gpu_count() -> int:
     return [*invalid, True].index(True)
 
 
-def no_gpu(amd: Path = _AMD) -> str:
+def unsupported_gpu_text(rocm_device: Path = _ROCM_DEVICE) -> str:
     """Why this machine has no GPU that ranks could use, where something looks like one; else empty."""
-    return "AMD's GPUs (ROCm) are not supported yet" if amd.exists() and not _gpu_names() else ""
+    return "AMD's GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _gpu_names() else ""
 
 
 def gpu_index(uuid: str) -> int | None:
@@ -171,7 +171,7 @@ def machine_facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_name(),
         "cpu_cores": core_count(),
-        "memory_bytes": _installed(),
+        "memory_bytes": _total_memory(),
         "gpus": list(_gpu_names()),
         "gpu_memory_bytes": _gpu_memory(),
         "gpu_driver": _gpu_driver(),
@@ -187,7 +187,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
 
 
-def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUS) -> Path:
+def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUINFO) -> Path:
     """Folder of the C++ ops that are built for *device* by the Python environment at *prefix*.
 
     One for each: the compiler's command holds the paths of the environment, so two that share a folder
@@ -199,7 +199,7 @@ def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Pat
     return cache_folder() / "ops" / f"{versions}-{place}" / device
 
 
-def _installed() -> int:
+def _total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -257,7 +257,7 @@ def _gpu_facts() -> dict[str, Any]:
 
 
 @functools.cache
-def cpu_features(cpus: Path = _CPUS) -> str:
+def cpu_features(cpus: Path = _CPUINFO) -> str:
     """What the first CPU is and can do, by which ``-march=native`` chooses instructions."""
     first = cpus.read_text().partition("\n\n")[0]
     telling = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
@@ -265,7 +265,7 @@ def cpu_features(cpus: Path = _CPUS) -> str:
 
 
 def _cpu_name() -> str:
-    for line in _CPUS.read_text().splitlines():
+    for line in _CPUINFO.read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()

@@ -22,7 +22,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Share:
+class RankRange:
     """Ranks of a launch that one node starts, and where all of them meet."""
 
     world_size: int
@@ -31,11 +31,11 @@ class Share:
     """Ranks on this node."""
     first: int = 0
     """The first of them; the others follow it."""
-    node: int = 0
-    nodes: int = 1
-    address: str = "127.0.0.1"
+    node_rank: int = 0
+    node_count: int = 1
+    master_address: str = "127.0.0.1"
     """Address of the node of rank 0, at which every node reaches it."""
-    port: int = 0
+    master_port: int = 0
     """Port of the rendezvous there; 0 on the node of rank 0: any that is free, which it then reports."""
 
     @property
@@ -43,17 +43,17 @@ class Share:
         """Whether the rendezvous is opened on this node."""
         return self.first == 0
 
-    def variables(self, local_rank: int, port: int) -> dict[str, str]:
+    def environment(self, local_rank: int, port: int) -> dict[str, str]:
         """Variables that place a rank, as torchrun names them."""
         return {
-            "MASTER_ADDR": self.address,
+            "MASTER_ADDR": self.master_address,
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(self.world_size),
             "RANK": str(self.first + local_rank),
             "LOCAL_WORLD_SIZE": str(self.count),
             "LOCAL_RANK": str(local_rank),
-            "GROUP_WORLD_SIZE": str(self.nodes),
-            "GROUP_RANK": str(self.node),
+            "GROUP_WORLD_SIZE": str(self.node_count),
+            "GROUP_RANK": str(self.node_rank),
         }
 
 
@@ -65,7 +65,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def wake_without_parent() -> None:
+def resume_without_parent() -> None:
     """Undo ``die_with_parent``: have the kernel only continue this process, should it be stopped by then.
 
     It is for a process that ends by itself when its parent has, and in order, if it runs. The signal that
@@ -79,27 +79,27 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children(spare: Collection[int] = (), patience_s: float = 5.0) -> None:
-    """Kill and reap the children of this process except *spare*, and with ``adopt_orphans`` theirs in turn.
+def kill_children(exclude: Collection[int] = (), timeout_s: float = 5.0) -> None:
+    """Kill and reap the children of this process except *exclude*, and with ``adopt_orphans`` theirs in turn.
 
-    One in an uninterruptible wait is left after *patience_s* seconds.
+    One in an uninterruptible wait is left after *timeout_s* seconds.
     """
-    end = time.monotonic() + patience_s
-    while _reaped() and time.monotonic() < end:
-        left = [pid for pid in children() if pid not in spare]
+    end = time.monotonic() + timeout_s
+    while _reap_children() and time.monotonic() < end:
+        left = [pid for pid in child_pids() if pid not in exclude]
         if not left:
             return
         for pid in left:
-            kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """Ids of the children of this process."""
     return [pid for pid, parent in _parents().items() if parent == os.getpid()]
 
 
-def _reaped() -> bool:
+def _reap_children() -> bool:
     """Reap the children that have ended; whether there are others."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -109,16 +109,16 @@ def _reaped() -> bool:
     return True
 
 
-def kill_tree(root: int, patience_s: float = 5.0) -> None:
+def kill_tree(root: int, timeout_s: float = 5.0) -> None:
     """Kill all that descends from process *root*, which its end would set free, and then *root*."""
-    end = time.monotonic() + patience_s
-    while left := [pid for pid in _descendants(root) if state(pid) not in ("", "Z")]:
+    end = time.monotonic() + timeout_s
+    while left := [pid for pid in _descendants(root) if process_state(pid) not in ("", "Z")]:
         for pid in left:
-            kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         if time.monotonic() > end:
             break
         time.sleep(0.01)
-    kill(root, signal.SIGKILL)
+    send_signal(root, signal.SIGKILL)
 
 
 def _descendants(root: int) -> list[int]:
@@ -134,7 +134,7 @@ def _parents() -> dict[int, int]:
     return {pid: int(stat[1]) for pid, stat in stats.items() if stat}
 
 
-def state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """State of process *pid*; empty if there is none."""
     return (_stat(pid) or [""])[0]
 
@@ -148,7 +148,7 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def tagged(run_id: str) -> list[int]:
+def processes_of_run(run_id: str) -> list[int]:
     """Ids of all live processes of run *run_id* except this one."""
     tag = f"{RUN_ID_VARIABLE}={run_id}".encode()
     pids = []
@@ -165,22 +165,22 @@ def tagged(run_id: str) -> list[int]:
     return pids
 
 
-def kill_tagged(run_id: str, spare: Collection[int] = (), patience_s: float = 10.0) -> list[int]:
-    """Kill all processes of run *run_id* except this one and *spare*; return those still alive.
+def kill_run(run_id: str, exclude: Collection[int] = (), timeout_s: float = 10.0) -> list[int]:
+    """Kill all processes of run *run_id* except this one and *exclude*; return those still alive.
 
     A process in an uninterruptible wait for a device can't be killed.
     """
-    end = time.monotonic() + patience_s
-    while left := [pid for pid in tagged(run_id) if pid not in spare]:
+    end = time.monotonic() + timeout_s
+    while left := [pid for pid in processes_of_run(run_id) if pid not in exclude]:
         for pid in left:
-            kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         if time.monotonic() > end:
             return left
         time.sleep(0.01)
     return []
 
 
-def ending(code: int) -> str:
+def exit_text(code: int) -> str:
     """How a process ended that has exit code *code*: negative is the signal that ended it."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
@@ -193,7 +193,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def kill(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     """Send signal *number* to *pid* unless it has exited."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)

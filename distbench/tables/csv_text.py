@@ -12,7 +12,7 @@ from typing import Any
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def csv_text(rows: Iterable[Sequence[Any]], text: Callable[[Any], str] = str) -> str:
+def write_csv(rows: Iterable[Sequence[Any]], text: Callable[[Any], str] = str) -> str:
     """*rows* as CSV, each value as *text* gives it; None is empty.
 
     What begins as a formula does gets an apostrophe before it, unless it is a number.

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 
 from distbench.core.text import one_line
 
-PERFETTO = "https://ui.perfetto.dev"
+PERFETTO_URL = "https://ui.perfetto.dev"
 """Where traces are opened: the only address in a sentence that a page makes a link of."""
-_LONGEST = 300
+_MAX_LENGTH = 300
 # a foreign name must not make markup, mention a person, or link an address or an issue
-_MARKUP = re.compile(r'[\\`*_\[\]<>|~&@#$]|:(?=//)|!(?=\d)|%(?=["\w])|(?<=www)\.')
+_MARKDOWN_SYNTAX = re.compile(r'[\\`*_\[\]<>|~&@#$]|:(?=//)|!(?=\d)|%(?=["\w])|(?<=www)\.')
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Foreign *text* as it stands, on one line, whatever Markdown would make of it."""
     # an entity, not a backslash: mentions and addresses are looked for after backslashes are gone
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, _LONGEST))
+    return _MARKDOWN_SYNTAX.sub(lambda found: f"&#{ord(found[0])};", one_line(text, _MAX_LENGTH))
 
 
 def bullets(sentences: Sequence[str]) -> str:
     """Foreign *sentences* as a list."""
-    return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
+    return "\n".join(f"- {escape_markdown(sentence)}" for sentence in sentences)
 
 
-def folded(title: str, content: str) -> str:
+def details(title: str, content: str) -> str:
     """*content* in a fold; nothing if there is none. Markdown in it needs the empty lines."""
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>" if content else ""
 
 
-def document(*blocks: str) -> str:
+def join_blocks(*blocks: str) -> str:
     """*blocks* one below the other, without those that are empty."""
     return "\n\n".join(block for block in blocks if block)

@@ -1,7 +1,7 @@
 """A typed table: what people read and what programs get are rendered from the same cells.
 
 Text for the terminal, Markdown for comments, cells for the page, JSON and CSV; SQL tables are made of
-``Sheet.records`` too. A number that is not known is ``ABSENT`` wherever people read it, and null or empty
+``Table.records`` too. A number that is not known is ``ABSENT`` wherever people read it, and null or empty
 where programs do, with its reason in JSON.
 """
 
@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.core.units import ABSENT, value_text
-from distbench.tables.csv_text import csv_text
-from distbench.tables.emphasis import Paint, Tone, unpainted
-from distbench.tables.line_wrapping import folded
-from distbench.tables.markdown_text import escaped
-from distbench.tables.text_table import Line, table
+from distbench.core.units import MISSING_TEXT, format_value
+from distbench.tables.csv_text import write_csv
+from distbench.tables.emphasis import Emphasis, Painter, no_color
+from distbench.tables.line_wrapping import wrap_text
+from distbench.tables.markdown_text import escape_markdown
+from distbench.tables.text_table import TextRow, layout_lines
 
-Value = str | int | float | bool | None
-Cells = Mapping[str, "Value | Cell"]
+CellValue = str | int | float | bool | None
+CellMapping = Mapping[str, "CellValue | TableCell"]
 PERCENT = "{:.1%}".format
 """Format of a fraction."""
 
@@ -33,15 +33,15 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A value that is shown in other words than its column's format gives, or that is absent for a reason."""
 
-    value: Value
+    value: CellValue
     text: str = ""
     """What people read; empty: by the format of the column."""
     reason: str = ""
     """Why *value* is None."""
-    tone: Tone = ""
+    emphasis: Emphasis = ""
     """Shown where text has colours; empty: that of the row."""
 
 
@@ -63,38 +63,38 @@ class Field:
     format: Callable[[Any], str] | None = None
     """Text of a known value; None: by its unit."""
 
-    def text(self, value: Value | Cell) -> str:
+    def text(self, value: CellValue | TableCell) -> str:
         """What people read in a cell of this column."""
-        cell = value if isinstance(value, Cell) else Cell(value)
+        cell = value if isinstance(value, TableCell) else TableCell(value)
         if cell.text or cell.value is None:
-            return cell.text or ABSENT
+            return cell.text or MISSING_TEXT
         if self.format:
             return self.format(cell.value)
         if isinstance(cell.value, bool):
             return "yes" if cell.value else "no"
-        return one_line(cell.value) if isinstance(cell.value, str) else value_text(cell.value, self.unit)
+        return one_line(cell.value) if isinstance(cell.value, str) else format_value(cell.value, self.unit)
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row; a column without a cell is absent."""
 
-    cells: Cells
+    cells: CellMapping
     group: str = ""
     """Heading above this row and those that follow with the same."""
-    instead: str = ""
+    sentence: str = ""
     """A sentence in place of all cells but the first, for people."""
-    tone: Tone = ""
+    emphasis: Emphasis = ""
     """Of all cells that have none of their own."""
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> CellValue:
         """The value of a column, None if it is absent."""
         cell = self.cells.get(name)
-        return cell.value if isinstance(cell, Cell) else cell
+        return cell.value if isinstance(cell, TableCell) else cell
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Table:
     """A table with a title, what its columns mean, and what to know of its numbers."""
 
     title: str
@@ -102,7 +102,7 @@ class Sheet:
     """What the numbers are, with the direction of better."""
     fields: tuple[Field, ...]
     """The first column that people see holds the names of the rows."""
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
     """Sentences below the table: findings, and why numbers are missing."""
 
@@ -123,48 +123,52 @@ class Sheet:
             if row.group != group:
                 group = row.group
                 yield (group,)
-            yield self._texts(row)
+            yield self._row_texts(row)
 
-    def pick(self, *names: str) -> Sheet:
+    def select_columns(self, *names: str) -> Table:
         """The same rows with these columns alone."""
         fields = {each.name: each for each in self.fields}
         return replace(self, fields=tuple(fields[name] for name in names))
 
-    def records(self) -> list[dict[str, Value]]:
+    def records(self) -> list[dict[str, CellValue]]:
         """Rows for programs: every column by its name, None where it is absent."""
         return [{each.name: _plain(row.value(each.name)) for each in self.fields} for row in self.rows]
 
-    def as_text(self, width: int, paint: Paint = unpainted) -> str:
+    def to_text(self, width: int, paint: Painter = no_color) -> str:
         """Lines of plain text, *width* characters wide where the cells allow it."""
-        lines = [*([self.title] if self.title else []), *folded(self.caption, width), ""]
-        lines += self.text_rows(width, paint) if self.rows else ["Nothing to show."]
+        lines = [*([self.title] if self.title else []), *wrap_text(self.caption, width), ""]
+        lines += self.to_text_lines(width, paint) if self.rows else ["Nothing to show."]
         for note in self.notes:
-            lines += ["", *folded(note, width)]
+            lines += ["", *wrap_text(note, width)]
         return "\n".join(lines)
 
-    def text_rows(self, width: int, paint: Paint = unpainted) -> list[str]:
+    def to_text_lines(self, width: int, paint: Painter = no_color) -> list[str]:
         """The headings and the rows as lines."""
         left = [each.type == "varchar" for each in self.shown]
         lines = [
-            Line(name_and_others, self._tones(row), group, row.instead)
-            for row, name_and_others, group in self._named()
+            TextRow(name_and_others, self._row_emphasis(row), group, row.sentence)
+            for row, name_and_others, group in self._text_rows()
         ]
-        return table(self.headings, lines, left, width, paint)
+        return layout_lines(self.headings, lines, left, width, paint)
 
-    def as_markdown(self) -> str:
+    def to_markdown(self) -> str:
         """A table of Markdown; foreign text in it makes no markup. Empty without rows."""
         ruled = ["---" if each.type == "varchar" else "---:" for each in self.shown]
-        headings = [escaped(each.heading) + _ARROWS[each.better] for each in self.shown]
+        headings = [escape_markdown(each.heading) + _ARROWS[each.better] for each in self.shown]
         lines = [headings, ["---", *ruled[1:]]]
         for cells in self.texts():
-            texts = [f"**{escaped(cells[0])}**"] if len(cells) == 1 else [escaped(text) for text in cells]
+            texts = (
+                [f"**{escape_markdown(cells[0])}**"]
+                if len(cells) == 1
+                else [escape_markdown(text) for text in cells]
+            )
             lines.append(texts + [""] * (len(headings) - len(texts)))
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if self.rows else ""
 
-    def as_csv(self) -> str:
+    def to_csv(self) -> str:
         """Names of the columns and every digit of their values; what is absent is empty."""
         rows = [list(row.values()) for row in self.records()]
-        return csv_text([[each.name for each in self.fields], *rows], _digits)
+        return write_csv([[each.name for each in self.fields], *rows], _digits)
 
     def to_json(self) -> dict[str, Any]:
         """Columns, rows by the names of the columns, why values are absent, and the notes."""
@@ -181,26 +185,28 @@ class Sheet:
             "notes": list(self.notes),
         }
 
-    def _texts(self, row: Row) -> tuple[str, ...]:
+    def _row_texts(self, row: TableRow) -> tuple[str, ...]:
         return tuple(each.text(row.cells.get(each.name)) for each in self.shown)
 
-    def _tones(self, row: Row) -> list[Tone]:
+    def _row_emphasis(self, row: TableRow) -> list[Emphasis]:
         cells = (row.cells.get(each.name) for each in self.shown)
-        return [(isinstance(cell, Cell) and cell.tone) or row.tone for cell in cells]
+        return [(isinstance(cell, TableCell) and cell.emphasis) or row.emphasis for cell in cells]
 
-    def _named(self) -> list[tuple[Row, tuple[str, ...], str]]:
+    def _text_rows(self) -> list[tuple[TableRow, tuple[str, ...], str]]:
         """Rows with their texts and groups; what is behind the strategy of a case heads a group."""
-        rows = [(row, self._texts(row), row.group) for row in self.rows]
+        rows = [(row, self._row_texts(row), row.group) for row in self.rows]
         if self.shown[0].name != "case_name" or any(row.group for row in self.rows):
             return rows
         named = [(row, *_split_name(row, texts)) for row, texts, _ in rows]
-        return [each for same in grouped(named, lambda each: each[2]).values() for each in same]
+        return [each for same in group_by(named, lambda each: each[2]).values() for each in same]
 
-    def _reasons(self, row: Row) -> dict[str, str]:
-        return {key: cell.reason for key, cell in row.cells.items() if isinstance(cell, Cell) and cell.reason}
+    def _reasons(self, row: TableRow) -> dict[str, str]:
+        return {
+            key: cell.reason for key, cell in row.cells.items() if isinstance(cell, TableCell) and cell.reason
+        }
 
 
-def _split_name(row: Row, texts: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+def _split_name(row: TableRow, texts: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Texts of a row of a case with its strategy alone as its name, and the rest of the case's name."""
     name, strategy = one_line(str(row.value("case_name"))), one_line(str(row.value("strategy")))
     if not name.startswith(f"{strategy}/"):
@@ -209,12 +215,12 @@ def _split_name(row: Row, texts: tuple[str, ...]) -> tuple[tuple[str, ...], str]
     return (strategy + (mark[0] if mark else ""), *texts[1:]), name.removeprefix(f"{strategy}/")
 
 
-def _plain(value: Value) -> Value:
+def _plain(value: CellValue) -> CellValue:
     # JSON has no word for what is infinite or no number
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _digits(value: Value) -> str:
+def _digits(value: CellValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from distbench.core.text import shorten
-from distbench.tables.emphasis import Paint, Tone
+from distbench.tables.emphasis import Emphasis, Painter
 
-_LEAST_NAME = 12
+_MIN_NAME_WIDTH = 12
 _GAPS = (2, 1)
 """Spaces between columns, the wider ones where there is room."""
 
 
 @dataclass(frozen=True)
-class Line:
+class TextRow:
     """A row as people read it; the first cell is its name."""
 
     cells: Sequence[str]
-    tones: Sequence[Tone]
+    emphasis: Sequence[Emphasis]
     group: str = ""
     """Heading above this row and those that follow with the same."""
-    instead: str = ""
+    sentence: str = ""
     """A sentence in place of all cells but the first."""
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ColumnLayout:
     """Columns of a table and their sizes."""
 
     sizes: Sequence[int]
@@ -39,7 +39,7 @@ class _Layout:
     """Whether a column is aligned to the left."""
     width: int
     gap: int
-    paint: Paint
+    paint: Painter
 
     @property
     def blocks(self) -> list[list[int]]:
@@ -59,56 +59,58 @@ class _Layout:
     def _span(self, columns: Sequence[int]) -> int:
         return self.sizes[0] + sum(self.sizes[i] + self.gap for i in columns)
 
-    def row(self, line: Line, columns: Sequence[int]) -> list[str]:
+    def row(self, line: TextRow, columns: Sequence[int]) -> list[str]:
         """A row as one line, or as two where its name is too long: cut names would be alike."""
-        name = self.paint(line.cells[0], line.tones[0])
+        name = self.paint(line.cells[0], line.emphasis[0])
         is_long = cell_len(line.cells[0]) > self.sizes[0]
         lead = "" if is_long else name
         parts = [lead + " " * (self.sizes[0] - (0 if is_long else cell_len(line.cells[0])))]
         for i in columns:
             space = " " * (self.sizes[i] - cell_len(line.cells[i]))
-            shown = self.paint(line.cells[i], line.tones[i]) if line.cells[i] else ""
+            shown = self.paint(line.cells[i], line.emphasis[i]) if line.cells[i] else ""
             parts.append(shown + space if self.left[i] else space + shown)
         return [*([name] if is_long else []), (" " * self.gap).join(parts).rstrip()]
 
-    def sentence(self, line: Line) -> list[str]:
+    def sentence(self, line: TextRow) -> list[str]:
         """A name with a sentence next to it, folded once and then cut."""
         name, size = shorten(line.cells[0], self.sizes[0]), self.sizes[0]
         indent = " " * (size + self.gap)
         first, *later = textwrap.wrap(
-            line.instead, max(20, self.width - len(indent)), max_lines=2, placeholder=" …"
+            line.sentence, max(20, self.width - len(indent)), max_lines=2, placeholder=" …"
         ) or [""]
-        texts = [self.paint(text, line.tones[0]) for text in (first, *later)]
-        head = self.paint(name, line.tones[0]) + " " * (size - cell_len(name) + self.gap)
+        texts = [self.paint(text, line.emphasis[0]) for text in (first, *later)]
+        head = self.paint(name, line.emphasis[0]) + " " * (size - cell_len(name) + self.gap)
         return [head + texts[0], *(indent + text for text in texts[1:])]
 
 
-def table(
-    headings: Sequence[str], rows: Sequence[Line], left: Sequence[bool], width: int, paint: Paint
+def layout_lines(
+    headings: Sequence[str], rows: Sequence[TextRow], left: Sequence[bool], width: int, paint: Painter
 ) -> list[str]:
     """The headings and the rows as lines, *width* characters wide where the cells allow it."""
-    whole = [headings, *(row.cells for row in rows if not row.instead)]
+    whole = [headings, *(row.cells for row in rows if not row.sentence)]
     sizes = [max(cell_len(cells[i]) for cells in whole) for i in range(len(headings))]
     names = max(cell_len(cells[0]) for cells in [headings, *(row.cells for row in rows)])
     rest = sum(sizes[1:])
     gap = next((gap for gap in _GAPS if names + rest + gap * len(sizes[1:]) <= width), _GAPS[0])
     # half of the width at least is for numbers
-    sizes[0] = min(names, max(_LEAST_NAME, width - rest - gap * len(sizes[1:]), width // 2))
-    layout, head = _Layout(sizes, left, width, gap, paint), Line(headings, [""] * len(headings))
+    sizes[0] = min(names, max(_MIN_NAME_WIDTH, width - rest - gap * len(sizes[1:]), width // 2))
+    layout, head = _ColumnLayout(sizes, left, width, gap, paint), TextRow(headings, [""] * len(headings))
     lines: list[str] = []
     for number, columns in enumerate(layout.blocks):
-        shown = [row for row in rows if not row.instead] if number else rows
+        shown = [row for row in rows if not row.sentence] if number else rows
         lines += (
             ["", *_block(layout, head, shown, columns)] if lines else _block(layout, head, shown, columns)
         )
     return lines
 
 
-def _block(layout: _Layout, head: Line, rows: Sequence[Line], columns: Sequence[int]) -> list[str]:
+def _block(
+    layout: _ColumnLayout, head: TextRow, rows: Sequence[TextRow], columns: Sequence[int]
+) -> list[str]:
     return [*layout.row(head, columns), *_rows(layout, rows, columns)]
 
 
-def _rows(layout: _Layout, rows: Sequence[Line], columns: Sequence[int]) -> Iterator[str]:
+def _rows(layout: _ColumnLayout, rows: Sequence[TextRow], columns: Sequence[int]) -> Iterator[str]:
     group, is_first = "", True
     for row in rows:
         if row.group != group:
@@ -116,4 +118,4 @@ def _rows(layout: _Layout, rows: Sequence[Line], columns: Sequence[int]) -> Iter
             yield from ([] if is_first else [""])
             yield shorten(group, layout.width)
         is_first = False
-        yield from layout.sentence(row) if row.instead else layout.row(row, columns)
+        yield from layout.sentence(row) if row.sentence else layout.row(row, columns)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.mesh_dimensions import OverDimension, over_dimensions
-from distbench.analysis.run import AnalysedRun
-from distbench.report.axes import Rows
-from distbench.report.figures import Chart, Shown, bars, drawn
-from distbench.report.palette import dimension
-from distbench.report.view import CASE, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.mesh_dimensions import DimensionTraffic, dimension_traffic
+from distbench.analysis.run import RunAnalysis
+from distbench.report.axes import CaseAxis
+from distbench.report.figures import Chart, ChartSelection, make_figure, stacked_bars
+from distbench.report.palette import dimension_color
+from distbench.report.view import CASE_FIELDS, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _MIB = 2**20
 _FIELDS = (
@@ -26,14 +26,16 @@ _FIELDS = (
 _NO_CALLS = "theory does not say how many"
 
 
-def charts(run: AnalysedRun) -> Iterator[Chart]:
+def charts(run: RunAnalysis) -> Iterator[Chart]:
     """The chart, if a case moves something over more than one dimension."""
-    shown = Shown.of(run, _moved)
+    shown = ChartSelection.fastest(run, _traffic_by_dimension)
     if not shown.items:
         return
-    axis = Rows.of((row, name) for row, name, _ in shown.items)
+    axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
     rows = [
-        Row({**case_cells(row.case, name), **_cells(each)}) for row, name, of in shown.items for each in of
+        TableRow({**case_cells(row.case, name), **_traffic_cells(each)})
+        for row, name, of in shown.items
+        for each in of
     ]
     yield Chart(
         "communication-mesh",
@@ -41,20 +43,20 @@ def charts(run: AnalysedRun) -> Iterator[Chart]:
         "Payload of a rank per step, by the dimension of the device mesh over which it moves: dp_replicate "
         "between copies of the model, dp_shard between its shards, tp inside its layers, pp between its "
         "stages. Lower is better; the inner dimensions (tp) want the fastest links. The table has each "
-        f"collective with its number of calls, next to theory.{shown.left_out}",
-        drawn(_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"),
-        Sheet("", "", (*CASE, *_FIELDS), tuple(rows)),
+        f"collective with its number of calls, next to theory.{shown.truncation_note}",
+        make_figure(_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"),
+        Table("", "", (*CASE_FIELDS, *_FIELDS), tuple(rows)),
     )
 
 
-def _moved(row: CaseSummary) -> list[OverDimension] | None:
+def _traffic_by_dimension(row: CaseSummary) -> list[DimensionTraffic] | None:
     """What moves over each dimension; None if over one alone, or that is not known."""
-    of = over_dimensions(row.detail) if row.detail else []
+    of = dimension_traffic(row.representative_trial) if row.representative_trial else []
     return of if len({each.dimension for each in of}) > 1 else None
 
 
-def _cells(each: OverDimension) -> dict[str, Any]:
-    calls = Cell(each.calls_theory, reason="" if each.calls_theory is not None else _NO_CALLS)
+def _traffic_cells(each: DimensionTraffic) -> dict[str, Any]:
+    calls = TableCell(each.calls_theory, reason="" if each.calls_theory is not None else _NO_CALLS)
     return {
         "dimension": each.dimension,
         "op": each.op,
@@ -65,18 +67,18 @@ def _cells(each: OverDimension) -> dict[str, Any]:
     }
 
 
-def _bars(shown: Shown[list[OverDimension]], axis: Rows) -> list[dict[str, Any]]:
+def _bars(shown: ChartSelection[list[DimensionTraffic]], axis: CaseAxis) -> list[dict[str, Any]]:
     names = sorted({each.dimension for *_, of in shown.items for each in of})
     rows = [
-        Row({**case_cells(row.case, name), **{over: _sum(of, over) for over in names}})
+        TableRow({**case_cells(row.case, name), **{over: _dimension_bytes(of, over) for over in names}})
         for row, name, of in shown.items
     ]
     fields = tuple(Field(over, over, unit="B") for over in names)
-    sheet = Sheet("", "", (*CASE, *fields), tuple(rows))
-    colours = {over: dimension(over) for over in names}
-    return bars(sheet, {over: over for over in names}, colours, _MIB, places=axis.places)
+    sheet = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
+    colours = {over: dimension_color(over) for over in names}
+    return stacked_bars(sheet, {over: over for over in names}, colours, _MIB, places=axis.positions)
 
 
-def _sum(of: list[OverDimension], over: str) -> float | None:
+def _dimension_bytes(of: list[DimensionTraffic], over: str) -> float | None:
     sizes = [each.measured for each in of if each.dimension == over]
     return sum(sizes) if sizes else None

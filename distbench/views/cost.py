@@ -4,51 +4,63 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, ranked
-from distbench.analysis.price import HOURS, PER_BILLION, WHOLE, cost_of
-from distbench.analysis.run import AnalysedRun
-from distbench.core.units import number_text
-from distbench.report.overview import spread_text
-from distbench.report.view import CASE, View, case_cells, rate_cell
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, sorted_by_value
+from distbench.analysis.price import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS, device_cost
+from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_number
+from distbench.report.overview import estimate_text
+from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 
 class CostView(View):
     """A row for each measured case, the cheapest first."""
 
     title = "Cost"
-    place = 65
+    order = 65
     caption = (
         "Money for 1e9 tokens, and hours and money for the whole training, from tokens/s and the price of a "
         "device; each is as uncertain, relatively, as tokens/s, and lower is better. They hold for the model "
         "and the number of devices that were measured."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
-        Field(PER_BILLION, "per 1e9 tokens", "Money for 1e9 tokens.", "", "lower", format=number_text),
-        Field(HOURS, "hours", "Hours of the whole training.", "h", "lower", format=number_text),
-        Field(WHOLE, "whole", "Money for the whole training.", "", "lower", format=number_text),
+        Field(
+            COST_PER_BILLION_TOKENS,
+            "per 1e9 tokens",
+            "Money for 1e9 tokens.",
+            "",
+            "lower",
+            format=format_number,
+        ),
+        Field(TRAINING_HOURS, "hours", "Hours of the whole training.", "h", "lower", format=format_number),
+        Field(TRAINING_COST, "whole", "Money for the whole training.", "", "lower", format=format_number),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
-        cost = cost_of(run.info.suite)
+    def table(self, run: RunAnalysis) -> Table:
+        cost = device_cost(run.info.suite)
         if cost is None:
             said = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
-            return self.made([], [f"It is not known what a device costs; {said}."])
-        made = self.made(
-            [_row(row) for row in ranked(run.cases, PER_BILLION)],
+            return self.make_table([], [f"It is not known what a device costs; {said}."])
+        made = self.make_table(
+            [_row(row) for row in sorted_by_value(run.cases, COST_PER_BILLION_TOKENS)],
             [
-                f"Price: {number_text(cost.per_device_hour)} {cost.currency} for a device and hour. Whole "
-                f"training: {number_text(cost.tokens)} tokens (cost.tokens)."
+                f"Price: {format_number(cost.per_device_hour)} {cost.currency} for a device and hour. Whole "
+                f"training: {format_number(cost.tokens)} tokens (cost.tokens)."
             ],
         )
-        headings = {PER_BILLION: f"{cost.currency} per 1e9 tokens", WHOLE: f"{cost.currency} in all"}
+        headings = {
+            COST_PER_BILLION_TOKENS: f"{cost.currency} per 1e9 tokens",
+            TRAINING_COST: f"{cost.currency} in all",
+        }
         fields = (replace(f, heading=headings.get(f.name, f.heading)) for f in made.fields)
         return replace(made, fields=tuple(fields))
 
 
-def _row(row: CaseSummary) -> Row:
-    speed = Cell(row.values[THROUGHPUT].value, spread_text(row, THROUGHPUT, number_text))
-    amounts = {name: rate_cell(row, name) for name in (PER_BILLION, HOURS, WHOLE)}
-    return Row({**case_cells(row.case), THROUGHPUT: speed, **amounts})
+def _row(row: CaseSummary) -> TableRow:
+    speed = TableCell(row.values[THROUGHPUT].value, estimate_text(row, THROUGHPUT, format_number))
+    amounts = {
+        name: rate_cell(row, name) for name in (COST_PER_BILLION_TOKENS, TRAINING_HOURS, TRAINING_COST)
+    }
+    return TableRow({**case_cells(row.case), THROUGHPUT: speed, **amounts})

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
-from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
+from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
-_MOSTLY = 0.5
+_DOMINANT_SHARE = 0.5
 """Part of a step from which on the disk decides its length."""
 
 
-def _rate(value: float) -> str:
+def _gb_per_s(value: float) -> str:
     return f"{value / 1e9:.3g}"
 
 
@@ -23,9 +23,16 @@ _COLUMNS = (
     Field("disk_read_theory", "theory", "Bytes to read in a step by theory, at most.", "B"),
     Field("disk_written", "written/step", "Bytes that all ranks write in a step, likewise.", "B", "lower"),
     Field("disk_written_theory", "theory", "Bytes to write in a step by theory, at most.", "B"),
-    Field("disk_read_rate", "reads, GB/s", "What the disk gives by itself.", "B/s", "higher", format=_rate),
     Field(
-        "disk_written_rate", "writes, GB/s", "What the disk takes by itself.", "B/s", "higher", format=_rate
+        "disk_read_rate", "reads, GB/s", "What the disk gives by itself.", "B/s", "higher", format=_gb_per_s
+    ),
+    Field(
+        "disk_written_rate",
+        "writes, GB/s",
+        "What the disk takes by itself.",
+        "B/s",
+        "higher",
+        format=_gb_per_s,
     ),
     Field("disk_least_s", "disk at least", "Least time that a step takes for its disk.", "s", "lower"),
     Field("step_s", "step", "Length of a step, the slowest rank's.", "s", "lower"),
@@ -36,7 +43,7 @@ class DiskView(View):
     """A row for each measured case that offloads to a disk."""
 
     title = "Offload to a disk"
-    place = 45
+    order = 45
     caption = (
         "What all ranks read and write in a step, by the kernel's count of storage, beside theory (at most: "
         "what is smaller than 1 MiB stays in memory); and what the disk gives by itself, in blocks as "
@@ -44,22 +51,22 @@ class DiskView(View):
         "Medians over trials."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         *_COLUMNS,
         Field("disk_share", "share", "Least time for the disk over the step.", "", "lower", format=PERCENT),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         rows = [row for row in run.cases if row.measured and "disk_read" in row.values]
-        notes = [*_deciding(run, rows), *_missing(run, rows)]
+        notes = [*_disk_bound_notes(run, rows), *_absence_notes(run, rows)]
         if not rows:
             notes = ["No case was measured that offloads training state to a disk."]
-        return self.made([_row(row) for row in rows], notes)
+        return self.make_table([_row(row) for row in rows], notes)
 
 
-def _row(row: CaseSummary) -> Row:
-    values = {field.name: measured_cell(row, field.name) for field in _COLUMNS}
-    return Row({**case_cells(row.case), **values, "disk_share": Cell(_share(row))})
+def _row(row: CaseSummary) -> TableRow:
+    values = {field.name: value_cell(row, field.name) for field in _COLUMNS}
+    return TableRow({**case_cells(row.case), **values, "disk_share": TableCell(_share(row))})
 
 
 def _share(row: CaseSummary) -> float | None:
@@ -67,10 +74,12 @@ def _share(row: CaseSummary) -> float | None:
     return least.value / step.value if least and step else None
 
 
-def _deciding(run: AnalysedRun, rows: list[CaseSummary]) -> list[str]:
+def _disk_bound_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
     """Which cases are as fast as their disk, whatever computes beside it."""
-    names = run.names(rows)
-    shares = {row.case.id: share for row in rows if (share := _share(row)) is not None and share > _MOSTLY}
+    names = run.short_names(rows)
+    shares = {
+        row.case.id: share for row in rows if (share := _share(row)) is not None and share > _DOMINANT_SHARE
+    }
     return [
         f"{names[case_id]}: at least {share:.0%} of a step is its disk's. A faster disk, more nodes with "
         "disks of their own, or less on the disk make it faster; a faster device hardly."
@@ -78,10 +87,10 @@ def _deciding(run: AnalysedRun, rows: list[CaseSummary]) -> list[str]:
     ]
 
 
-def _missing(run: AnalysedRun, rows: list[CaseSummary]) -> list[str]:
-    names = run.names(rows)
-    reasons = gathered(
-        (reason, names[row.case.id]) for row in rows if (reason := row.absent.get("disk_read_rate"))
+def _absence_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
+    names = run.short_names(rows)
+    reasons = group_pairs(
+        (reason, names[row.case.id]) for row in rows if (reason := row.absence_reasons.get("disk_read_rate"))
     )
     return [
         f"Throughput of the disk by itself: {reason} ({', '.join(of)})." for reason, of in reasons.items()

@@ -7,22 +7,22 @@ from itertools import zip_longest
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.training_curves import progress
-from distbench.report.figures import Chart, Shown, Style, drawn, scatter
-from distbench.report.labels import End, end_labels, with_room
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.training_curves import consumed_per_step
+from distbench.report.figures import CaseStyle, Chart, ChartSelection, make_figure, scatter
+from distbench.report.labels import LineEnd, label_line_ends, range_with_label_space
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_MOST_POINTS = 200
+_MAX_POINTS = 200
 _PLOT = 330
 """CSS pixels of the upright axis, about."""
-_STEPS_SHOWN = 10
-_WHAT = (
+_MAX_TABLE_STEPS = 10
+_CAPTION = (
     "Training loss, mean over ranks, of the first trial of each case that counts, from the first warm-up "
     "step on; lower is better."
 )
-_SEE = {
+_AXIS_HINTS = {
     "steps": "Strategies that do the same work lie on one line.",
     "tokens": "Here cases with different batches compare too: what they learned from the same data.",
     "seconds": "The curve that falls fastest learns most per second. The first step may compile.",
@@ -33,51 +33,53 @@ class LossView(View):
     """A row for each step of each case; a chart for each of steps, tokens and seconds that is known."""
 
     title = "Loss curves"
-    place = 80
-    is_behind = True
-    caption = _WHAT
+    order = 80
+    table_in_charts = True
+    caption = _CAPTION
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("step", "step", "Step, from 1 on, warm-up included.", type="bigint"),
         Field("tokens", "tokens", "Tokens up to the end of the step.", "tokens", format="{:,.0f}".format),
         Field("seconds", "seconds", "Seconds up to the end of the step.", "s", format="{:.3f}".format),
         Field("loss", "loss", "Training loss, mean over ranks.", "", "lower", format="{:.5g}".format),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         rows = [row for row in run.cases if _has_loss(row)]
-        names = run.names(rows)
+        names = run.short_names(rows)
         made = [step for row in rows for step in _steps(row, names[row.case.id])]
-        return self.made(made, [] if made else ["No trial reported a loss."])
+        return self.make_table(made, [] if made else ["No trial reported a loss."])
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        shown = Shown.of(run, lambda row: progress(row) if _has_loss(row) else None)
-        for axis in _SEE:
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        shown = ChartSelection.fastest(run, lambda row: consumed_per_step(row) if _has_loss(row) else None)
+        for axis in _AXIS_HINTS:
             if any(of[axis] for *_, of in shown.items):
-                yield _chart(axis, shown, Style.of(run.cases))
+                yield _chart(axis, shown, CaseStyle.for_cases(run.cases))
 
 
 def _has_loss(row: CaseSummary) -> bool:
     return any(loss is not None for loss in row.losses)
 
 
-def _steps(row: CaseSummary, name: str) -> list[Row]:
-    of = progress(row)
+def _steps(row: CaseSummary, name: str) -> list[TableRow]:
+    of = consumed_per_step(row)
     steps = zip_longest(of["steps"], of["tokens"], of["seconds"], row.losses)
     return [
-        Row({**case_cells(row.case, name), "step": step, "tokens": tokens, "seconds": seconds, "loss": loss})
+        TableRow(
+            {**case_cells(row.case, name), "step": step, "tokens": tokens, "seconds": seconds, "loss": loss}
+        )
         for step, tokens, seconds, loss in steps
     ]
 
 
-def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) -> Chart:
+def _chart(axis: str, shown: ChartSelection[dict[str, Sequence[float]]], style: CaseStyle) -> Chart:
     known = [
         (row, name, places, style, i) for i, (row, name, of) in enumerate(shown.items) if (places := of[axis])
     ]
-    steps = _some(max(len(row.losses) for row, *_ in shown.items))
+    steps = _table_steps(max(len(row.losses) for row, *_ in shown.items))
     columns = tuple(Field(f"step_{step}", f"step {step}", format="{:.5g}".format) for step in steps)
     rows = [
-        Row(
+        TableRow(
             {
                 **case_cells(row.case, name),
                 **{f"step_{step}": _cell(row, places, axis, step) for step in steps},
@@ -88,36 +90,36 @@ def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) ->
     return Chart(
         f"loss-{axis}",
         f"Loss over {axis}",
-        f"{_WHAT} {_SEE[axis]}{shown.left_out}",
-        _drawn(axis, {each[1]: _line(*each) for each in known}),
-        Sheet("", "", (*CASE, *columns), tuple(rows)),
+        f"{_CAPTION} {_AXIS_HINTS[axis]}{shown.truncation_note}",
+        _line_figure(axis, {each[1]: _line(*each) for each in known}),
+        Table("", "", (*CASE_FIELDS, *columns), tuple(rows)),
     )
 
 
-def _drawn(axis: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _line_figure(axis: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The chart of lines, each with its name at its end."""
     lines = [*named.values()]
     ends = [
-        End(line["x"][-1], line["y"][-1], name, line["line"]["color"])
+        LineEnd(line["x"][-1], line["y"][-1], name, line["line"]["color"])
         for name, line in named.items()
         if line["y"][-1] is not None
     ]
     losses = [loss for line in lines for loss in line["y"] if loss is not None]
     margin = 0.05 * (max(losses) - min(losses)) or 1.0
     low, high = min(losses) - margin, max(losses) + margin
-    return drawn(
+    return make_figure(
         lines,
         axis,
         "loss",
-        xaxis={"range": with_room(0, max(place for line in lines for place in line["x"]))},
+        xaxis={"range": range_with_label_space(0, max(place for line in lines for place in line["x"]))},
         yaxis={"range": [low, high]},
-        annotations=end_labels(ends, low, high, _PLOT),
+        annotations=label_line_ends(ends, low, high, _PLOT),
         showlegend=False,
     )
 
 
-def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i: int) -> dict[str, Any]:
-    every = -(-len(row.losses) // _MOST_POINTS)
+def _line(row: CaseSummary, name: str, places: Sequence[float], style: CaseStyle, i: int) -> dict[str, Any]:
+    every = -(-len(row.losses) // _MAX_POINTS)
     # the last step is always among them
     kept = range(len(row.losses))[::-1][::every][::-1]
     return scatter(
@@ -131,14 +133,14 @@ def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i:
     )
 
 
-def _some(count: int) -> list[int]:
+def _table_steps(count: int) -> list[int]:
     """The first, the last and evenly spread steps between: enough for a table."""
-    shown = min(count, _STEPS_SHOWN)
+    shown = min(count, _MAX_TABLE_STEPS)
     return [1 + round(i * (count - 1) / max(shown - 1, 1)) for i in range(shown)]
 
 
-def _cell(row: CaseSummary, places: Sequence[float], axis: str, step: int) -> Cell:
+def _cell(row: CaseSummary, places: Sequence[float], axis: str, step: int) -> TableCell:
     loss = row.losses[step - 1] if step <= len(row.losses) else None
     if loss is None or axis == "steps":
-        return Cell(loss)
-    return Cell(loss, f"{loss:.5g} at {places[step - 1]:.4g}")
+        return TableCell(loss)
+    return TableCell(loss, f"{loss:.5g} at {places[step - 1]:.4g}")

@@ -7,20 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.case_summary import MEMORY, CaseSummary
-from distbench.analysis.memory import TOLERANCE, Held, device_memory, held
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import offloads_in_vain
+from distbench.analysis.memory import (
+    MODEL_STATE_TOLERANCE,
+    RankMemory,
+    largest_rank_memory,
+    smallest_device_memory,
+)
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.settings import offloads_to_same_memory
 from distbench.core.case import MODEL_STATES
-from distbench.core.grouping import gathered
-from distbench.core.text import listed
-from distbench.core.units import bytes_text, parse_bytes
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited
+from distbench.core.units import format_bytes, parse_bytes
 from distbench.report import memory_chart, palette
-from distbench.report.axes import Rows
-from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
-from distbench.report.pairs import opposites, paired
-from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.report.axes import CaseAxis
+from distbench.report.figures import GREY, Chart, ChartSelection, make_figure, scatter, stacked_bars
+from distbench.report.pairs import default_pair, paired_figure
+from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.strategies.engine import MEMORY_KINDS
-from distbench.tables.table import Field, Row, Sheet
+from distbench.tables.table import Field, Table, TableRow
 
 _MIB = 2**20
 _CAPTION = (
@@ -46,8 +51,8 @@ _KINDS = (
     _bytes("activations", "activ.", "What the step adds to all other kinds, at its largest."),
     _bytes("other", "other", "What no kind explains."),
 )
-_PARTS = {field.name: field.name for field in _KINDS}
-_PARTS |= {"optimizer_state": "optimizer states", "master": "master weights"}
+_LEGEND = {field.name: field.name for field in _KINDS}
+_LEGEND |= {"optimizer_state": "optimizer states", "master": "master weights"}
 """Kind of memory -> what the legend calls it."""
 
 
@@ -55,50 +60,56 @@ class MemoryView(View):
     """A row for each case with a rank that reports what it keeps, and a chart of it by kind."""
 
     title = "Where memory goes"
-    place = 40
+    order = 40
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         *_KINDS,
         _bytes("memory_peak", "peak", "Most at once on any rank in the timed steps."),
         _bytes("states", "states", "Model states: parameters, gradients, optimizer states, master weights."),
         _bytes("theory", "theory", "Model states by ZeRO's table with the dtypes in use."),
         Field("difference", "diff", "Model states over theory, less 1.", format="{:+.1%}".format),
-        *(_bytes(f"{kind}_theory", "", f"{_PARTS[kind].capitalize()} by theory.") for kind in MODEL_STATES),
+        *(_bytes(f"{kind}_theory", "", f"{_LEGEND[kind].capitalize()} by theory.") for kind in MODEL_STATES),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
-        measured = [row for row in run.cases if row.detail is not None]
-        names = run.names(measured)
-        ranks = [(row, names[row.case.id], rank) for row in measured if (rank := held(row.detail))]
+    def table(self, run: RunAnalysis) -> Table:
+        measured = [row for row in run.cases if row.representative_trial is not None]
+        names = run.short_names(measured)
+        ranks = [
+            (row, names[row.case.id], rank)
+            for row in measured
+            if (rank := largest_rank_memory(row.representative_trial))
+        ]
         # one unit for the whole table, so that its numbers compare at a glance
-        whole = max((rank.most("allocated") for *_, rank in ranks), default=0.0)
+        whole = max((rank.maximum_or_zero("allocated") for *_, rank in ranks), default=0.0)
         # an old record has its parts alone
-        most = whole or max((rank.most(kind) for *_, rank in ranks for kind in MEMORY_KINDS), default=0.0)
-        unit = bytes_text(most).split()[-1]
+        most = whole or max(
+            (rank.maximum_or_zero(kind) for *_, rank in ranks for kind in MEMORY_KINDS), default=0.0
+        )
+        unit = format_bytes(most).split()[-1]
         size = parse_bytes(f"1 {unit}")
         notes = (
             *_differences(ranks, unit, size),
-            *_passing(ranks, unit, size),
-            *_host(ranks, unit, size),
-            *_missing(names, measured),
+            *_transient_peak_notes(ranks, unit, size),
+            *_host_memory_notes(ranks, unit, size),
+            *_absence_notes(names, measured),
         )
-        made = self.made([_row(*each) for each in ranks], notes, _CAPTION.format(unit=unit))
+        made = self.make_table([_row(*each) for each in ranks], notes, _CAPTION.format(unit=unit))
         in_unit = [replace(f, format=lambda v: f"{v / size:.2f}") if f.unit else f for f in self.fields]
         return replace(made, fields=tuple(in_unit))
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        shown = Shown.of(run, lambda row: held(row.detail))
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        shown = ChartSelection.fastest(run, lambda row: largest_rank_memory(row.representative_trial))
         if not shown.items:
             return
-        sheet = self.made([_row(*each) for each in shown.items])
-        axis = Rows.of((row, name) for row, name, _ in shown.items)
+        sheet = self.make_table([_row(*each) for each in shown.items])
+        axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
         # an upright line is a symbol of strokes alone: its colour is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
         traces = [
-            *bars(sheet, _PARTS, palette.MEMORY, _MIB, _theory_of, axis.places),
-            *_marks("model states by theory", sheet, "theory", stroke, axis.places),
-            *_marks("peak in the timed steps", sheet, "memory_peak", circle, axis.places),
+            *stacked_bars(sheet, _LEGEND, palette.MEMORY, _MIB, _theory_hover, axis.positions),
+            *_marks("model states by theory", sheet, "theory", stroke, axis.positions),
+            *_marks("peak in the timed steps", sheet, "memory_peak", circle, axis.positions),
         ]
         apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
         finding = "Furthest from theory: {1}, by {0:.1%} of its model states."
@@ -108,18 +119,22 @@ class MemoryView(View):
             "MiB of the rank with the largest model states, lower is better. Each kind is at its "
             "largest over the phases of a step, so a bar may be longer than the peak (circle), at "
             "which they are not all at their largest. The model states are the first four parts; the "
-            f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.left_out}",
-            drawn(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
+            f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.truncation_note}",
+            make_figure(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
         )
         yield from _steps(shown)
 
 
-def _steps(shown: Shown[Held]) -> Iterator[Chart]:
+def _steps(shown: ChartSelection[RankMemory]) -> Iterator[Chart]:
     made = [
         (row, choice)
         for row, name, rank in shown.items
-        if (choice := memory_chart.choice(row.case.id, name, rank, _PARTS, device_memory(row.detail)))
+        if (
+            choice := memory_chart.memory_case(
+                row.case.id, name, rank, _LEGEND, smallest_device_memory(row.representative_trial)
+            )
+        )
     ]
     if not made:
         return
@@ -131,74 +146,81 @@ def _steps(shown: Shown[Held]) -> Iterator[Chart]:
         "better. Bars are what it holds when a phase ends, by kind: a sample. Circles are peaks: most "
         "bytes of tensors at once during the phase, by the allocator's own books. What lies between is not "
         "known. Where the device's memory is known and not over four times as much, a line shows it."
-        f"{shown.left_out}",
-        paired(choices, opposites([row for row, _ in made]), "MiB (lower is better)", "stack"),
+        f"{shown.truncation_note}",
+        paired_figure(choices, default_pair([row for row, _ in made]), "MiB (lower is better)", "stack"),
         height=150 + 2 * 34 * max(len(choice.rows) for choice in choices),
     )
 
 
-def _row(row: CaseSummary, name: str, rank: Held) -> Row:
-    return Row(
+def _row(row: CaseSummary, name: str, rank: RankMemory) -> TableRow:
+    return TableRow(
         {
             **case_cells(row.case, name),
-            **{kind: rank.find(kind) for kind in (*MEMORY_KINDS, "activations", "other", "states")},
+            **{kind: rank.maximum(kind) for kind in (*MEMORY_KINDS, "activations", "other", "states")},
             **{f"{kind}_theory": rank.theory.get(kind) for kind in MODEL_STATES},
-            "memory_peak": measured_cell(row, MEMORY),
+            "memory_peak": value_cell(row, MEMORY),
             "theory": rank.theory.get("states"),
             "difference": rank.difference,
         }
     )
 
 
-def _theory_of(row: Row, kind: str) -> list[str]:
+def _theory_hover(row: TableRow, kind: str) -> list[str]:
     theory = row.value(f"{kind}_theory")
-    return [f"theory: {bytes_text(float(theory))}"] if theory is not None else []
+    return [f"theory: {format_bytes(float(theory))}"] if theory is not None else []
 
 
 def _marks(
-    name: str, sheet: Sheet, column: str, look: dict[str, Any], places: Sequence[int]
+    name: str, sheet: Table, column: str, look: dict[str, Any], places: Sequence[int]
 ) -> list[dict[str, Any]]:
     rows = zip(places, sheet.rows, strict=True)
     known = {place: float(size) for place, row in rows if (size := row.value(column))}
-    hovers = [f"{name}: {bytes_text(size)}" for size in known.values()]
+    hovers = [f"{name}: {format_bytes(size)}" for size in known.values()]
     sizes = [size / _MIB for size in known.values()]
     return [scatter(name, sizes, known, hovers=hovers, marker=look)] if known else []
 
 
-def _differences(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+def _differences(
+    ranks: Sequence[tuple[CaseSummary, str, RankMemory]], unit: str, size: float
+) -> Iterator[str]:
     for _, name, rank in ranks:
-        if rank.difference is None or abs(rank.difference) <= TOLERANCE:
+        if rank.difference is None or abs(rank.difference) <= MODEL_STATE_TOLERANCE:
             continue
         kinds = [
             f"{kind.replace('_', ' ')} {excess / size:+.2f} {unit}" for kind, excess in rank.excess().items()
         ]
-        why = rank.cause() or "no known cause"
-        yield f"{name}: model states differ from theory by {rank.difference:+.1%} ({listed(kinds)}): {why}."
+        why = rank.known_cause() or "no known cause"
+        difference = f"{rank.difference:+.1%} ({join_limited(kinds)})"
+        yield f"{name}: model states differ from theory by {difference}: {why}."
 
 
-def _passing(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+def _transient_peak_notes(
+    ranks: Sequence[tuple[CaseSummary, str, RankMemory]], unit: str, size: float
+) -> Iterator[str]:
     """Peaks that the kinds don't explain, as what made most of them is gone whenever a phase ends."""
     for _, name, rank in ranks:
-        phase, passing = rank.passing
-        if passing > rank.most("allocated"):
+        phase, passing = rank.transient_peak
+        if passing > rank.maximum_or_zero("allocated"):
             told = f"{passing / size:,.2f} {unit} of its peak come and go within the phase {phase}"
             yield f"{name}: {told}, so no other column has them; buckets that are freed at its end do so."
 
 
-def _host(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+def _host_memory_notes(
+    ranks: Sequence[tuple[CaseSummary, str, RankMemory]], unit: str, size: float
+) -> Iterator[str]:
     for _, name, rank in ranks:
-        if host := rank.most("host"):
+        if host := rank.maximum_or_zero("host"):
             yield f"{name}: {host / size:.2f} {unit} of it are in host memory, not on the device."
-    on_cpu = [name for row, name, _ in ranks if offloads_in_vain(row.case, row.detail)]
+    on_cpu = [name for row, name, _ in ranks if offloads_to_same_memory(row.case, row.representative_trial)]
     if on_cpu:
-        yield f"{listed(on_cpu)}: on a CPU, offloaded states stay in the same memory: nothing is saved."
+        yield f"{join_limited(on_cpu)}: on a CPU, offloaded states stay in the same memory: nothing is saved."
 
 
-def _missing(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str]:
-    reasons = gathered(
+def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str]:
+    reasons = group_pairs(
         (f"No {column}: {reason}", names[row.case.id])
         for row in rows
         for column in ("memory_states", "memory_activations", "memory_states_theory")
-        if column in row.columns and (reason := row.absent.get(column))
+        if column in row.columns and (reason := row.absence_reasons.get(column))
     )
-    return (f"{reason} ({listed(of)})." for reason, of in reasons.items())
+    return (f"{reason} ({join_limited(of)})." for reason, of in reasons.items())

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.parity import Difference, PeerGroup
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
-from distbench.core.text import listed, one_line
+from distbench.analysis.parity import PeerGroup, SettingDifference
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited, one_line
 from distbench.record import Record
 from distbench.report.view import View
 from distbench.strategies.description import REMARKS
-from distbench.tables.table import Cell, Cells, Field, Row, Sheet
+from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
 
-_KINDS = {
+_GROUP_HEADINGS = {
     "work": "Changes the work",
     "unknown": "Unclassified",
     "speed": "Changes the pace, not the work",
     "strategy": "Intended differences",
 }
-_MOST_NAMES = 20
-_LONGEST = 18
+_MAX_NAMES = 20
+_MAX_VALUE_LENGTH = 18
 
 
 class ParityView(View):
     """A row for each difference, those that change the work first."""
 
     title = "Did every case do the same work?"
-    place = 90
+    order = 90
     caption = (
         "What the live engines and processes really did, read back from their objects, against the reference "
         "of each comparison (single, else ddp): cases with the same requested model, data, precision, "
@@ -43,54 +43,56 @@ class ParityView(View):
         Field("cases", "cases", "Names of the cases, separated by commas.", type="varchar"),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
-        compared = [(group, _named(group)) for group in run.parity.comparisons]
+    def table(self, run: RunAnalysis) -> Table:
+        compared = [(group, _cases_by_difference(group)) for group in run.parity.groups]
         rows = [row for pair in compared for row in _rows(*pair)]
         notes = [note for pair in compared for note in _notes(*pair)]
-        return self.made(rows, [*notes, *_remarks(run)])
+        return self.make_table(rows, [*notes, *_remarks(run)])
 
 
-def _named(group: PeerGroup) -> dict[Difference, list[str]]:
+def _cases_by_difference(group: PeerGroup) -> dict[SettingDifference, list[str]]:
     """Each difference with the names of the cases that have it."""
     # the reference is often at another world size, which would be in every other name
     others = [row.case for row in group.cases if row is not group.reference]
     names = {**short_names([group.reference.case]), **short_names(others)}
-    return gathered(
+    return group_pairs(
         (difference, names[case_id])
         for case_id, differences in group.differences.items()
         for difference in differences
     )
 
 
-def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> Iterator[Row]:
+def _rows(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> Iterator[TableRow]:
     reference = one_line(group.reference.case.name)
     told = [difference for difference in cases if difference.key != REMARKS]
-    for difference in sorted(told, key=lambda each: (list(_KINDS).index(each.kind), each.key)):
+    for difference in sorted(told, key=lambda each: (list(_GROUP_HEADINGS).index(each.kind), each.key)):
         names = cases[difference]
         shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
-        cells: Cells = {
+        cells: CellMapping = {
             "setting": difference.key,
             "reference_case": reference,
             "kind": difference.kind,
             "reference": _setting(difference.expected),
             "found": _setting(difference.found),
-            "cases": Cell(", ".join(names), shown),
+            "cases": TableCell(", ".join(names), shown),
         }
-        yield Row(cells, f"{_KINDS[difference.kind]}, against {reference}")
+        yield TableRow(cells, f"{_GROUP_HEADINGS[difference.kind]}, against {reference}")
 
 
-def _setting(value: str | None) -> Cell:
-    return Cell(value, one_line(value or "not reported", _LONGEST))
+def _setting(value: str | None) -> TableCell:
+    return TableCell(value, one_line(value or "not reported", _MAX_VALUE_LENGTH))
 
 
-def _remarks(run: AnalysedRun) -> list[str]:
+def _remarks(run: RunAnalysis) -> list[str]:
     """What engines say of themselves, each sentence once."""
-    measured = [row for row in run.cases if row.detail is not None]
-    names = run.names(measured)
-    said = gathered(
-        (one_line(str(remark)), names[row.case.id]) for row in measured for remark in _sentences(row.detail)
+    measured = [row for row in run.cases if row.representative_trial is not None]
+    names = run.short_names(measured)
+    said = group_pairs(
+        (one_line(str(remark)), names[row.case.id])
+        for row in measured
+        for remark in _sentences(row.representative_trial)
     )
-    return [f"{listed(of, _MOST_NAMES)}: {remark}." for remark, of in said.items()]
+    return [f"{join_limited(of, _MAX_NAMES)}: {remark}." for remark, of in said.items()]
 
 
 def _sentences(record: Record | None) -> list[object]:
@@ -99,14 +101,14 @@ def _sentences(record: Record | None) -> list[object]:
     return remarks if isinstance(remarks, list) else []
 
 
-def _notes(group: PeerGroup, cases: dict[Difference, list[str]]) -> list[str]:
+def _notes(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> list[str]:
     """The verdict in a sentence, and which cases a finding touches."""
     reference, others = one_line(group.reference.case.name), len(group.cases) - 1
     if touched := [row for row in group.cases if group.findings(row)]:
         serious = [each for each in cases if each.kind in ("work", "unknown")]
         return [
             f"{len(touched)} of the {others + 1} cases differ from the work of {reference}.",
-            *(f"{each} ({listed(cases[each], _MOST_NAMES)})." for each in serious),
+            *(f"{each} ({join_limited(cases[each], _MAX_NAMES)})." for each in serious),
         ]
     if not group.is_known:
         return [f"Not known: none of {others + 1} cases, such as {reference}, reported its settings."]

@@ -6,31 +6,31 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.pipeline import Stage, Waiting, passes, waiting
-from distbench.analysis.run import AnalysedRun
-from distbench.core.units import number_text
+from distbench.analysis.pipeline import RankWaits, StageActivations, pipeline_passes, rank_waits
+from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_number
 from distbench.report import pipeline_chart
-from distbench.report.figures import Chart, Shown
-from distbench.report.pairs import opposites
-from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
+from distbench.report.figures import Chart, ChartSelection
+from distbench.report.pairs import default_pair
+from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
-_UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
+_ACTIVATIONS_UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
 
 
 def _ms(seconds: float) -> str:
-    return number_text(seconds * 1e3)
+    return format_number(seconds * 1e3)
 
 
 def _mib(size: float) -> str:
-    return number_text(size / 2**20)
+    return format_number(size / 2**20)
 
 
 class PipelineView(View):
     """A row for each rank of each pipeline whose steps were profiled."""
 
     title = "Pipelines"
-    place = 27
+    order = 27
     caption = (
         "Mean over the profiled steps of the first trial that counts, in milliseconds. bubble: the share "
         "of the step in which a rank computes nothing and waits for another; theory: the same if all "
@@ -42,7 +42,7 @@ class PipelineView(View):
         "not steps."
     )
     fields = (
-        *(replace(field, heading="") for field in CASE),
+        *(replace(field, heading="") for field in CASE_FIELDS),
         Field("rank", "rank", "Rank, from 0 on.", type="bigint", format="rank {}".format),
         Field("stages", "stages", "Its stages, from 0 on.", type="varchar"),
         Field("step_s", "step", "Length of the step under the profiler.", "s", format=_ms),
@@ -63,13 +63,19 @@ class PipelineView(View):
         ),
     )
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        drawn = {row.case.id: found for row in run.cases if row.detail and (found := passes(row.detail))}
-        largest = max(map(len, drawn.values()), default=pipeline_chart.MOST)
-        shown = Shown.of(run, lambda row: drawn.get(row.case.id), max(1, pipeline_chart.MOST // largest))
-        if not shown.items or largest > pipeline_chart.MOST:
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        drawn = {
+            row.case.id: found
+            for row in run.cases
+            if row.representative_trial and (found := pipeline_passes(row.representative_trial))
+        }
+        largest = max(map(len, drawn.values()), default=pipeline_chart.MAX_BOXES)
+        shown = ChartSelection.fastest(
+            run, lambda row: drawn.get(row.case.id), max(1, pipeline_chart.MAX_BOXES // largest)
+        )
+        if not shown.items or largest > pipeline_chart.MAX_BOXES:
             return
-        cases = [pipeline_chart.Lanes(row.case.id, name, found) for row, name, found in shown.items]
+        cases = [pipeline_chart.ScheduleCase(row.case.id, name, found) for row, name, found in shown.items]
         yield Chart(
             "pipeline-schedule",
             "The schedule as it ran",
@@ -78,45 +84,51 @@ class PipelineView(View):
             "waits, moves messages, or does what belongs to no micro-batch. Two cases on one axis of time; "
             "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
             "nodes are not "
-            f"compared.{shown.left_out}",
-            pipeline_chart.figure(cases, opposites([row for row, *_ in shown.items])),
+            f"compared.{shown.truncation_note}",
+            pipeline_chart.schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
-            height=pipeline_chart.height(cases),
+            height=pipeline_chart.schedule_height(cases),
         )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
-        found = [(row, ranks) for row in run.cases if row.detail and (ranks := waiting(row.detail))]
-        names = run.names([row for row, _ in found])
+    def table(self, run: RunAnalysis) -> Table:
+        found = [
+            (row, ranks)
+            for row in run.cases
+            if row.representative_trial and (ranks := rank_waits(row.representative_trial))
+        ]
+        names = run.short_names([row for row, _ in found])
         rows = [_row(row, names[row.case.id], rank) for row, ranks in found for rank in ranks]
-        return self.made(rows, [] if rows else ["No record keeps a profiled step of a pipeline."])
+        return self.make_table(rows, [] if rows else ["No record keeps a profiled step of a pipeline."])
 
 
-def _row(row: CaseSummary, name: str, of: Waiting) -> Row:
-    return Row(
+def _row(row: CaseSummary, name: str, of: RankWaits) -> TableRow:
+    return TableRow(
         {
             **case_cells(row.case),
             "rank": of.rank,
-            "stages": _each(of, lambda stage: stage.number),
+            "stages": _per_stage(of, lambda stage: stage.number),
             "step_s": of.step_s,
-            "bubble": Cell(of.bubble, reason=row.absent.get("bubble", "")),
-            "bubble_theory": measured_cell(row, "bubble_theory"),
-            "bubble_s": Cell(of.bubble_s, reason=row.absent.get("bubble_s", "")),
-            "transfer_s": Cell(of.transfer_s, reason=row.absent.get("pipeline_transfer_s", "")),
-            "in_flight": _each(of, lambda stage: stage.in_flight),
-            "in_flight_theory": _each(of, lambda stage: stage.in_flight_theory),
-            "activations": Cell(of.activations, reason=row.absent.get("memory_activations", "")),
-            "activations_theory": Cell(of.activations_theory, reason=_UNKNOWN),
+            "bubble": TableCell(of.bubble, reason=row.absence_reasons.get("bubble", "")),
+            "bubble_theory": value_cell(row, "bubble_theory"),
+            "bubble_s": TableCell(of.bubble_s, reason=row.absence_reasons.get("bubble_s", "")),
+            "transfer_s": TableCell(of.message_s, reason=row.absence_reasons.get("pipeline_transfer_s", "")),
+            "in_flight": _per_stage(of, lambda stage: stage.in_flight),
+            "in_flight_theory": _per_stage(of, lambda stage: stage.in_flight_theory),
+            "activations": TableCell(
+                of.activations, reason=row.absence_reasons.get("memory_activations", "")
+            ),
+            "activations_theory": TableCell(of.activations_theory, reason=_ACTIVATIONS_UNKNOWN),
         },
         name,
     )
 
 
-def _each(of: Waiting, number: Callable[[Stage], int | None]) -> Cell:
+def _per_stage(of: RankWaits, number: Callable[[StageActivations], int | None]) -> TableCell:
     """A number of each stage of a rank."""
     numbers = [number(stage) for stage in of.stages]
     if None in numbers:
-        return Cell(None, reason="the engine does not tell it")
-    return Cell(", ".join(map(str, numbers)))
+        return TableCell(None, reason="the engine does not tell it")
+    return TableCell(", ".join(map(str, numbers)))
 
 
 def _finding(rows: list[CaseSummary], names: list[str]) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distbench.analysis.ranks import STRAGGLER, Grid, grids
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.stragglers import rank_text
-from distbench.core.grouping import grouped
+from distbench.analysis.ranks import STRAGGLER_RATIO, RankStepTimes, notable_rank_times
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.stragglers import rank_name
+from distbench.core.grouping import group_by
 from distbench.record import Record
-from distbench.report.figures import GREY, Chart, drawn, safe
-from distbench.report.palette import SEQUENCE
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.report.figures import GREY, Chart, escape_label, make_figure
+from distbench.report.palette import SEQUENTIAL_SCALE
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_MOST = 4
-_MOST_COLUMNS = 12
-_MOST_NAMES = 16
+_MAX_CASES = 4
+_MAX_COLUMNS = 12
+_MAX_NAMES = 16
 _ROW, _HIGHEST = 22, 420
 _MEANING = {
     "work_s": "A rank's own work in each profiled step: the step less the exposed waiting for other ranks.",
@@ -32,15 +32,15 @@ class RanksView(View):
     """A row for each rank of the few cases that are slowest or most uneven; a heatmap for each of them."""
 
     title = "Ranks"
-    place = 100
-    is_behind = True
+    order = 100
+    table_in_charts = True
     caption = (
-        f"The {_MOST} slowest and most uneven cases. work: mean over the profiled steps of a rank's own "
+        f"The {_MAX_CASES} slowest and most uneven cases. work: mean over the profiled steps of a rank's own "
         "work, or of the timed step where no rank reported its work. ratio: over that of the median rank, "
         "1 is best."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("rank", "rank", "Rank, from 0 on.", type="bigint"),
         Field("node", "", "Node that it ran on; null: where the command did.", type="varchar"),
         Field("gpu", "", "Number of its GPU on the node.", type="bigint"),
@@ -49,24 +49,24 @@ class RanksView(View):
         Field("ratio", "ratio", "Over the mean of the median rank.", "", "lower", format="{:.2f}".format),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         # the samples of these cases are read, no others
-        rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid)]
+        rows = [row for grid in notable_rank_times(run.cases, _MAX_CASES) for row in _rows(grid)]
         notes = [] if rows else ["No case of several ranks has a sample of their steps."]
-        return self.made(rows, [*notes, *(each.sentence for each in run.stragglers)])
+        return self.make_table(rows, [*notes, *(each.sentence for each in run.stragglers)])
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        names = run.names([row for row in run.cases if row.measured])
-        for i, grid in enumerate(grids(run.cases, _MOST), start=1):
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        names = run.short_names([row for row in run.cases if row.measured])
+        for i, grid in enumerate(notable_rank_times(run.cases, _MAX_CASES), start=1):
             yield _heatmap(grid, names[grid.row.case.id], i)
 
 
-def _rows(grid: Grid) -> list[Row]:
+def _rows(grid: RankStepTimes) -> list[TableRow]:
     return [
-        Row(
+        TableRow(
             {
                 **case_cells(grid.row.case),
-                **_place(grid.row.detail, rank),
+                **_rank_cells(grid.row.representative_trial, rank),
                 "column": grid.column,
                 "mean_s": mean,
                 "ratio": mean / grid.median,
@@ -76,20 +76,20 @@ def _rows(grid: Grid) -> list[Row]:
     ]
 
 
-def _place(record: Record | None, rank: int) -> dict[str, Any]:
+def _rank_cells(record: Record | None, rank: int) -> dict[str, Any]:
     """Cells of *rank* and where it ran."""
     if record is None:
         return {"rank": rank}
     device = record.devices[rank] if rank < len(record.devices) else None
     return {
-        "rank": Cell(rank, rank_text(record, rank).removeprefix("rank ")),
-        "node": Cell(record.node_of(rank) or None, reason="it ran where the command did"),
-        "gpu": Cell(device.index if device else None, reason="it used none, or the record does not say"),
+        "rank": TableCell(rank, rank_name(record, rank).removeprefix("rank ")),
+        "node": TableCell(record.node_of(rank) or None, reason="it ran where the command did"),
+        "gpu": TableCell(device.index if device else None, reason="it used none, or the record does not say"),
     }
 
 
-def _heatmap(grid: Grid, name: str, i: int) -> Chart:
-    ranks = _by_node(grid)
+def _heatmap(grid: RankStepTimes, name: str, i: int) -> Chart:
+    ranks = _rank_order(grid)
     seconds = [grid.seconds[rank] for rank in ranks]
     steps = max(map(len, seconds))
     trace = {
@@ -100,11 +100,11 @@ def _heatmap(grid: Grid, name: str, i: int) -> Chart:
         "y": list(range(len(ranks))),
         "zmin": _RANGE[0],
         "zmax": _RANGE[1],
-        "colorscale": [[*each] for each in SEQUENCE],
+        "colorscale": [[*each] for each in SEQUENTIAL_SCALE],
         "colorbar": {"title": {"text": "× median"}, "thickness": 10, "dtick": 0.2},
         "hovertemplate": "%{y}, step %{x}: %{text}, %{z:.2f} × the median<extra></extra>",
         "xgap": 2,
-        "ygap": 1 if len(ranks) > _MOST_NAMES else 2,
+        "ygap": 1 if len(ranks) > _MAX_NAMES else 2,
     }
     return Chart(
         f"ranks-{i}",
@@ -112,8 +112,8 @@ def _heatmap(grid: Grid, name: str, i: int) -> Chart:
         f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step. The scale is the "
         f"same for all cases: {_RANGE[0]} to {_RANGE[1]} times the median rank's mean; what is beyond has "
         "the colour of the end.",
-        drawn([trace], "step", "", **_axes(grid, ranks, steps)),
-        _by_step(seconds, ranks, min(steps, _MOST_COLUMNS)),
+        make_figure([trace], "step", "", **_axes(grid, ranks, steps)),
+        _step_table(seconds, ranks, min(steps, _MAX_COLUMNS)),
         finding=_finding(grid),
         height=min(_HIGHEST, 110 + _ROW * max(len(ranks), 3)),
     )
@@ -123,53 +123,57 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.4g}"
 
 
-def _by_node(grid: Grid) -> list[int]:
+def _rank_order(grid: RankStepTimes) -> list[int]:
     """Ranks that have steps, those of a node together."""
     ranks = range(len(grid.seconds))
-    record = grid.row.detail
-    nodes = grouped(ranks, record.node_of) if record else {"": [*ranks]}
+    record = grid.row.representative_trial
+    nodes = group_by(ranks, record.node_of) if record else {"": [*ranks]}
     return [rank for of in nodes.values() for rank in of]
 
 
-def _axes(grid: Grid, ranks: Sequence[int], steps: int) -> dict[str, Any]:
+def _axes(grid: RankStepTimes, ranks: Sequence[int], steps: int) -> dict[str, Any]:
     """The axes, with a line between nodes and a name for each rank, or for each node where there are many."""
-    record = grid.row.detail
+    record = grid.row.representative_trial
     nodes = [record.node_of(rank) if record else "" for rank in ranks]
     first = [place for place, node in enumerate(nodes) if place == 0 or node != nodes[place - 1]]
-    each = len(ranks) <= _MOST_NAMES or len(first) == 1
+    each = len(ranks) <= _MAX_NAMES or len(first) == 1
     named = [
-        place for place in range(len(ranks)) if each and place % (1 + len(ranks) // _MOST_NAMES) == 0
+        place for place in range(len(ranks)) if each and place % (1 + len(ranks) // _MAX_NAMES) == 0
     ] or first
-    texts = [rank_text(record, ranks[place]) if record and each else nodes[place] for place in named]
+    texts = [rank_name(record, ranks[place]) if record and each else nodes[place] for place in named]
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1}}
     return {
-        "xaxis": {"showgrid": False, **({"dtick": 1} if steps <= _MOST_COLUMNS else {})},
+        "xaxis": {"showgrid": False, **({"dtick": 1} if steps <= _MAX_COLUMNS else {})},
         "yaxis": {
             "showgrid": False,
             "autorange": "reversed",
             "tickvals": named,
-            "ticktext": [safe(text) for text in texts],
+            "ticktext": [escape_label(text) for text in texts],
         },
         "shapes": [{**line, "y0": place - 0.5, "y1": place - 0.5} for place in first[1:]],
     }
 
 
-def _by_step(seconds: list[list[float | None]], ranks: Sequence[int], steps: int) -> Sheet:
+def _step_table(seconds: list[list[float | None]], ranks: Sequence[int], steps: int) -> Table:
     columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", unit="s", format=_ms) for i in range(steps)]
     names = Field("rank", "rank", type="bigint", format="rank {}".format)
     rows = [
-        Row({"rank": rank, **{column.name: s for column, s in zip(columns, row, strict=False)}})
+        TableRow({"rank": rank, **{column.name: s for column, s in zip(columns, row, strict=False)}})
         for rank, row in zip(ranks, seconds, strict=True)
     ]
-    return Sheet("", "", (names, *columns), tuple(rows))
+    return Table("", "", (names, *columns), tuple(rows))
 
 
-def _finding(grid: Grid) -> str:
+def _finding(grid: RankStepTimes) -> str:
     if grid.column != "work_s":
         return ""
     slowest, mean = max(grid.means.items(), key=lambda item: item[1])
-    name = rank_text(grid.row.detail, slowest) if grid.row.detail else f"rank {slowest}"
+    name = (
+        rank_name(grid.row.representative_trial, slowest)
+        if grid.row.representative_trial
+        else f"rank {slowest}"
+    )
     excess = f"{mean / grid.median:.2f}x"
-    if mean / grid.median >= STRAGGLER:
+    if mean / grid.median >= STRAGGLER_RATIO:
         return f"Straggler in this trial: {name}, {excess} the work of the median rank."
-    return f"No straggler: slowest is {name}, {excess} the median (flagged above {STRAGGLER:g}x)."
+    return f"No straggler: slowest is {name}, {excess} the median (flagged above {STRAGGLER_RATIO:g}x)."

@@ -6,19 +6,42 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.node_efficiency import DEFINITION, Border, border, nodes_of, sentence
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.scaling import DEFINITIONS, Budget, Kind, Scaling, ScalingPoint, budget
-from distbench.core.units import count_text, number_text
-from distbench.report.figures import GREY, MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
-from distbench.report.labels import End, end_labels, with_room
+from distbench.analysis.node_efficiency import (
+    NODE_EFFICIENCY_DEFINITION,
+    NodeEfficiency,
+    node_count,
+    node_efficiency,
+    node_efficiency_sentence,
+)
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.scaling import (
+    SCALING_DEFINITIONS,
+    EfficiencyBreakdown,
+    ScalingKind,
+    ScalingPoint,
+    ScalingSeries,
+    efficiency_breakdown,
+)
+from distbench.core.units import format_count, format_number
+from distbench.report.figures import (
+    GREY,
+    MAX_CHART_CASES,
+    CaseStyle,
+    Chart,
+    error_bars,
+    make_figure,
+    reference_line,
+    scatter,
+    stacked_bars,
+)
+from distbench.report.labels import LineEnd, label_line_ends, range_with_label_space
 from distbench.report.palette import EFFICIENCY
 from distbench.report.view import View
-from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
 _PLOT = 330
 """CSS pixels of the upright axis, about."""
-_OVER_NODES = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
+_NODE_HEADINGS = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
 """Headings of columns that people see where a series goes beyond one node."""
 _PARTS = {
     "efficiency": "as on one device",
@@ -26,7 +49,7 @@ _PARTS = {
     "waiting": "waiting for slower ranks",
     "work": "extra compute per device",
 }
-_BUDGET = (
+_BREAKDOWN_CAPTION = (
     "Each bar is the device time of a step. The first part is the efficiency: what one device "
     "alone would have done in it. Then what is lost: communication that no computation hides, split into "
     "the transfer itself and waiting for slower ranks (imbalance), and the rest: devices that compute, "
@@ -36,7 +59,7 @@ _BUDGET = (
 
 
 def _speed(name: str, heading: str, doc: str) -> Field:
-    return Field(name, heading, doc, "tokens/s", "higher", format=number_text)
+    return Field(name, heading, doc, "tokens/s", "higher", format=format_number)
 
 
 def _ratio(name: str, heading: str, doc: str) -> Field:
@@ -47,8 +70,8 @@ class ScalingView(View):
     """A row for each series and number of devices; charts of each kind of scaling, and of what is lost."""
 
     title = "Scaling"
-    place = 20
-    is_behind = True
+    order = 20
+    table_in_charts = True
     caption = (
         "transfer, waiting, work: shares of device time lost to exposed transfer, to waiting for slower "
         "ranks and to extra compute; with the efficiency they add up to 100%."
@@ -76,91 +99,99 @@ class ScalingView(View):
         Field("work", "work", "Extra compute per device.", "", "lower", format=PERCENT),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         rows = [_row(each, point) for each in run.scaling for point in each.points]
         notes = [] if rows else ["No case was measured both on one device and on more; add 1 to world_sizes."]
         kinds = {each.kind for each in run.scaling}
-        defined = [text for kind, text in DEFINITIONS.items() if kind in kinds]
+        defined = [text for kind, text in SCALING_DEFINITIONS.items() if kind in kinds]
         caption = " ".join([*defined, self.caption])
-        if any(nodes_of(point) > 1 for each in run.scaling for point in each.points):
-            return self._over_nodes(rows, caption)
-        return self.made(rows, notes, caption)
+        if any(node_count(point) > 1 for each in run.scaling for point in each.points):
+            return self._with_node_columns(rows, caption)
+        return self.make_table(rows, notes, caption)
 
-    def _over_nodes(self, rows: Sequence[Row], caption: str) -> Sheet:
+    def _with_node_columns(self, rows: Sequence[TableRow], caption: str) -> Table:
         """The sheet with the columns that have nothing to say of a single node."""
-        made = self.made(rows, caption=f"{caption} {DEFINITION}")
+        made = self.make_table(rows, caption=f"{caption} {NODE_EFFICIENCY_DEFINITION}")
         fields = tuple(
-            replace(each, heading=_OVER_NODES.get(each.name, each.heading)) for each in made.fields
+            replace(each, heading=_NODE_HEADINGS.get(each.name, each.heading)) for each in made.fields
         )
         return replace(made, fields=fields)
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        style = Style.of(run.cases)
-        for kind in DEFINITIONS:
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        style = CaseStyle.for_cases(run.cases)
+        for kind in SCALING_DEFINITIONS:
             if series := [each for each in run.scaling if each.kind == kind]:
-                sheet = self.made([_row(each, point) for each in series for point in each.points])
+                sheet = self.make_table([_row(each, point) for each in series for point in each.points])
                 yield _throughput(kind, series, style, sheet)
                 yield _efficiency(kind, series, style, sheet)
-        yield from self._losses(run.scaling)
+        yield from self._breakdown_charts(run.scaling)
 
-    def _losses(self, scaling: Sequence[Scaling]) -> Iterator[Chart]:
+    def _breakdown_charts(self, scaling: Sequence[ScalingSeries]) -> Iterator[Chart]:
         several = [(each, point) for each in scaling for point in each.points if point.world_size > 1]
-        known = [(each, point) for each, point in several if isinstance(budget(point), Budget)]
+        known = [
+            (each, point)
+            for each, point in several
+            if isinstance(efficiency_breakdown(point), EfficiencyBreakdown)
+        ]
         if not known:
             return
         known.sort(key=lambda pair: (pair[1].world_size, -pair[1].efficiency))
-        sheet = self.made([_row(*pair) for pair in known])
-        cut = f" The first {MOST_CASES} of {len(known)} are drawn." if len(known) > MOST_CASES else ""
+        sheet = self.make_table([_row(*pair) for pair in known])
+        cut = (
+            f" The first {MAX_CHART_CASES} of {len(known)} are drawn." if len(known) > MAX_CHART_CASES else ""
+        )
         yield Chart(
             "scaling-losses",
             "Where the efficiency goes",
-            _BUDGET + cut,
-            drawn(
-                bars(self.made(sheet.rows[:MOST_CASES]), _PARTS, EFFICIENCY),
+            _BREAKDOWN_CAPTION + cut,
+            make_figure(
+                stacked_bars(self.make_table(sheet.rows[:MAX_CHART_CASES]), _PARTS, EFFICIENCY),
                 "share of device time",
-                rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MOST_CASES]],
+                rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MAX_CHART_CASES]],
                 barmode="relative",
                 xaxis={"tickformat": ".0%"},
             ),
-            sheet.pick("series", "devices", *_PARTS),
+            sheet.select_columns("series", "devices", *_PARTS),
         )
 
 
-def _row(series: Scaling, point: ScalingPoint) -> Row:
-    speed, lost = point.throughput, budget(point)
-    if isinstance(lost, Budget):
+def _row(series: ScalingSeries, point: ScalingPoint) -> TableRow:
+    speed, lost = point.throughput, efficiency_breakdown(point)
+    if isinstance(lost, EfficiencyBreakdown):
         parts: dict[str, Any] = vars(lost)
     else:
-        parts = dict.fromkeys(("transfer", "waiting", "work"), Cell(None, reason=lost))
-    return Row(
+        parts = dict.fromkeys(("transfer", "waiting", "work"), TableCell(None, reason=lost))
+    return TableRow(
         {
             "series": series.name,
             "case_name": point.row.case.name,
             "case_id": point.row.case.id,
             "kind": series.kind,
             "devices": point.world_size,
-            "tokens_per_s": Cell(speed.value, speed.text),
+            "tokens_per_s": TableCell(speed.value, speed.text),
             "lowest": speed.low,
             "highest": speed.high,
-            "trials": speed.n,
+            "trials": speed.trial_count,
             "efficiency": point.efficiency,
             "efficiency_low": point.low,
             "efficiency_high": point.high,
             **parts,
-            "nodes": nodes_of(point),
-            **_at_the_border(border(series, point)),
+            "nodes": node_count(point),
+            **_node_cells(node_efficiency(series, point)),
         }
     )
 
 
-def _at_the_border(found: Border | str) -> dict[str, float | Cell]:
+def _node_cells(found: NodeEfficiency | str) -> dict[str, float | TableCell]:
     if isinstance(found, str):
-        return dict.fromkeys(("inside", "between", "between_low", "between_high"), Cell(None, reason=found))
-    ends = {"between_low": found.low, "between_high": found.high}
-    return {"inside": found.inside, "between": found.between, **ends}
+        return dict.fromkeys(
+            ("inside", "between", "between_low", "between_high"), TableCell(None, reason=found)
+        )
+    ends = {"between_low": found.across_low, "between_high": found.across_high}
+    return {"inside": found.within_node, "between": found.across_nodes, **ends}
 
 
-def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Sheet) -> Chart:
+def _throughput(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseStyle, sheet: Table) -> Chart:
     best = max(series, key=lambda each: each.points[0].throughput.value)
     alone = best.points[0].throughput.value
     return Chart(
@@ -171,22 +202,22 @@ def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
         _lines(
             series,
             style,
-            lambda point: (point.throughput.ends[0], point.throughput.value, point.throughput.ends[1]),
+            lambda point: (point.throughput.bounds[0], point.throughput.value, point.throughput.bounds[1]),
             lambda size: size * alone,
             "tokens/s (higher is better)",
         ),
-        sheet.pick("series", "devices", "tokens_per_s", "lowest", "highest", "trials"),
+        sheet.select_columns("series", "devices", "tokens_per_s", "lowest", "highest", "trials"),
     )
 
 
-def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Sheet) -> Chart:
+def _efficiency(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseStyle, sheet: Table) -> Chart:
     points = [(point.efficiency, each.name, point.world_size) for each in series for point in each.points]
     lowest, name, size = min(points)
-    least = f"Lowest efficiency: {lowest:.2f} ({name} on {count_text(size, 'device')})."
+    least = f"Lowest efficiency: {lowest:.2f} ({name} on {format_count(size, 'device')})."
     return Chart(
         f"scaling-{kind}-efficiency",
         f"{kind.capitalize()} scaling: efficiency",
-        f"Higher is better; the grey line at 1 is ideal. {DEFINITIONS[kind]} Bars are 95% intervals."
+        f"Higher is better; the grey line at 1 is ideal. {SCALING_DEFINITIONS[kind]} Bars are 95% intervals."
         + _left_out(series),
         _lines(
             series,
@@ -195,20 +226,22 @@ def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
             lambda _: 1.0,
             "efficiency (higher is better)",
         ),
-        sheet.pick("series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"),
-        finding=f"{least} {sentence(series)}".rstrip(),
+        sheet.select_columns(
+            "series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"
+        ),
+        finding=f"{least} {node_efficiency_sentence(series)}".rstrip(),
     )
 
 
 def _lines(
-    series: Sequence[Scaling],
-    style: Style,
+    series: Sequence[ScalingSeries],
+    style: CaseStyle,
     numbers: Callable[[ScalingPoint], tuple[float, float, float]],
     ideal: Callable[[int], float],
     y: str,
 ) -> dict[str, Any]:
     """A line for each of the fastest *series*; *numbers* are the lowest, the value and the highest."""
-    fastest = sorted(series, key=lambda each: -each.points[-1].throughput.value)[:MOST_CASES]
+    fastest = sorted(series, key=lambda each: -each.points[-1].throughput.value)[:MAX_CHART_CASES]
     sizes = sorted({point.world_size for each in series for point in each.points})
     lines = [
         scatter(
@@ -217,7 +250,7 @@ def _lines(
             [numbers(point)[1] for point in each.points],
             "lines+markers",
             cases=[point.row.case.id for point in each.points],
-            error_y=errors([numbers(point) for point in each.points]),
+            error_y=error_bars([numbers(point) for point in each.points]),
             line=style.line(each.case.strategy.name, i),
             marker=style.marker(each.case.strategy.name) | {"size": 9},
         )
@@ -225,24 +258,30 @@ def _lines(
     ]
     ideals = [ideal(size) for size in sizes]
     highest = 1.08 * max([*ideals, *(numbers(point)[2] for each in fastest for point in each.points)])
-    ends = [_end(each, style, numbers) for each in fastest]
-    return drawn(
-        [*lines, level(sizes, ideals, "ideal")],
+    ends = [_line_end(each, style, numbers) for each in fastest]
+    return make_figure(
+        [*lines, reference_line(sizes, ideals, "ideal")],
         "world size (devices)",
         y,
-        xaxis={"tickvals": sizes, "range": with_room(sizes[0], sizes[-1])},
+        xaxis={"tickvals": sizes, "range": range_with_label_space(sizes[0], sizes[-1])},
         yaxis={"range": [0, highest]},
-        annotations=end_labels([*ends, End(sizes[-1], ideals[-1], "ideal", GREY)], 0, highest, _PLOT),
+        annotations=label_line_ends(
+            [*ends, LineEnd(sizes[-1], ideals[-1], "ideal", GREY)], 0, highest, _PLOT
+        ),
         showlegend=False,
     )
 
 
-def _end(series: Scaling, style: Style, numbers: Callable[[ScalingPoint], tuple[float, float, float]]) -> End:
+def _line_end(
+    series: ScalingSeries, style: CaseStyle, numbers: Callable[[ScalingPoint], tuple[float, float, float]]
+) -> LineEnd:
     last = series.points[-1]
-    return End(
+    return LineEnd(
         last.world_size, numbers(last)[1], series.name, style.marker(series.case.strategy.name)["color"]
     )
 
 
-def _left_out(series: Sequence[Scaling]) -> str:
-    return f" The {MOST_CASES} fastest of {len(series)} are drawn." if len(series) > MOST_CASES else ""
+def _left_out(series: Sequence[ScalingSeries]) -> str:
+    return (
+        f" The {MAX_CHART_CASES} fastest of {len(series)} are drawn." if len(series) > MAX_CHART_CASES else ""
+    )

@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.case_summary import COMMUNICATION, REFERENCE, THROUGHPUT, CaseSummary
-from distbench.analysis.decision_tree import Branch, branches, sentence
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
+from distbench.analysis.case_summary import COMMUNICATION, REFERENCE_LABEL, THROUGHPUT, CaseSummary
+from distbench.analysis.decision_tree import MemoryRange, memory_ranges, memory_ranges_sentence
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
-from distbench.core.units import bytes_text, count_text, percent_text
-from distbench.report.figures import Style
-from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.strategies.cards import card_of
-from distbench.strategies.description import TAKE_IT, Card, Claim
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.core.units import format_bytes, format_count, format_percent
+from distbench.report.figures import CaseStyle
+from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
+from distbench.strategies.cards import card_for
+from distbench.strategies.description import USE_IF, Card, Claim
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_MOVED, _KEPT = "comm_bytes_theory", "memory_states_theory"
+_TRAFFIC_THEORY, _STATES_THEORY = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"
-_MOST_CARDS = 24
-_ASPECTS = {"moves": (COMMUNICATION, _MOVED, "per step"), "keeps": (_STATES, _KEPT, "of model states")}
+_MAX_CARDS = 24
+_ASPECTS = {
+    "moves": (COMMUNICATION, _TRAFFIC_THEORY, "per step"),
+    "keeps": (_STATES, _STATES_THEORY, "of model states"),
+}
 """What a claim is about -> columns of what was measured and of its theory, and what they are."""
 
 
 @dataclass(frozen=True)
-class Fact:
+class MeasuredClaim:
     """A claim of theory, and what was measured of it."""
 
     claim: Claim
@@ -36,7 +39,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class ShownCard:
+class StrategyCard:
     """A strategy as the page has it."""
 
     case_id: str
@@ -44,12 +47,12 @@ class ShownCard:
     color: str
     is_picked: bool
     advice: Sequence[Claim]
-    facts: Sequence[Fact]
+    facts: Sequence[MeasuredClaim]
     pace: str
 
 
 @dataclass(frozen=True)
-class Turn:
+class MemoryQuestion:
     """A question of the decision tree, and the case to use where the answer is yes."""
 
     least: str
@@ -57,17 +60,17 @@ class Turn:
     case_id: str
     """Empty: no measured case fits."""
     name: str
-    told: str
+    summary: str
 
 
 @dataclass(frozen=True)
-class Content:
+class StrategyCards:
     """The cards, and the decision tree above them."""
 
-    cards: Sequence[ShownCard]
+    cards: Sequence[StrategyCard]
     left_out: int
     """Strategies without a card on the page."""
-    turns: Sequence[Turn]
+    questions: Sequence[MemoryQuestion]
     devices: str
 
 
@@ -76,7 +79,7 @@ class StrategiesView(View):
 
     template = "strategies.html"
     title = "Which strategy, and why"
-    place = 25
+    order = 25
     caption = (
         "What each strategy shards, the payload of a rank's collectives per step and the model states that a "
         "rank keeps, beside theory with the dtypes in use; lower is better. x ddp: tokens/s relative to ddp, "
@@ -85,54 +88,54 @@ class StrategiesView(View):
         "devices alone. A card for each strategy says when to use it."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("shards", "shards", "What is divided among ranks.", type="varchar"),
         Field(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
-        Field(_MOVED, "theory", "The same by theory, mean over ranks.", "B", "lower"),
+        Field(_TRAFFIC_THEORY, "theory", "The same by theory, mean over ranks.", "B", "lower"),
         Field(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
-        Field(_KEPT, "theory", "The same by theory.", "B", "lower"),
+        Field(_STATES_THEORY, "theory", "The same by theory.", "B", "lower"),
         Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         cards = _cards(run)
-        found = branches(run.candidates)
-        notes = [sentence(found, _devices(found))] if found else []
-        return self.made([_row(row, card) for row, card in cards], [*notes, *_said(cards)])
+        found = memory_ranges(run.candidates)
+        notes = [memory_ranges_sentence(found, _devices(found))] if found else []
+        return self.make_table([_row(row, card) for row, card in cards], [*notes, *_card_sentences(cards)])
 
-    def content(self, run: AnalysedRun) -> Content:
+    def content(self, run: RunAnalysis) -> StrategyCards:
         """What the page has instead of notes."""
-        found, style = branches(run.candidates), Style.of(run.cases)
+        found, style = memory_ranges(run.candidates), CaseStyle.for_cases(run.cases)
         cards = sorted(_cards(run), key=lambda pair: -_speed(pair[0]))
         pick = next((branch.pick.id for branch in found if branch.pick), "")
-        return Content(
-            [_shown(row, card, style, row.case.id == pick) for row, card in cards[:_MOST_CARDS]],
-            len(cards[_MOST_CARDS:]),
-            _turns(found),
-            count_text(_devices(found), "device") if found else "",
+        return StrategyCards(
+            [_strategy_card(row, card, style, row.case.id == pick) for row, card in cards[:_MAX_CARDS]],
+            len(cards[_MAX_CARDS:]),
+            _questions(found),
+            format_count(_devices(found), "device") if found else "",
         )
 
 
-def _cards(run: AnalysedRun) -> list[tuple[CaseSummary, Card]]:
+def _cards(run: RunAnalysis) -> list[tuple[CaseSummary, Card]]:
     """The first measured case of each strategy at the largest world size, with the card of the strategy."""
     measured = [row for row in run.cases if row.measured]
     largest = max((row.case.world_size for row in measured), default=0)
     first: dict[str, tuple[CaseSummary, Card]] = {}
     for row in measured:
-        card = card_of(row.case.strategy) if row.case.world_size == largest else None
+        card = card_for(row.case.strategy) if row.case.world_size == largest else None
         if card:
             first.setdefault(row.case.label, (row, card))
     return list(first.values())
 
 
-def _row(row: CaseSummary, card: Card) -> Row:
-    columns = (COMMUNICATION, _MOVED, _STATES, _KEPT)
-    return Row(
+def _row(row: CaseSummary, card: Card) -> TableRow:
+    columns = (COMMUNICATION, _TRAFFIC_THEORY, _STATES, _STATES_THEORY)
+    return TableRow(
         {
             **case_cells(row.case, one_line(row.case.label)),
             "shards": card.shards,
-            **{column: measured_cell(row, column) for column in columns},
-            "relative": Cell(row.relative, reason=row.relative_absent),
+            **{column: value_cell(row, column) for column in columns},
+            "relative": TableCell(row.relative_throughput, reason=row.relative_absence),
         }
     )
 
@@ -141,57 +144,59 @@ def _speed(row: CaseSummary) -> float:
     return row.values[THROUGHPUT].value if THROUGHPUT in row.values else 0.0
 
 
-def _turns(found: Sequence[Branch]) -> list[Turn]:
+def _questions(found: Sequence[MemoryRange]) -> list[MemoryQuestion]:
     return [
-        Turn(
-            bytes_text(branch.least) if branch.least else "",
+        MemoryQuestion(
+            format_bytes(branch.at_least) if branch.at_least else "",
             branch.pick.id if branch.pick else "",
             branch.pick.name if branch.pick else "",
-            _told(branch, found[0]),
+            _summary(branch, found[0]),
         )
         for branch in found
     ]
 
 
-def _told(branch: Branch, first: Branch) -> str:
+def _summary(branch: MemoryRange, first: MemoryRange) -> str:
     if not (branch.pick and branch.pick.speed and first.pick and first.pick.speed):
         return "no measured case fits"
     slower = 1 - branch.pick.speed.value / first.pick.speed.value
-    behind = f", {percent_text(slower)} slower" if slower >= 0.005 else ""
+    behind = f", {format_percent(slower)} slower" if slower >= 0.005 else ""
     return f"{branch.pick.speed.text()} tokens/s{behind}"
 
 
-def _shown(row: CaseSummary, card: Card, style: Style, is_picked: bool) -> ShownCard:
-    claims = [claim for claim in card.claims if claim.aspect != TAKE_IT]
-    relative = f", {row.relative:.2f} × {REFERENCE}" if row.relative is not None else ""
-    return ShownCard(
+def _strategy_card(row: CaseSummary, card: Card, style: CaseStyle, is_picked: bool) -> StrategyCard:
+    claims = [claim for claim in card.claims if claim.aspect != USE_IF]
+    relative = (
+        f", {row.relative_throughput:.2f} × {REFERENCE_LABEL}" if row.relative_throughput is not None else ""
+    )
+    return StrategyCard(
         row.case.id,
         one_line(row.case.label),
         style.marker(row.case.strategy.name)["color"],
         is_picked,
-        [claim for claim in card.claims if claim.aspect == TAKE_IT],
-        [_fact(row, claim) for claim in claims],
+        [claim for claim in card.claims if claim.aspect == USE_IF],
+        [_measured_claim(row, claim) for claim in claims],
         f"{row.values[THROUGHPUT].text} tokens/s{relative}" if _speed(row) else "",
     )
 
 
-def _fact(row: CaseSummary, claim: Claim) -> Fact:
+def _measured_claim(row: CaseSummary, claim: Claim) -> MeasuredClaim:
     if claim.aspect not in _ASPECTS:
-        return Fact(claim)
+        return MeasuredClaim(claim)
     measured, theory, unit = _ASPECTS[claim.aspect]
-    return Fact(claim, _bytes(row, theory), _bytes(row, measured), unit)
+    return MeasuredClaim(claim, _bytes(row, theory), _bytes(row, measured), unit)
 
 
 def _bytes(row: CaseSummary, column: str) -> str:
-    return bytes_text(row.values[column].value) if column in row.values else "not known"
+    return format_bytes(row.values[column].value) if column in row.values else "not known"
 
 
-def _said(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
+def _card_sentences(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
     """A sentence for each card, and their sources by number; strategies with the same card share it."""
-    labels = gathered((card, one_line(row.case.label)) for row, card in cards)
+    labels = group_pairs((card, one_line(row.case.label)) for row, card in cards)
     numbers: dict[str, int] = {}
     for card, of in labels.items():
-        claims = sorted(card.claims, key=lambda claim: claim.aspect != TAKE_IT)
+        claims = sorted(card.claims, key=lambda claim: claim.aspect != USE_IF)
         yield f"{', '.join(of)}. {' '.join(_claim(claim, numbers) for claim in claims)}"
     if numbers:
         yield f"Sources: {', '.join(f'[{number}] {source}' for source, number in numbers.items())}."
@@ -199,9 +204,9 @@ def _said(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
 
 def _claim(claim: Claim, numbers: dict[str, int]) -> str:
     """*claim* with the number of its source, of which new ones join *numbers*."""
-    text = f"{claim.aspect.capitalize()}{'' if claim.aspect == TAKE_IT else ':'} {claim.text}"
+    text = f"{claim.aspect.capitalize()}{'' if claim.aspect == USE_IF else ':'} {claim.text}"
     return f"{text} [{numbers.setdefault(claim.source, len(numbers) + 1)}]" if claim.source else text
 
 
-def _devices(found: list[Branch]) -> int:
+def _devices(found: list[MemoryRange]) -> int:
     return next(branch.pick.devices for branch in found if branch.pick)

@@ -6,41 +6,41 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
-from distbench.core.units import number_text
-from distbench.report.view import CASE, View, case_cells, measured_cell, rate_cell
-from distbench.tables.table import PERCENT, Cell, Field, Row, Sheet
+from distbench.core.units import format_number
+from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell, value_cell
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
-_MOST_REASONS = 3
+_MAX_REASONS = 3
 _ENERGY = "energy_per_token"
 
 
-def _giga(value: float) -> str:
+def _gigabytes(value: float) -> str:
     return f"{value / 1e9:.2f} GHz"
 
 
-def _disturbing(name: str, heading: str, doc: str, text: Callable[[float], str] = PERCENT) -> Field:
+def _disturbance(name: str, heading: str, doc: str, text: Callable[[float], str] = PERCENT) -> Field:
     return Field(name, heading, doc, "", "lower", format=text)
 
 
 _COLUMNS = (
-    _disturbing("host_foreign_cpu", "others' CPU", "Usable CPU time that other processes took."),
-    _disturbing("host_busy_processes", "busy others", "Other busy processes.", number_text),
-    _disturbing("host_steal", "steal", "CPU time that a hypervisor took."),
+    _disturbance("host_foreign_cpu", "others' CPU", "Usable CPU time that other processes took."),
+    _disturbance("host_busy_processes", "busy others", "Other busy processes.", format_number),
+    _disturbance("host_steal", "steal", "CPU time that a hypervisor took."),
     Field("host_load", "load", "Load average.", format="{:.1f}".format),
-    Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_giga),
+    Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_gigabytes),
     Field("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
-    Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=number_text),
-    Field(_ENERGY, "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text),
-    Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_giga),
-    Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=number_text),
+    Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=format_number),
+    Field(_ENERGY, "J/token", "Energy of all GPUs.", "J/token", "lower", format=format_number),
+    Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_gigabytes),
+    Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=format_number),
     Field("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
     Field("gpu_memory_own", "own mem", "Memory of the GPU in use by the ranks.", "B"),
-    _disturbing("gpu_throttle", "throttled", "Share of time throttled by heat or power."),
+    _disturbance("gpu_throttle", "throttled", "Share of time throttled by heat or power."),
     Field("gpu_power_cap", "power cap", "Share of time at the power limit.", format=PERCENT),
-    _disturbing("gpu_other_processes", "GPU others", "Other processes on the GPU.", number_text),
+    _disturbance("gpu_other_processes", "GPU others", "Other processes on the GPU.", format_number),
 )
 _NAMES = tuple(each.name for each in _COLUMNS)
 
@@ -49,7 +49,7 @@ class TelemetryView(View):
     """A row for each case with a column of telemetry."""
 
     title = "Machine conditions"
-    place = 120
+    order = 120
     caption = (
         "What a thread next to the ranks saw in and around the timed window, medians over the trials that "
         "count; on several nodes one on each, and the worst node is shown (of power and energy the sum). "
@@ -58,46 +58,48 @@ class TelemetryView(View):
         "if its case has no undisturbed one; then the case is not compared."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("disturbed", "disturbed", "Trials on a noisy machine.", "", "lower", "bigint"),
         Field("trials", "", "Trials that were measured.", type="bigint"),
         *_COLUMNS,
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         rows = [row for row in run.cases if row.measured and any(name in row.columns for name in _NAMES)]
-        made = self.made([_row(row) for row in rows], (*_why_disturbed(rows), *_why_missing(rows)))
+        made = self.make_table(
+            [_row(row) for row in rows], (*_disturbance_notes(rows), *_absence_notes(rows))
+        )
         # most machines have no GPU, and people need no empty columns
         empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
         fields = tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
         return replace(made, fields=fields)
 
 
-def _row(row: CaseSummary) -> Row:
-    return Row(
+def _row(row: CaseSummary) -> TableRow:
+    return TableRow(
         {
             **case_cells(row.case),
-            "disturbed": Cell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}"),
+            "disturbed": TableCell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}"),
             "trials": row.trials,
-            **{name: measured_cell(row, name) for name in _NAMES},
+            **{name: value_cell(row, name) for name in _NAMES},
             _ENERGY: rate_cell(row, _ENERGY),
         }
     )
 
 
-def _why_disturbed(rows: Sequence[CaseSummary]) -> list[str]:
+def _disturbance_notes(rows: Sequence[CaseSummary]) -> list[str]:
     reasons = [f"{one_line(row.case.name)}: {one_line(row.degraded)}." for row in rows if row.degraded]
     # the numbers are in the table: a few show which limits were exceeded
-    left = len(reasons) - _MOST_REASONS
-    return [*reasons[:_MOST_REASONS], *([f"{left} more cases likewise."] if left > 0 else [])]
+    left = len(reasons) - _MAX_REASONS
+    return [*reasons[:_MAX_REASONS], *([f"{left} more cases likewise."] if left > 0 else [])]
 
 
-def _why_missing(rows: Sequence[CaseSummary]) -> list[str]:
+def _absence_notes(rows: Sequence[CaseSummary]) -> list[str]:
     """Why columns have no number, those with the same reason together."""
-    found = ((row.absent.get(name), name) for name in _NAMES for row in rows)
-    reasons = gathered(dict.fromkeys((reason, name) for reason, name in found if reason))
-    return [f"No {_either(names)}: {one_line(reason)}." for reason, names in reasons.items()]
+    found = ((row.absence_reasons.get(name), name) for name in _NAMES for row in rows)
+    reasons = group_pairs(dict.fromkeys((reason, name) for reason, name in found if reason))
+    return [f"No {_names_text(names)}: {one_line(reason)}." for reason, names in reasons.items()]
 
 
-def _either(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
-from distbench.core.units import duration_text
-from distbench.report.axes import Rows
-from distbench.report.figures import Chart, Shown, bars, drawn
-from distbench.report.palette import PARTS
-from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
+from distbench.core.units import format_duration
+from distbench.report.axes import CaseAxis
+from distbench.report.figures import Chart, ChartSelection, make_figure, stacked_bars
+from distbench.report.palette import STEP_PARTS
+from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _RATIO = "{:.2f}".format
 
@@ -39,7 +39,7 @@ class TimeView(View):
     """A row for each case with a step time; a chart of the parts of the profiled steps."""
 
     title = "Where time goes"
-    place = 30
+    order = 30
     caption = (
         "step: step time without a profiler, mean over trials. The parts are shares of a profiled step "
         "(mean over ranks; they add up to 100%); the profiler slows the step by the factor in column slow, "
@@ -48,7 +48,7 @@ class TimeView(View):
         "engine and optimizer."
     )
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("step_s", "step", "Step time without a profiler, mean over trials.", "s", "lower"),
         *_SHARES,
         Field("profile_slowdown", "slow", "Profiled over unprofiled step time.", format=_RATIO),
@@ -57,27 +57,31 @@ class TimeView(View):
         Field("build_s", "build", "Time to build model, engine and optimizer.", "s", "lower"),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         measured = [row for row in run.cases if "step_s" in row.values]
-        names = run.names(measured)
-        return self.made([_row(row, names[row.case.id]) for row in measured], _missing(names, measured))
+        names = run.short_names(measured)
+        return self.make_table(
+            [_row(row, names[row.case.id]) for row in measured], _absence_notes(names, measured)
+        )
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        shown = Shown.of(run, lambda row: _times(row) or None)
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        shown = ChartSelection.fastest(run, lambda row: _part_seconds(row) or None)
         if not shown.items:
             return
-        fields = (*CASE, *(replace(field, unit="s", format=None) for field in _SHARES))
-        rows = [Row({**case_cells(row.case, name), **times}) for row, name, times in shown.items]
-        axis = Rows.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
+        fields = (*CASE_FIELDS, *(replace(field, unit="s", format=None) for field in _SHARES))
+        rows = [TableRow({**case_cells(row.case, name), **times}) for row, name, times in shown.items]
+        axis = CaseAxis.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
         most, name = max((_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
         yield Chart(
             "time-parts",
             "Parts of a step",
             "Each bar is a step without the profiler: its length is the step time, lower is better. How "
             "it divides is what the profiled steps show (mean over ranks; parts in the order of the "
-            f"legend).{shown.left_out}",
-            drawn(
-                bars(Sheet("", "", fields, tuple(rows)), _PARTS, PARTS, 1e-3, _share_of, axis.places),
+            f"legend).{shown.truncation_note}",
+            make_figure(
+                stacked_bars(
+                    Table("", "", fields, tuple(rows)), _PARTS, STEP_PARTS, 1e-3, _share_of, axis.positions
+                ),
                 "ms of a step (lower is better)",
                 rows=axis.labels,
                 barmode="stack",
@@ -86,30 +90,30 @@ class TimeView(View):
         )
 
 
-def _times(row: CaseSummary) -> dict[str, float]:
+def _part_seconds(row: CaseSummary) -> dict[str, float]:
     """Seconds of each part in a step without the profiler; empty if any of it is not known."""
     step = row.values.get("step_s")
     return {part: share * step.value for part, share in _shares(row).items()} if step else {}
 
 
-def _share_of(row: Row, part: str) -> list[str]:
+def _share_of(row: TableRow, part: str) -> list[str]:
     whole = math.fsum(float(row.value(each) or 0.0) for each in _PARTS)
     return [f"{float(row.value(part) or 0.0) / whole:.1%} of the step"] if whole else []
 
 
 def _step_text(row: CaseSummary) -> str:
-    return duration_text(row.values["step_s"].value) if "step_s" in row.values else ""
+    return format_duration(row.values["step_s"].value) if "step_s" in row.values else ""
 
 
-def _row(row: CaseSummary, name: str) -> Row:
-    reason = row.absent.get("profile_step_s", "")
+def _row(row: CaseSummary, name: str) -> TableRow:
+    reason = row.absence_reasons.get("profile_step_s", "")
     columns = ("step_s", "profile_slowdown", "imbalance", "first_step_s", "build_s")
-    return Row(
+    return TableRow(
         {
             **case_cells(row.case, name),
-            **{part: Cell(None, reason=reason) for part in _PARTS},
+            **{part: TableCell(None, reason=reason) for part in _PARTS},
             **_shares(row),
-            **{column: measured_cell(row, column) for column in columns},
+            **{column: value_cell(row, column) for column in columns},
         }
     )
 
@@ -124,8 +128,8 @@ def _shares(row: CaseSummary) -> dict[str, float]:
     return {part: seconds / whole for part, seconds in parts.items()}
 
 
-def _missing(names: dict[str, str], rows: Sequence[CaseSummary]) -> list[str]:
-    reasons = gathered(
-        (reason, names[row.case.id]) for row in rows if (reason := row.absent.get("profile_step_s"))
+def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> list[str]:
+    reasons = group_pairs(
+        (reason, names[row.case.id]) for row in rows if (reason := row.absence_reasons.get("profile_step_s"))
     )
     return [f"No breakdown of {', '.join(cases)}: {reason}." for reason, cases in reasons.items()]

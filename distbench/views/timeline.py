@@ -10,28 +10,28 @@ from functools import partial
 from pathlib import Path
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Gap, RankStep, rank_steps
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, IdleGap, RankStep, rank_steps
 from distbench.core.text import one_line
-from distbench.core.units import duration_text, number_text
+from distbench.core.units import format_duration, format_number
 from distbench.record.run_folder import Run
 from distbench.report import figures, timeline_chart
 from distbench.report.figures import Chart
-from distbench.report.pairs import opposites
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.markdown_text import PERFETTO
-from distbench.tables.table import Cell, Field, Row, Sheet, Value
+from distbench.report.pairs import default_pair
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.markdown_text import PERFETTO_URL
+from distbench.tables.table import CellValue, Field, Table, TableCell, TableRow
 
-_MOST_GAPS = 8
-_LEAST_GAP = 0.01
+_MAX_GAPS = 8
+_MIN_GAP_SHARE = 0.01
 """Part of a step; shorter gaps are not worth a sentence."""
 
-Shown = tuple[CaseSummary, str, list[RankStep]]
+ShownCase = tuple[CaseSummary, str, list[RankStep]]
 """A case, its name, and what is kept of it."""
 
 
 def _ms(seconds: float) -> str:
-    return number_text(seconds * 1e3)
+    return format_number(seconds * 1e3)
 
 
 def _time(name: str, heading: str, doc: str, *, cost: bool = False) -> Field:
@@ -42,7 +42,7 @@ class TimelineView(View):
     """A row for each kept rank of each case with a profiled step."""
 
     title = "One step"
-    place = 25
+    order = 25
     caption = (
         "Milliseconds of one profiled step of the first trial that counts: the step of median length, of up "
         "to four ranks (the first, the last, those with most and with least work of their own). forw., "
@@ -53,7 +53,7 @@ class TimelineView(View):
         "add up to its step. The profiler slows the step: compare parts, not steps. Lower is better."
     )
     fields = (
-        *(replace(field, heading="") for field in CASE),
+        *(replace(field, heading="") for field in CASE_FIELDS),
         Field("rank", "rank", "Rank, from 0 on.", type="bigint", format="rank {}".format),
         _time("step_s", "step", "Length of the step under the profiler."),
         _time("data_s", "data", "Making and moving the batch."),
@@ -70,11 +70,11 @@ class TimelineView(View):
         _time("bridged_s", "", "Gaps up to this long are not shown as gaps."),
     )
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        shown = figures.Shown.of(run, lambda row: rank_steps(row.detail) or None)
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        shown = figures.ChartSelection.fastest(run, lambda row: rank_steps(row.representative_trial) or None)
         if not shown.items:
             return
-        cases = [timeline_chart.Lanes(row.case.id, name, steps) for row, name, steps in shown.items]
+        cases = [timeline_chart.TimelineCase(row.case.id, name, steps) for row, name, steps in shown.items]
         yield Chart(
             "timeline-lanes",
             self.title,
@@ -82,17 +82,17 @@ class TimelineView(View):
             "step, communication by collective, copies of a GPU; where nothing ran, the lane is blank. Two "
             "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
             "its clock; "
-            f"clocks of several nodes are not compared. The profiler slows the steps.{shown.left_out}",
-            timeline_chart.figure(cases, opposites([row for row, *_ in shown.items])),
+            f"clocks of several nodes are not compared. The profiler slows the steps.{shown.truncation_note}",
+            timeline_chart.timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
-            height=timeline_chart.height(cases),
+            height=timeline_chart.timeline_height(cases),
         )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         shown = _shown(run)
         rows = [_row(row, name, step) for row, name, steps in shown for step in steps]
-        notes = [*_gaps(shown), *_traces(shown)] if rows else ["No record keeps a profiled step."]
-        made = self.made(rows, notes)
+        notes = [*_gap_notes(shown), *_trace_notes(shown)] if rows else ["No record keeps a profiled step."]
+        made = self.make_table(rows, notes)
         if any(row.value("copy_s") for row in rows):
             return made
         # a CPU copies by operations, which are computation
@@ -100,7 +100,7 @@ class TimelineView(View):
         return replace(made, fields=tuple(hidden))
 
 
-def _finding(items: Sequence[Shown]) -> str:
+def _finding(items: Sequence[ShownCase]) -> str:
     """Which share of its step the worst case spends in exposed communication, and which one idle."""
     exposed = max((_share(steps, partial(_exposed, row)), name) for row, name, steps in items)
     idle = max((_share(steps, lambda step: step.idle), name) for _, name, steps in items)
@@ -115,7 +115,9 @@ def _share(steps: Sequence[RankStep], seconds: Callable[[RankStep], float]) -> f
 
 
 def _exposed(row: CaseSummary, step: RankStep) -> float:
-    return _measured(row, step, "comm_exposed_s", [piece.exposed for piece in step.of(COMMUNICATION)])
+    return _measured(
+        row, step, "comm_exposed_s", [piece.exposed for piece in step.activities_of(COMMUNICATION)]
+    )
 
 
 def _measured(row: CaseSummary, step: RankStep, column: str, pieces: Sequence[float]) -> float:
@@ -123,24 +125,24 @@ def _measured(row: CaseSummary, step: RankStep, column: str, pieces: Sequence[fl
 
     A message lasts until somebody waits for it, so that pieces overlap and their sum may exceed the step.
     """
-    kept = row.detail.tables["timeline"][0].get("step") if row.detail else None
-    ranks = row.detail.samples.get(column, []) if row.detail else []
+    kept = row.representative_trial.tables["timeline"][0].get("step") if row.representative_trial else None
+    ranks = row.representative_trial.samples.get(column, []) if row.representative_trial else []
     steps = ranks[step.rank] if step.rank < len(ranks) else []
     seconds = steps[kept] if isinstance(kept, int) and kept < len(steps) else None
     return math.fsum(pieces) if seconds is None else seconds
 
 
-def _shown(run: AnalysedRun) -> list[Shown]:
-    found = [(row, steps) for row in run.cases if (steps := rank_steps(row.detail))]
-    names = run.names([row for row, _ in found])
+def _shown(run: RunAnalysis) -> list[ShownCase]:
+    found = [(row, steps) for row in run.cases if (steps := rank_steps(row.representative_trial))]
+    names = run.short_names([row for row, _ in found])
     return [(row, names[row.case.id], steps) for row, steps in found]
 
 
-def _row(row: CaseSummary, name: str, step: RankStep) -> Row:
+def _row(row: CaseSummary, name: str, step: RankStep) -> TableRow:
     parts = {f"{part}_s": _busy(step, COMPUTE, part) for part in ("data", "forward", "backward", "optimizer")}
-    moved = step.of(COMMUNICATION)
-    gaps = step.gaps()
-    cells: dict[str, Cell | Value] = {
+    moved = step.activities_of(COMMUNICATION)
+    gaps = step.idle_gaps()
+    cells: dict[str, TableCell | CellValue] = {
         **case_cells(row.case),
         "rank": step.rank,
         "step_s": step.seconds,
@@ -152,40 +154,41 @@ def _row(row: CaseSummary, name: str, step: RankStep) -> Row:
         "copy_s": _busy(step, COPY),
         "idle_s": step.idle,
         "longest_gap_s": gaps[0].seconds if gaps else 0.0,
-        "bridged_s": step.bridged,
+        "bridged_s": step.merge_gap,
     }
-    return Row(cells, name)
+    return TableRow(cells, name)
 
 
 def _busy(step: RankStep, kind: str, name: str = "") -> float:
-    return math.fsum(piece.busy for piece in step.of(kind, name))
+    return math.fsum(piece.busy for piece in step.activities_of(kind, name))
 
 
-def _gaps(shown: Sequence[Shown]) -> Iterator[str]:
+def _gap_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
     """The longest gap of each case that is worth a sentence, the longest first."""
     longest = [(name, *found) for _, name, steps in shown if (found := _longest(steps))]
-    for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MOST_GAPS]:
-        after, before = one_line(gap.after) or "the step's begin", one_line(gap.before) or "its end"
+    for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MAX_GAPS]:
+        after, before = one_line(gap.previous) or "the step's begin", one_line(gap.following) or "its end"
         yield (
-            f"{name}, rank {step.rank}: idle for {duration_text(gap.seconds)} from "
-            f"{duration_text(gap.begin)} on, between {after} and {before}."
+            f"{name}, rank {step.rank}: idle for {format_duration(gap.seconds)} from "
+            f"{format_duration(gap.begin)} on, between {after} and {before}."
         )
 
 
-def _longest(steps: Sequence[RankStep]) -> tuple[RankStep, Gap] | None:
-    gaps = [(step, gap) for step in steps for gap in step.gaps()[:1]]
-    worth = [(step, gap) for step, gap in gaps if gap.seconds >= _LEAST_GAP * step.seconds]
+def _longest(steps: Sequence[RankStep]) -> tuple[RankStep, IdleGap] | None:
+    gaps = [(step, gap) for step in steps for gap in step.idle_gaps()[:1]]
+    worth = [(step, gap) for step, gap in gaps if gap.seconds >= _MIN_GAP_SHARE * step.seconds]
     return max(worth, key=lambda pair: pair[1].seconds, default=None)
 
 
-def _traces(shown: Sequence[Shown]) -> Iterator[str]:
+def _trace_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
     """Where the full traces are."""
     files = [
-        (Run(Path()).trial_folder(row.case, row.detail.round) / step.trace).as_posix()
+        (Run(Path()).trial_folder(row.case, row.representative_trial.round) / step.trace).as_posix()
         for row, _, steps in shown
         for step in steps
-        if row.detail and step.trace
+        if row.representative_trial and step.trace
     ]
     if files:
         more = f" ({len(files):,} in all)" if len(files) > 1 else ""
-        yield f"Full traces are in the run's folder, to be opened at {PERFETTO}: {one_line(files[0])}{more}."
+        first = one_line(files[0])
+        yield f"Full traces are in the run's folder, to be opened at {PERFETTO_URL}: {first}{more}."

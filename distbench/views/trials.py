@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, trials_of
-from distbench.analysis.run import AnalysedRun
-from distbench.core.units import number_text
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, trials_with
+from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_number
 from distbench.record import Record
-from distbench.report.figures import GREY, MOST_CASES, Chart, Shown, Style, drawn, hover, scatter
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Field, Row, Sheet
+from distbench.report.figures import (
+    GREY,
+    MAX_CHART_CASES,
+    CaseStyle,
+    Chart,
+    ChartSelection,
+    hover,
+    make_figure,
+    scatter,
+)
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableRow
 
 _OFFSET = 0.12
 
@@ -20,36 +29,42 @@ class TrialsView(View):
     """A row and a mark for each trial, those of the fastest case first."""
 
     title = "Trials"
-    place = 110
-    is_behind = True
+    order = 110
+    table_in_charts = True
     caption = "Throughput of every measured trial, higher is better."
     fields = (
-        *CASE,
+        *CASE_FIELDS,
         Field("round", "", "Which trial of the case, from 0 on.", type="bigint"),
         Field("trial", "trial", "Number of the trial, from 1 on.", type="bigint"),
-        Field("tokens_per_s", "tokens/s", "Of all ranks together.", "tokens/s", "higher", format=number_text),
+        Field(
+            "tokens_per_s", "tokens/s", "Of all ranks together.", "tokens/s", "higher", format=format_number
+        ),
         Field("disturbed", "disturbed", "Why the trial is not compared; empty if it is.", type="varchar"),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         shown = _shown(run, len(run.cases))
-        return self.made([_row(row, name, trial) for row, name, trials in shown.items for trial in trials])
+        return self.make_table(
+            [_row(row, name, trial) for row, name, trials in shown.items for trial in trials]
+        )
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        sheet, shown, style = self.sheet(run), _shown(run), Style.of(run.cases)
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        sheet, shown, style = self.table(run), _shown(run), CaseStyle.for_cases(run.cases)
         if not shown.items:
             return
         noisy = sum(bool(row.value("disturbed")) for row in sheet.rows)
-        strips = [_strip(row, place, trials, style) for place, (row, _, trials) in enumerate(shown.items)]
+        strips = [
+            _trial_marks(row, place, trials, style) for place, (row, _, trials) in enumerate(shown.items)
+        ]
         yield Chart(
             "trials-throughput",
             "Throughput of every trial",
             "Each mark is one trial, the upright stroke the mean that counts; further right is "
             "better, and marks close together are a steady case. Trials of a case are drawn one below "
             "the other in the order they ran. Hollow: on a noisy machine, used only if the case has "
-            f"no undisturbed trial. The axis does not begin at 0.{shown.left_out}",
-            drawn(
-                [*strips, _means([row for row, *_ in shown.items])],
+            f"no undisturbed trial. The axis does not begin at 0.{shown.truncation_note}",
+            make_figure(
+                [*strips, _mean_marks([row for row, *_ in shown.items])],
                 "tokens/s (higher is better)",
                 rows=shown.names,
             ),
@@ -58,13 +73,13 @@ class TrialsView(View):
         )
 
 
-def _shown(run: AnalysedRun, most: int = MOST_CASES) -> Shown[list[Record]]:
-    trials = trials_of(run.measured, THROUGHPUT)
-    return Shown.of(run, lambda row: trials.get(row.case.id), most)
+def _shown(run: RunAnalysis, most: int = MAX_CHART_CASES) -> ChartSelection[list[Record]]:
+    trials = trials_with(run.timed_records, THROUGHPUT)
+    return ChartSelection.fastest(run, lambda row: trials.get(row.case.id), most)
 
 
-def _row(row: CaseSummary, name: str, trial: Record) -> Row:
-    return Row(
+def _row(row: CaseSummary, name: str, trial: Record) -> TableRow:
+    return TableRow(
         {
             **case_cells(row.case, name),
             "round": trial.round,
@@ -75,7 +90,7 @@ def _row(row: CaseSummary, name: str, trial: Record) -> Row:
     )
 
 
-def _strip(row: CaseSummary, place: int, trials: Sequence[Record], style: Style) -> dict[str, Any]:
+def _trial_marks(row: CaseSummary, place: int, trials: Sequence[Record], style: CaseStyle) -> dict[str, Any]:
     look = style.marker(row.case.strategy.name)
     hollow = f"{look['symbol']}-open"
     middle = (len(trials) - 1) / 2
@@ -87,7 +102,7 @@ def _strip(row: CaseSummary, place: int, trials: Sequence[Record], style: Style)
         hovers=[
             hover(
                 row.case.name,
-                f"trial {trial.round + 1}: {number_text(trial.values[THROUGHPUT])} tokens/s",
+                f"trial {trial.round + 1}: {format_number(trial.values[THROUGHPUT])} tokens/s",
                 f"disturbed: {trial.degraded}" if trial.degraded else "",
             )
             for trial in trials
@@ -98,7 +113,7 @@ def _strip(row: CaseSummary, place: int, trials: Sequence[Record], style: Style)
     )
 
 
-def _means(rows: Sequence[CaseSummary]) -> dict[str, Any]:
+def _mean_marks(rows: Sequence[CaseSummary]) -> dict[str, Any]:
     known = {i: row.values[THROUGHPUT].value for i, row in enumerate(rows) if THROUGHPUT in row.values}
     stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 2, "color": GREY}}
     return scatter("", known.values(), known, marker=stroke, hoverinfo="skip", showlegend=False)

@@ -22,31 +22,31 @@ def main(arguments: list[str]) -> None:
     """Run one of the commands above."""
     os.environ["PATH"] = search_path()
     command, *rest = arguments
-    _keep_compiled()
+    _set_inductor_cache()
     if command == "agent":
-        from distbench.worker.agent import serve_node
+        from distbench.worker.agent import run_agent
 
-        serve_node(int(rest[0]) if rest else None)
+        run_agent(int(rest[0]) if rest else None)
     elif command == "serve":
-        from distbench.worker.server import serve
+        from distbench.worker.fork_server import run_fork_server
 
-        serve(socket.socket(fileno=int(rest[0])), rest[1:])
+        run_fork_server(socket.socket(fileno=int(rest[0])), rest[1:])
     elif command == "rank":
         from distbench.worker.rank import run_rank
 
         run_rank(Path(rest[0]))
     elif command == "examine":
-        from distbench.worker.examine import examine
+        from distbench.worker.examine import run_diagnosis
 
-        examine(Path(rest[0]))
+        run_diagnosis(Path(rest[0]))
     elif command == "prepare":
-        from distbench.worker.prepare import prepare
+        from distbench.worker.prepare import build_items
 
-        prepare(Path(rest[0]))
+        build_items(Path(rest[0]))
     elif command == "construct":
-        from distbench.worker.construct import construct
+        from distbench.worker.construct import construct_models
 
-        construct(Path(rest[0]))
+        construct_models(Path(rest[0]))
     elif command == "export":
         from distbench.worker.export import export
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"unknown command {command!r}")
 
 
-def _keep_compiled() -> None:
+def _set_inductor_cache() -> None:
     """Have torch keep what it compiles in distbench's cache, and not leave a folder in that of others."""
     folder = cache_folder() / "inductor"
     # where the cache can't be used, torch's own default has to do

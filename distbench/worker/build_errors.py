@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from distbench.core.errors import Refused
-from distbench.core.text import telling_line
-from distbench.metrics.base import Absent
-from distbench.system.build_cache import LibraryError
+from distbench.core.errors import UnsupportedCase
+from distbench.core.text import compiler_error_line
+from distbench.metrics.base import NotAvailable
+from distbench.system.build_cache import NativeLibraryError
 from distbench.system.machine import cache_folder
 
-_FULL = "No space left on device"
+_DISK_FULL_TEXT = "No space left on device"
 
 
-def reason(error: Exception) -> str:
+def build_error_text(error: Exception) -> str:
     """What *error*, raised while something was built, means to the user."""
     cache = cache_folder()
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
@@ -19,6 +19,10 @@ def reason(error: Exception) -> str:
         return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
     text = str(error)
     # these are sentences already
-    kind = "" if isinstance(error, Absent | LibraryError | Refused) else f"{type(error).__name__}: "
+    kind = (
+        ""
+        if isinstance(error, NotAvailable | NativeLibraryError | UnsupportedCase)
+        else f"{type(error).__name__}: "
+    )
     advice = f"; free some space, or set DISTBENCH_CACHE (now {cache}) to another disk"
-    return f"{kind}{telling_line(text)}{advice if _FULL in text else ''}"
+    return f"{kind}{compiler_error_line(text)}{advice if _DISK_FULL_TEXT in text else ''}"

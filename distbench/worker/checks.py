@@ -12,26 +12,26 @@ import torch.distributed as dist
 
 from distbench import optimizers
 from distbench.core import lr_schedule, registry
-from distbench.core.case import Case, Optimizer
+from distbench.core.case import Case, OptimizerConfig
 from distbench.core.errors import Mismatch
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
-from distbench.worker.feed import Feed
+from distbench.worker.batches import MicroBatchReader
 
 # far above rounding, which hardly differs between ranks, and far below ranks that are not synchronised
-_SAME_NORM = 1e-3
+_NORM_TOLERANCE = 1e-3
 _NOT_REPORTED = object()
 # settings that a rank which updates nothing can't tell
-_OF_OPTIMIZER = ("optimizer", "dtypes", "optimizer_state_on")
+_OPTIMIZER_KEYS = ("optimizer", "dtypes", "optimizer_state_on")
 
 
 def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     """Raise Mismatch unless the live engine and the process group are the requested ones."""
-    classes = [cls.__name__ for cls in type(engine.live).__mro__]
-    if strategy.engine not in classes:
-        raise Mismatch(f"engine: expected {strategy.engine!r}, found {classes[0]!r}")
+    classes = [cls.__name__ for cls in type(engine.framework_engine).__mro__]
+    if strategy.engine_class not in classes:
+        raise Mismatch(f"engine: expected {strategy.engine_class!r}, found {classes[0]!r}")
     processes = strategy.processes(case.world_size)
-    _require(
+    _require_equal(
         {
             "processes": (processes, dist.get_world_size()),
             "WORLD_SIZE": (str(processes), os.environ.get("WORLD_SIZE")),
@@ -39,14 +39,14 @@ def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     )
 
 
-def check_data(feed: Feed, setting: Setting) -> None:
+def check_data(reader: MicroBatchReader, context: RankContext) -> None:
     """Raise Mismatch if two copies of the model would train on the same samples, or one on different ones.
 
     A collective call.
     """
-    fingerprints: list[str | None] = [None] * setting.world_size
-    parts = setting.parts or range(setting.world_size)
-    dist.all_gather_object(fingerprints, feed.fingerprint(0))
+    fingerprints: list[str | None] = [None] * context.world_size
+    parts = context.data_rank_of or range(context.world_size)
+    dist.all_gather_object(fingerprints, reader.fingerprint(0))
     for rank, fingerprint in enumerate(fingerprints):
         twin, first = fingerprints.index(fingerprint), parts.index(parts[rank])
         if twin > first:
@@ -61,32 +61,36 @@ def check_data(feed: Feed, setting: Setting) -> None:
             )
 
 
-def settings_of(engine: Engine) -> dict[str, Any]:
+def effective_settings(engine: Engine) -> dict[str, Any]:
     """Effective settings of *engine*, those of its optimizer as a rank tells them that updates something.
 
     A rank may have no element of what is trained: a shard of frozen parameters alone, or none of the tensors.
     A collective call.
     """
-    own = engine.effective()
+    own = engine.effective_settings()
     every: list[dict[str, Any]] = [{}] * dist.get_world_size()
     dist.all_gather_object(every, own)
-    of_others = next((each for each in every if _updates(each)), own)
-    return own if _updates(own) else own | {key: of_others[key] for key in _OF_OPTIMIZER if key in of_others}
+    of_others = next((each for each in every if _updates_parameters(each)), own)
+    return (
+        own
+        if _updates_parameters(own)
+        else own | {key: of_others[key] for key in _OPTIMIZER_KEYS if key in of_others}
+    )
 
 
-def _updates(effective: dict[str, Any]) -> bool:
+def _updates_parameters(effective: dict[str, Any]) -> bool:
     """Whether the rank with these settings has gradients or optimizer states."""
     return any(effective.get("dtypes", {}).get(kind) for kind in ("gradients", "optimizer_state"))
 
 
-def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -> None:
+def check_effective(effective: dict[str, Any], context: RankContext, updates: int) -> None:
     """Raise Mismatch unless the effective settings of the engine are the requested ones.
 
     *updates* is the number of updates that it has taken: by it the learning rate of the next one is known.
     """
-    case = setting.case
-    strategy: Strategy = registry.make("strategies", case.strategy)
-    optimizer, kernel = strategy.optimizer(case)
+    case = context.case
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    optimizer, kernel = strategy.optimizer_class(case)
     keeps_state = optimizers.keeps_state(case.optimizer)
     dynamic = case.precision.is_scaled_dynamically
     expected: dict[str, Any] = {
@@ -105,39 +109,43 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         "dtypes.master": case.precision.master,
         "dtypes.optimizer_state": case.precision.optimizer_state if keeps_state else None,
         "activation_checkpointing": case.activation_checkpointing,
-        **strategy.expected(case),
+        **strategy.required_settings(case),
     }
     # only engines of compiled modules say so, and those with layers in float8
     if case.compile != "none" or "compile" in effective:
         expected["compile"] = case.compile
     if case.precision.float8 != "none" or "float8" in effective:
         expected |= {key: getattr(case.precision, key) for key in ("float8", "float8_emulated")}
-    expected |= _of_optimizer(case.optimizer)
+    expected |= _expected_optimizer_settings(case.optimizer)
     # an engine that says so has a schedule, whether or not one was asked for
     is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED
     if is_told or lr_schedule.is_scheduled(case.optimizer):
-        expected["optimizer.next_lr"] = case.optimizer.lr * lr_schedule.factor(case.optimizer, updates)
-    if (parameters := setting.workload.parameters()) is not None:
+        expected["optimizer.next_lr"] = case.optimizer.lr * lr_schedule.lr_factor(case.optimizer, updates)
+    if (parameters := context.workload.parameters()) is not None:
         expected["parameters"] = parameters
-    if strategy.data_ranks(case.world_size) == 1 and _look_up(effective, "dtypes.reduce") is None:
+    if strategy.data_parallel_size(case.world_size) == 1 and _look_up(effective, "dtypes.reduce") is None:
         # where all devices have the same rows no gradients are reduced
         del expected["dtypes.reduce"]
-    _require({key: (value, _look_up(effective, key)) for key, value in expected.items()})
+    _require_equal({key: (value, _look_up(effective, key)) for key, value in expected.items()})
 
 
-def _of_optimizer(spec: Optimizer, place: str = "optimizer") -> dict[str, Any]:
-    """Hyper-parameters of the optimizer that *spec* names, and of the one of its rest, under *place*."""
-    kind = optimizers.kind_of(spec)
-    own = {f"{place}.{k}": v for k, v in kind.arguments(spec).items() if k not in optimizers.VARIANTS}
-    own |= {f"{place}.{key}": getattr(spec, key) for key in kind.keys}
-    if not kind.rest:
+def _expected_optimizer_settings(spec: OptimizerConfig, prefix: str = "optimizer") -> dict[str, Any]:
+    """Hyper-parameters of the optimizer that *spec* names, and of the one of its rest, under *prefix*."""
+    kind = optimizers.entry_of(spec)
+    own = {
+        f"{prefix}.{k}": v
+        for k, v in kind.hyper_parameters(spec).items()
+        if k not in optimizers.ALGORITHM_FLAGS
+    }
+    own |= {f"{prefix}.{key}": getattr(spec, key) for key in kind.checked_keys}
+    if not kind.companion:
         return own
-    rest = dataclasses.replace(spec, name=kind.rest)
-    own[f"{place}.rest.class"] = optimizers.kind_of(rest).cls
-    return own | _of_optimizer(rest, f"{place}.rest")
+    rest = dataclasses.replace(spec, name=kind.companion)
+    own[f"{prefix}.rest.class"] = optimizers.entry_of(rest).live_class
+    return own | _expected_optimizer_settings(rest, f"{prefix}.rest")
 
 
-def check_same_norm(norms: list[float], processes: int) -> None:
+def check_equal_norms(norms: list[float], processes: int) -> None:
     """Raise Mismatch unless all ranks see the same gradients. A collective call.
 
     The norm of reduced gradients is one number; on ranks that are not synchronised it differs.
@@ -145,7 +153,7 @@ def check_same_norm(norms: list[float], processes: int) -> None:
     norms_of_ranks: list[list[float]] = [[]] * processes
     dist.all_gather_object(norms_of_ranks, norms)
     for step, of_ranks in enumerate(zip(*norms_of_ranks, strict=True)):
-        if max(of_ranks) - min(of_ranks) > _SAME_NORM * max(of_ranks):
+        if max(of_ranks) - min(of_ranks) > _NORM_TOLERANCE * max(of_ranks):
             raise Mismatch(
                 f"gradients: ranks are not synchronised; their norms in check step {step} are {of_ranks}"
             )
@@ -160,7 +168,7 @@ def _look_up(effective: dict[str, Any], key: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _require(pairs: dict[str, tuple[Any, Any]]) -> None:
+def _require_equal(pairs: dict[str, tuple[Any, Any]]) -> None:
     wrong = [
         f"{key}: expected {expected!r}, "
         + ("but the engine did not report it" if found is _NOT_REPORTED else f"found {found!r}")

@@ -12,46 +12,48 @@ import torch
 from torch import nn
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.core.errors import Refused
-from distbench.core.serialization import decoded
-from distbench.core.text import clipped
-from distbench.system.files import write_whole
-from distbench.worker.user_code import located
+from distbench.core.case import PluginChoice
+from distbench.core.errors import UnsupportedCase
+from distbench.core.serialization import decode
+from distbench.core.text import truncate_middle
+from distbench.system.files import write_atomic
+from distbench.worker.user_code import message_with_line
 from distbench.workloads import batch_norm, weights
 from distbench.workloads.base import Workload
 
-_LONGEST = 2_000
+_MAX_PROBLEM_LENGTH = 2_000
 _ROWS = 2
-_LENGTHS = (128, 64, 32, 16)
-_SMALL = 20_000_000
+_TRIED_LENGTHS = (128, 64, 32, 16)
+_MAX_ELEMENTS_IN_MEMORY = 20_000_000
 """Elements that a model may have to be constructed in memory, where a table of positions refuses a length."""
 
 
-def construct(file: Path) -> None:
+def construct_models(file: Path) -> None:
     """Construct each of the workloads in *file*, and write beside it what came of each."""
     asked = json.loads(file.read_text())
     told = [
-        _constructed(decoded(Choice, each, str(file)), asked["device"], asked["computes"])
+        _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"])
         for each in asked["models"]
     ]
-    write_whole(file.with_suffix(".constructed"), json.dumps(told))
+    write_atomic(file.with_suffix(".constructed"), json.dumps(told))
 
 
-def _constructed(choice: Choice, device: str, computes: Sequence[str]) -> dict[str, Any]:
-    """Error of the model of *choice*, the shape of its inputs, and in which of *computes* it is refused."""
+def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str]) -> dict[str, Any]:
+    """Error of the model of *choice*, the shape of its inputs, and which of *compute_dtypes* it refuses."""
     try:
-        workload: Workload = registry.make("workloads", choice)
-        module = _module(workload)
+        workload: Workload = registry.create_plugin("workloads", choice)
+        module = _construct_module(workload)
         workload.layers(module)
         seen = _in_memory(module, workload)
     except Exception as error:
         # user code: whatever it raises is the answer
         traceback.print_exc()
-        told = clipped(located(error, choice), _LONGEST, "distbench run has the whole in its log")
+        told = truncate_middle(
+            message_with_line(error, choice), _MAX_PROBLEM_LENGTH, "distbench run has the whole in its log"
+        )
         return {"problem": told, "shape": {}, "refused": {}}
-    refused = {compute: why for compute in computes if (why := _refusal(module, device, compute))}
-    return {"problem": "", "shape": _shape(seen), "refused": refused}
+    refused = {compute: why for compute in compute_dtypes if (why := _refusal(module, device, compute))}
+    return {"problem": "", "shape": _input_shape(seen), "refused": refused}
 
 
 def _refusal(module: nn.Module, device: str, compute: str) -> str:
@@ -60,12 +62,12 @@ def _refusal(module: nn.Module, device: str, compute: str) -> str:
         weights.check_dtypes(module)
         if device == "cpu":
             batch_norm.check_computable(module, compute)
-    except Refused as refused:
+    except UnsupportedCase as refused:
         return str(refused)
     return ""
 
 
-def _module(workload: Workload) -> nn.Module:
+def _construct_module(workload: Workload) -> nn.Module:
     """The module, without its memory where the constructor allows that."""
     try:
         with torch.device("meta"):
@@ -78,15 +80,15 @@ def _module(workload: Workload) -> nn.Module:
 def _in_memory(module: nn.Module, workload: Workload) -> nn.Module:
     """*module* with its memory if that is small: without it no place in a table is out of range."""
     parameters = list(module.parameters())
-    if not any(p.is_meta for p in parameters) or sum(p.numel() for p in parameters) > _SMALL:
+    if not any(p.is_meta for p in parameters) or sum(p.numel() for p in parameters) > _MAX_ELEMENTS_IN_MEMORY:
         return module
     return workload.module()
 
 
-def _shape(module: nn.Module) -> dict[str, Any]:
+def _input_shape(module: nn.Module) -> dict[str, Any]:
     """``kind``, ``length`` and ``classes`` by which one forward pass gives logits; empty: none did."""
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    for length in _LENGTHS:
+    for length in _TRIED_LENGTHS:
         logits = _output(module, torch.zeros(_ROWS, length, dtype=torch.long, device=device))
         if logits is not None and logits.ndim == 3 and logits.shape[:2] == (_ROWS, length):
             return {"kind": "tokens", "length": length, "classes": logits.shape[2]}

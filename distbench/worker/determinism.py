@@ -12,14 +12,14 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from distbench.ipc.trial_files import STRICT
-from distbench.strategies.base import Refused
-from distbench.worker.rendezvous import Agreement
+from distbench.ipc.trial_files import STRICTLY_DETERMINISTIC
+from distbench.strategies.base import UnsupportedCase
+from distbench.worker.rendezvous import StoreExchange
 
 T = TypeVar("T")
 
 # ATen's alertNotDeterministic, and torch._prims_common.alert_not_deterministic
-_LACKING = re.compile(r"(\S+) does not have a deterministic implementation")
+_NONDETERMINISTIC_OPERATION = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
 def fix_cublas_workspace() -> None:
@@ -30,36 +30,36 @@ def fix_cublas_workspace() -> None:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
-def lacking_on_any(agreement: Agreement, operation: str) -> str:
+def share_nondeterministic_operation(exchange: StoreExchange, operation: str) -> str:
     """The operation that some rank lacks, if this one lacks *operation*; empty: none does.
 
     Raises:
-        Refused: this rank lacks one, and others neither lack one nor are done.
+        UnsupportedCase: this rank lacks one, and others neither lack one nor are done.
     """
     try:
-        return next(filter(None, agreement.all_said("determinism", operation)), "")
+        return next(filter(None, exchange.all_gather("determinism", operation)), "")
     except dist.DistStoreError as error:
         if not operation:
             raise
-        raise Refused(
-            f"rank {agreement.rank} needs {operation}, of which torch has no deterministic form here, and "
+        raise UnsupportedCase(
+            f"rank {exchange.rank} needs {operation}, of which torch has no deterministic form here, and "
             "others don't: the model does different work on each rank, so nothing can be compared"
         ) from error
 
 
-def deterministically(job: Callable[[], T], agreed: Callable[[str], str]) -> tuple[T, str]:
+def run_deterministically(job: Callable[[], T], share: Callable[[str], str]) -> tuple[T, str]:
     """Result of *job* under deterministic algorithms, and how far they went: ``STRICT``, or why not.
 
     Where torch names an operation that has no deterministic form here, *job* is done once more, and such are
-    allowed. All ranks do so or none: *agreed* makes of what this one lacks (empty: nothing) what any does.
+    allowed. All ranks do so or none: *share* makes of what this one lacks (empty: nothing) what any does.
 
     Raises:
-        Refused: one rank alone lacks one.
+        UnsupportedCase: one rank alone lacks one.
     """
     torch.use_deterministic_algorithms(True)
-    result, lacking = _attempt(job)
-    if not (lacking := agreed(lacking)):
-        return result[0], STRICT
+    result, lacking = _try_strict(job)
+    if not (lacking := share(lacking)):
+        return result[0], STRICTLY_DETERMINISTIC
     # out of the handler, as the error holds the engine in which it was raised
     result.clear()
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -67,17 +67,17 @@ def deterministically(job: Callable[[], T], agreed: Callable[[str], str]) -> tup
     return job(), f"operations without a deterministic form were allowed: {needed}"
 
 
-def lacks_determinism(error: Exception) -> re.Match[str] | None:
+def match_nondeterministic_operation(error: Exception) -> re.Match[str] | None:
     """The operation that torch has named in *error* as one without a deterministic form, as group 1."""
     # a compiler wraps what torch raises
-    return _LACKING.search(str(error))
+    return _NONDETERMINISTIC_OPERATION.search(str(error))
 
 
-def _attempt(job: Callable[[], T]) -> tuple[list[T], str]:
+def _try_strict(job: Callable[[], T]) -> tuple[list[T], str]:
     """Result of *job*, or the operation that it lacks."""
     try:
         return [job()], ""
     except Exception as error:
-        if lacking := lacks_determinism(error):
+        if lacking := match_nondeterministic_operation(error):
             return [], lacking[1]
         raise

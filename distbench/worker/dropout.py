@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from distbench.strategies.base import Refused, Setting
+from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.workloads import weights
 
-_DROPS = re.compile(
+_DROPOUT_KEY = re.compile(
     r"^(?!summary_).*(drop(out)?|drop_?path|layer_?drop|pdrop)(_?(p|prob|probability|rate|ratio))?$"
 )
 """Names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate. Those of summary_... are
@@ -34,16 +34,16 @@ class _Probability:
         return f"{self.place}, p = {self.value:g}"
 
 
-def without_dropout(setting: Setting) -> tuple[Setting, str]:
-    """*setting* with a model without dropout, and the names of what was turned off; empty: nothing.
+def without_dropout(context: RankContext) -> tuple[RankContext, str]:
+    """*context* with a model without dropout, and the names of what was turned off; empty: nothing.
 
     Ranks have rows of their own, so that what each drops is not what one process would.
     """
-    found = list(_probabilities(weights.skeleton(setting.workload)))
+    found = list(_probabilities(weights.meta_module(context.workload)))
     if not found:
-        return setting, ""
-    workload = copy.copy(setting.workload)
-    make = setting.workload.module
+        return context, ""
+    workload = copy.copy(context.workload)
+    make = context.workload.module
 
     def module() -> nn.Module:
         made = make()
@@ -55,19 +55,20 @@ def without_dropout(setting: Setting) -> tuple[Setting, str]:
 
     # a workload is frozen, and this one is nobody else's
     object.__setattr__(workload, "module", module)
-    return dataclasses.replace(setting, workload=workload), _text(found)
+    return dataclasses.replace(context, workload=workload), _summary(found)
 
 
-def refuse_dropout(setting: Setting) -> None:
-    """Raise Refused if the model has dropout."""
-    if found := list(_probabilities(weights.skeleton(setting.workload))):
-        raise Refused(
-            f"dropout ({_text(found)}) drops other elements of a row where rows are divided otherwise among "
+def refuse_dropout(context: RankContext) -> None:
+    """Raise UnsupportedCase if the model has dropout."""
+    if found := list(_probabilities(weights.meta_module(context.workload))):
+        raise UnsupportedCase(
+            f"dropout ({_summary(found)}) drops other elements of a row where rows are divided otherwise "
+            "among "
             "ranks, so nothing can be compared; check: {dropout: off} checks the model without it"
         )
 
 
-def _text(found: list[_Probability]) -> str:
+def _summary(found: list[_Probability]) -> str:
     return str(found[0]) + (f", and {len(found) - 1} more" if len(found) > 1 else "")
 
 
@@ -76,21 +77,21 @@ def _probabilities(module: nn.Module) -> Iterator[_Probability]:
     configurations: dict[int, tuple[str, Any]] = {}
     for name, part in module.named_modules():
         drops = any(word in type(part).__name__ for word in ("Drop", "StochasticDepth"))
-        for key, value in _dropping(part, *(["p"] if drops else [])):
-            yield _Probability(name if key == "p" else _within(name, key), part, key, value)
-        for of, config in _configurations(getattr(part, "config", None), _within(name, "config")):
+        for key, value in _dropout_attributes(part, *(["p"] if drops else [])):
+            yield _Probability(name if key == "p" else _dotted_name(name, key), part, key, value)
+        for of, config in _configurations(getattr(part, "config", None), _dotted_name(name, "config")):
             configurations.setdefault(id(config), (of, config))
     for of, config in configurations.values():
-        for key, value in _dropping(config):
-            yield _Probability(_within(of, key), config, key, value)
+        for key, value in _dropout_attributes(config):
+            yield _Probability(_dotted_name(of, key), config, key, value)
 
 
-def _dropping(owner: Any, *keys: str) -> list[tuple[str, float]]:
+def _dropout_attributes(owner: Any, *keys: str) -> list[tuple[str, float]]:
     """Attributes of *owner*, those *keys* and all named after dropping, that are a probability above 0."""
     return [
         (key, value)
         for key, value in vars(owner).items()
-        if (key in keys or _DROPS.search(key.lower())) and isinstance(value, float) and 0 < value <= 1
+        if (key in keys or _DROPOUT_KEY.search(key.lower())) and isinstance(value, float) and 0 < value <= 1
     ]
 
 
@@ -103,5 +104,5 @@ def _configurations(config: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield from _configurations(value, f"{place}.{key}")
 
 
-def _within(name: str, key: str) -> str:
+def _dotted_name(name: str, key: str) -> str:
     return f"{name}.{key}" if name else key

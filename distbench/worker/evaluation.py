@@ -9,33 +9,33 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from distbench.data.base import Merit
-from distbench.strategies.base import Batch, Refused, Setting
+from distbench.data.base import HeldOutMetric
+from distbench.strategies.base import Batch, RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine
-from distbench.worker.feed import placed
-from distbench.workloads.base import counting
+from distbench.worker.batches import to_rank_device
+from distbench.workloads.base import count_labels
 
-AT_ONCE = 2**24
+MAX_LOGITS = 2**24
 """Logits in fp64 at a time: 128 MiB, where those of 8,192 tokens over 128,256 classes are 8.4 GB."""
 
 
-class Evaluation:
+class HeldOutEvaluation:
     """The figure of merit over the held-out rows, of which this rank evaluates its share."""
 
-    def __init__(self, setting: Setting, merit: Merit, rows: dict[str, np.ndarray]) -> None:
+    def __init__(self, context: RankContext, merit: HeldOutMetric, rows: dict[str, np.ndarray]) -> None:
         """Cut *rows* (each array has them as its first axis) into this rank's parts."""
-        self._loss, self._merit = setting.workload.loss, merit
+        self._loss, self._merit = context.workload.loss, merit
         # sharded parameters are gathered by all ranks together, so all need the same number of parts
         count = len(next(iter(rows.values())))
-        own = np.array_split(np.arange(count), setting.data_ranks)[setting.data_rank]
-        largest = -(-count // setting.data_ranks)
-        parts = -(-largest // setting.case.batch.micro_batch_size)
+        own = np.array_split(np.arange(count), context.data_parallel_size)[context.data_parallel_rank]
+        largest = -(-count // context.data_parallel_size)
+        parts = -(-largest // context.case.batch.micro_batch_size)
         self._parts = [
-            placed({name: array[part] for name, array in rows.items()}, setting)
+            to_rank_device({name: array[part] for name, array in rows.items()}, context)
             for part in np.array_split(own, parts)
         ]
-        if count < setting.data_ranks * parts:
-            raise Refused(f"{count} held-out rows are too few for {setting.data_ranks} ranks")
+        if count < context.data_parallel_size * parts:
+            raise UnsupportedCase(f"{count} held-out rows are too few for {context.data_parallel_size} ranks")
 
     def value(self, engine: Engine) -> float:
         """Figure of merit over all rows. A collective call, between steps."""
@@ -58,23 +58,25 @@ class Evaluation:
         logits, labels = output[0] if isinstance(output, tuple) else output, part["labels"]
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != labels.shape:
             found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise Refused(f"the model returns {found}, not logits for labels of shape {tuple(labels.shape)}")
-        return sums_over(logits.flatten(0, -2), labels.flatten()).cpu()
+            raise UnsupportedCase(
+                f"the model returns {found}, not logits for labels of shape {tuple(labels.shape)}"
+            )
+        return evaluation_sums(logits.flatten(0, -2), labels.flatten()).cpu()
 
 
-def sums_over(logits: torch.Tensor, labels: torch.Tensor, at_once: int = AT_ONCE) -> torch.Tensor:
+def evaluation_sums(logits: torch.Tensor, labels: torch.Tensor, max_logits: int = MAX_LOGITS) -> torch.Tensor:
     """Cross-entropy in nats, correct predictions and their number, summed over *labels* in fp64.
 
     Args:
         logits: (labels, classes), of any floating dtype
         labels: (labels,), the right class of each, or IGNORED, which counts in none of them
-        at_once: logits that are made exact together
+        max_logits: logits that are made exact together
     """
     sums = logits.new_zeros(3, dtype=torch.float64)
-    rows = max(1, at_once // logits.shape[-1])
+    rows = max(1, max_logits // logits.shape[-1])
     for part, right in zip(logits.split(rows), labels.split(rows), strict=True):
         exact = part.double()
         sums[0] += functional.cross_entropy(exact, right, reduction="sum")
         sums[1] += (exact.argmax(-1) == right).sum()
-    sums[2] = counting(labels)
+    sums[2] = count_labels(labels)
     return sums

@@ -17,26 +17,26 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from distbench.core.grouping import grouped
-from distbench.ipc.diagnosis_files import Exchange, Meeting, Order, Placement, Report
-from distbench.launchers.local import INTERFACES
+from distbench.core.grouping import group_by
+from distbench.ipc.diagnosis_files import DiagnosisRequest, JoinResult, LinkTest, RankPlacement, RankReport
+from distbench.launchers.local import INTERFACE_VARIABLES
 from distbench.system.host_state import inspect_host
 from distbench.worker import links
-from distbench.worker.node import facts
-from distbench.worker.rendezvous import join
+from distbench.worker.node import node_facts
+from distbench.worker.rendezvous import join_process_group
 
-_LOOK_S = 0.3
+_CPU_SAMPLE_S = 0.3
 _POLL_S = 0.05
 
 
-def examine(file: Path, listener: int | None = None) -> NoReturn:
+def run_diagnosis(file: Path, listen_fd: int | None = None) -> NoReturn:
     """Run the rank that ``RANK`` names of the examination in *file*, and end the process."""
-    order, report = Order.read(file), Report(Placement.of(os.environ))
+    order, report = DiagnosisRequest.read(file), RankReport(RankPlacement.from_environment(os.environ))
     code = 0
     try:
         if report.placement.local_rank and order.device == "cuda":
-            _wait_for_first(file.parent, report.placement, order.patience_s)
-        for further in _reports(order, report, listener):
+            _wait_for_first_local_rank(file.parent, report.placement, order.timeout_s)
+        for further in _diagnose(order, report, listen_fd):
             report = further
             report.write(file.parent)
     except BaseException as error:
@@ -48,65 +48,67 @@ def examine(file: Path, listener: int | None = None) -> NoReturn:
     os._exit(code)
 
 
-def _wait_for_first(folder: Path, place: Placement, patience_s: float) -> None:
+def _wait_for_first_local_rank(folder: Path, placement: RankPlacement, timeout_s: float) -> None:
     """Wait until the first rank of this host has seen its GPUs, which nobody of this visit uses before."""
-    end = time.monotonic() + patience_s
-    while not Report.read(folder, place.rank - place.local_rank) and time.monotonic() < end:
+    end = time.monotonic() + timeout_s
+    while not RankReport.read(folder, placement.rank - placement.local_rank) and time.monotonic() < end:
         time.sleep(_POLL_S)
 
 
-def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Report]:
+def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None) -> Iterator[RankReport]:
     """Ever more of what this rank finds."""
     place = report.placement
-    interface = _interface(order.device)
-    address = _address(interface)
+    interface = _socket_interface(order.device)
+    address = _ipv4_address(interface)
     if place.local_rank == 0:
         condition = inspect_host(map(Path, order.folders), Path(order.ops))
-        busy_cores = psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)
-        report = replace(report, facts=facts(address), condition=condition, busy_cores=busy_cores)
+        busy_cores = psutil.cpu_percent(_CPU_SAMPLE_S) / 100 * (psutil.cpu_count() or 1)
+        report = replace(report, facts=node_facts(address), host_state=condition, busy_cores=busy_cores)
     yield report
-    has_all = order.device == "cuda" or place.nodes == 1
+    has_all = order.device == "cuda" or place.node_count == 1
     if not has_all and place.local_rank:
         return
-    member, size = (place.rank, place.world_size) if has_all else (place.node, place.nodes)
+    member, size = (place.rank, place.world_size) if has_all else (place.node_rank, place.node_count)
     device = _device(order, place)
     began = time.perf_counter()
-    join(member, size, device, listener, start_s=order.patience_s, patience_s=order.patience_s)
-    meeting = Meeting(member, time.perf_counter() - began, interface, address, _speed(interface))
-    report = replace(report, meeting=meeting, blocked_peers=_blocked(device))
+    join_process_group(
+        member, size, device, listen_fd, join_timeout_s=order.timeout_s, collective_timeout_s=order.timeout_s
+    )
+    meeting = JoinResult(member, time.perf_counter() - began, interface, address, _link_speed(interface))
+    report = replace(report, join=meeting, blocked_peers=_inaccessible_peers(device))
     yield report
-    yield (report := replace(report, exchanges=list(_exchanges(member, place.node, size, device))))
-    yield replace(report, total=links.total(device))
+    yield (report := replace(report, link_tests=list(_measure_pairs(member, place.node_rank, size, device))))
+    yield replace(report, all_reduce=links.measure_all_reduce(device))
     # nobody may leave while another still communicates with it
     dist.barrier()
 
 
-def _exchanges(member: int, node: int, size: int, device: torch.device) -> Iterator[Exchange]:
+def _measure_pairs(member: int, node: int, size: int, device: torch.device) -> Iterator[LinkTest]:
     """Exchanges of every two nodes by their first members, then of every two members of a node."""
     told = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
     dist.all_gather(told, torch.tensor([node]))
-    on = grouped(range(size), lambda each: int(told[each]))
+    on = group_by(range(size), lambda each: int(told[each]))
     firsts = [members[0] for members in on.values()]
     largest = max(on.values(), key=len)
-    inside = list(links.rounds(on[node]))
+    inside = list(links.round_robin_pairs(on[node]))
     # every member counts the same rounds, so that none is a round ahead
-    inside += [[]] * (len(list(links.rounds(largest))) - len(inside))
-    for pairs in [*links.rounds(firsts), *inside]:
+    inside += [[]] * (len(list(links.round_robin_pairs(largest))) - len(inside))
+    for pairs in [*links.round_robin_pairs(firsts), *inside]:
         dist.barrier()
         for pair in pairs:
-            if member in pair and (done := links.exchange(member, pair, device)):
+            if member in pair and (done := links.measure_pair(member, pair, device)):
                 yield done
 
 
-def _device(order: Order, place: Placement) -> torch.device:
+def _device(order: DiagnosisRequest, placement: RankPlacement) -> torch.device:
     if order.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", place.local_rank)
+    device = torch.device("cuda", placement.local_rank)
     torch.cuda.set_device(device)
     return device
 
 
-def _blocked(device: torch.device) -> list[int]:
+def _inaccessible_peers(device: torch.device) -> list[int]:
     """GPUs of this host that *device* can't access directly."""
     if device.type == "cpu":
         return []
@@ -114,19 +116,19 @@ def _blocked(device: torch.device) -> list[int]:
     return [i for i in others if not torch.cuda.can_device_access_peer(device, i)]
 
 
-def _interface(device: str) -> str:
+def _socket_interface(device: str) -> str:
     """Interface that the collectives of a *device* are told to use; empty: none is named."""
-    gloo, nccl = INTERFACES
+    gloo, nccl = INTERFACE_VARIABLES
     names = (nccl, gloo) if device == "cuda" else (gloo,)
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def _address(interface: str) -> str:
+def _ipv4_address(interface: str) -> str:
     found = psutil.net_if_addrs().get(interface, [])
     return next((each.address for each in found if "." in each.address), "")
 
 
-def _speed(interface: str) -> float | None:
+def _link_speed(interface: str) -> float | None:
     """Bits per second of the hardware of *interface*; None for a virtual one, whose number means nothing."""
     if not interface or not Path("/sys/class/net", interface, "device").exists():
         return None

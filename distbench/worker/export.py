@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 # the user's own settings would send the curves elsewhere or into another run, or wait for other ranks
-_FOREIGN = ("WANDB_", "MLFLOW_", "ACCELERATE_", "OTEL_", "DATABRICKS_")
-_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_TRACKER_PREFIXES = ("WANDB_", "MLFLOW_", "ACCELERATE_", "OTEL_", "DATABRICKS_")
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 # W&B would record this machine, which need not be the one that trained
-_NOTHING_LOCAL = {
+_WANDB_PRIVACY = {
     "console": "off",
     "disable_git": True,
     "save_code": False,
@@ -28,7 +28,7 @@ def export(file: Path) -> None:
     (a safe name) and ``runs`` (``analysis.curves.Curves``).
     """
     request = json.loads(file.read_text())
-    _keep_to_this_machine(Path(request["into"]), file.parent)
+    _set_offline_environment(Path(request["into"]), file.parent)
     from accelerate import PartialState
 
     # the trackers look there whether this is the main process
@@ -42,10 +42,10 @@ def export(file: Path) -> None:
         tracker.finish()
 
 
-def _keep_to_this_machine(into: Path, scratch: Path) -> None:
+def _set_offline_environment(into: Path, scratch: Path) -> None:
     """Set the variables that the libraries read when they are imported."""
     for name in list(os.environ):
-        if name.startswith(_FOREIGN) or name in _RANKS:
+        if name.startswith(_TRACKER_PREFIXES) or name in _RANK_VARIABLES:
             del os.environ[name]
     os.environ |= {
         "DO_NOT_TRACK": "true",
@@ -78,7 +78,7 @@ def _tracker(request: dict[str, Any], run: dict[str, Any]) -> Any:
         job_type=run["kind"],
         dir=request["into"],
         mode="offline",
-        settings=_NOTHING_LOCAL,
+        settings=_WANDB_PRIVACY,
     )
 
 

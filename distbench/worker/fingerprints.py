@@ -6,75 +6,79 @@ from collections.abc import Callable
 
 import torch
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
-from distbench.worker.moves import Moves
-from distbench.worker.sketch import Named
-from distbench.worker.trainer import Kept, Rows, Step, exhaust, not_as_on_rank_0
+from distbench.worker.sketch import NamedTensors
+from distbench.worker.trainer import Rows, TrainingRecorder, TrainingStep, consume, differing_ranks
+from distbench.worker.update_sizes import WeightedUpdates
 from distbench.workloads import batch_norm, weights
 
 
-class Fingerprints(Kept):
+class FingerprintRecorder(TrainingRecorder):
     """Curves of trainings; gradients of their first step; moves of parameters and buffers after each one."""
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting.rank)
-        self._setting = setting
-        self._moves: Moves | None = None
+    def __init__(self, context: RankContext) -> None:
+        super().__init__(context.rank)
+        self._context = context
+        self._updates: WeightedUpdates | None = None
         """Of the training that is watched; on rank 0 alone."""
-        self.replicas: Rows = []
+        self.diverged_replicas: Rows = []
         """Of each training the first copy on another rank that is not that of rank 0."""
         self.notes: Rows = []
-        norms = batch_norm.layers(weights.skeleton(setting.workload)) if setting.case.parts_matter else {}
-        self._differ = {
+        norms = (
+            batch_norm.batch_norm_layers(weights.meta_module(context.workload))
+            if context.case.depends_on_batch_division
+            else {}
+        )
+        self._rank_local_buffers = {
             f"{name}.{buffer}" for name, norm in norms.items() for buffer, _ in norm.named_buffers()
         }
         """Buffers of which each rank has its own by design."""
 
-    def watch(self, training: str, engine: Engine) -> None:
+    def before_training(self, training: str, engine: Engine) -> None:
         """Watch from now on the *training* of *engine*, which has not taken any step."""
         self.training = training
-        self._keep_state(-1, engine)
+        self._record_state(-1, engine)
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
         """Keep the curve, and the gradients of the first step; the others only weight the moves."""
-        super().gradients(step, engine)
-        gradients: Named = engine.full_gradients()
-        if self._moves:
-            self._moves.step()
-            gradients = self._passing(gradients, self._moves.see)
+        super().before_update(step, engine)
+        gradients: NamedTensors = engine.full_gradients()
+        if self._updates:
+            self._updates.next_step()
+            gradients = self._tapped(gradients, self._updates.add_gradient)
         if step.number == 0:
-            self.keep(0, "gradient", gradients)
+            self.record_tensors(0, "gradient", gradients)
         else:
-            exhaust(gradients)
+            consume(gradients)
         return True
 
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+    def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
         """Keep moves and buffers after *step*."""
-        self._keep_state(step.number, engine)
+        self._record_state(step.number, engine)
 
-    def _keep_state(self, step: int, engine: Engine) -> None:
+    def _record_state(self, step: int, engine: Engine) -> None:
         """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
-        state: Named = engine.full_parameters()
+        state: NamedTensors = engine.full_parameters()
         if step < 0:
-            self._moves = Moves() if self._is_first else None
-            if self._moves:
-                state = self._passing(state, self._moves.start)
-            hashes = self.keep(step, "parameter", state, everywhere=True)
+            self._updates = WeightedUpdates() if self._is_rank_0 else None
+            if self._updates:
+                state = self._tapped(state, self._updates.record_start)
+            hashes = self.record_tensors(step, "parameter", state, on_all_ranks=True)
         else:
-            moved = self._moves.parts if self._moves else None
-            hashes = self.keep(step, "update", state, everywhere=True, parts_of=moved)
-        hashes |= self.keep(step, "buffer", self._buffers(engine).items(), everywhere=True)
-        rank, names = next(not_as_on_rank_0(hashes), (0, []))
-        if names and not any(row["training"] == self.training for row in self.replicas):
+            moved = self._updates.weighted_chunks if self._updates else None
+            hashes = self.record_tensors(step, "update", state, on_all_ranks=True, chunks_of=moved)
+        hashes |= self.record_tensors(step, "buffer", self._buffers(engine).items(), on_all_ranks=True)
+        rank, names = next(differing_ranks(hashes), (0, []))
+        if names and not any(row["training"] == self.training for row in self.diverged_replicas):
             row = {"training": self.training, "step": step, "of_rank": rank, "tensor": names[0]}
-            self.replicas.append(row)
+            self.diverged_replicas.append(row)
 
     @staticmethod
-    def _passing(tensors: Named, to: Callable[[str, torch.Tensor], None]) -> Named:
-        """*tensors*, each of which is shown to *to* on its way."""
+    def _tapped(tensors: NamedTensors, callback: Callable[[str, torch.Tensor], None]) -> NamedTensors:
+        """*tensors*, each of which is shown to *callback* on its way."""
         for name, tensor in tensors:
-            to(name, tensor)
+            callback(name, tensor)
             yield name, tensor
 
     def _buffers(self, engine: Engine) -> dict[str, torch.Tensor]:
@@ -83,7 +87,7 @@ class Fingerprints(Kept):
             buffers = engine.buffers()
         except NotImplementedError as error:
             note = {"training": "case", "text": f"buffers are not compared: {error}"}
-            if _has_buffers(self._setting) and note not in self.notes:
+            if _has_buffers(self._context) and note not in self.notes:
                 self.notes.append(note)
             return {}
         real = {
@@ -94,10 +98,10 @@ class Fingerprints(Kept):
         return {
             name: buffer
             for name, buffer in real.items()
-            if buffer.is_floating_point() and buffer.numel() and name not in self._differ
+            if buffer.is_floating_point() and buffer.numel() and name not in self._rank_local_buffers
         }
 
 
-def _has_buffers(setting: Setting) -> bool:
+def _has_buffers(context: RankContext) -> bool:
     """Whether the model has any buffer."""
-    return next(weights.skeleton(setting.workload).buffers(), None) is not None
+    return next(weights.meta_module(context.workload).buffers(), None) is not None

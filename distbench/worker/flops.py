@@ -24,23 +24,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from distbench.core import registry
 from distbench.core.case import Case
-from distbench.core.units import list_text
-from distbench.data.base import Source
-from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine.findings import found_once
+from distbench.core.units import join_words
+from distbench.data.base import DataSource
+from distbench.strategies.base import RankContext
+from distbench.strategies.torch_engine.findings import compute_once
 from distbench.strategies.torch_engine.recomputation import checkpoint_layers
-from distbench.worker.user_code import digest
+from distbench.worker.user_code import user_code_digest
 from distbench.workloads import weights
 from distbench.workloads.base import Workload, mean_of
 
 _ROWS = 2
 """Samples of the pass: a single one is a special case to batch normalisation."""
-_LONGEST = 300
+_MAX_REASON_LENGTH = 300
 """Characters of a reason."""
-_GROUPED = torch.ops.aten._grouped_mm
+_GROUPED_MM = torch.ops.aten._grouped_mm
 _OPERATORS = ("aten", "prims", "prim")
 """Namespaces of torch's own operators; nobody but its author knows the work of any other."""
-_PRODUCTS = re.compile(
+_PRODUCT_NAMES = re.compile(
     r"(^|_)(mm|bmm|addmm|addbmm|baddbmm|mv|addmv|dot|trilinear|conv\w*|attention\w*|rnn\w*|fft\w*|cdist\w*"
     r"|linalg\w*|cholesky\w*|solve\w*|sparse\w*)(_|$)"
 )
@@ -59,26 +59,28 @@ class Flops:
     """Why ``model``, or else ``again``, is None."""
 
 
-def flops_of(setting: Setting) -> Flops:
+def flops_of(context: RankContext) -> Flops:
     """FLOPs of a sample of the case, by the formulas of its workload, or counted. A collective call."""
-    workload, recomputes = setting.workload, setting.case.activation_checkpointing
+    workload, recomputes = context.workload, context.case.activation_checkpointing
     model = workload.flops_per_sample()
     # what ``selective`` keeps is all that the formulas count
     again = workload.recomputed_flops_per_sample() if recomputes == "full" else 0
     if model is not None and again is not None:
         return Flops(model, again)
-    case = setting.case
+    case = context.case
 
     def decides() -> list[Any]:
         data_of = [case.workload.name, case.workload.options, case.data.name, case.data.options]
-        return [*data_of, recomputes, case.device, case.environment, digest(case.workload)]
+        return [*data_of, recomputes, case.device, case.environment, user_code_digest(case.workload)]
 
-    found = found_once(setting, "flops", decides, lambda: asdict(counted(case, workload, setting.device)))
+    found = compute_once(
+        context, "flops", decides, lambda: asdict(count_flops(case, workload, context.device))
+    )
     flops = Flops(**found)
     return flops if model is None else Flops(model, flops.again, flops.unknown)
 
 
-def counted(case: Case, workload: Workload, device: torch.device) -> Flops:
+def count_flops(case: Case, workload: Workload, device: torch.device) -> Flops:
     """FLOPs of a sample of *case* as torch counts them, of fake tensors on *device*."""
     model = None
     try:
@@ -90,7 +92,7 @@ def counted(case: Case, workload: Workload, device: torch.device) -> Flops:
         return Flops(model, None, str(error))
     except Exception as error:
         # a model of anybody's, run in a way that its author did not foresee
-        said = (str(error).strip().splitlines() or [""])[0][:_LONGEST]
+        said = (str(error).strip().splitlines() or [""])[0][:_MAX_REASON_LENGTH]
         why = f"FLOPs can't be counted: on tensors without values the model raised {type(error).__name__}"
         return Flops(model, None, f"{why}: {said}" if said else why)
 
@@ -101,9 +103,9 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
     Raises:
         _UncountedError: the model runs operators whose work is unknown.
     """
-    source: Source = registry.make("data", case.data)
+    source: DataSource = registry.create_plugin("data", case.data)
     rows = source.open(workload.shape, case.seed, _ROWS)(0, range(_ROWS))
-    module = weights.skeleton(workload)
+    module = weights.meta_module(workload)
     if checkpoints:
         checkpoint_layers(case, list(dict.fromkeys(workload.layers(module))))
     # what a model keeps beside its parameters and buffers is real
@@ -114,7 +116,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
             for name, array in rows.items()
         }
         counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
-        with _as_products(), _Uncounted(counter.flop_registry) as uncounted, counter:
+        with _without_fused_kernels(), _UncountedOperators(counter.flop_registry) as uncounted, counter:
             mean_of(workload.loss(module, batch)).backward()
     if uncounted.names:
         raise _UncountedError(sorted(uncounted.names))
@@ -122,7 +124,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
 
 
 @contextmanager
-def _as_products() -> Iterator[None]:
+def _without_fused_kernels() -> Iterator[None]:
     """Context in which attention and recurrent layers run as the matrix products that they are."""
     libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
     were = [library.enabled for library in libraries]
@@ -156,12 +158,12 @@ class _UncountedError(Exception):
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(
-            f"FLOPs can't be counted: torch's FlopCounterMode does not know the work of {list_text(names)}; "
+            f"FLOPs can't be counted: torch's FlopCounterMode does not know the work of {join_words(names)}; "
             "give it a formula with torch.utils.flop_counter.register_flop_formula where the model is defined"
         )
 
 
-class _Uncounted(TorchDispatchMode):
+class _UncountedOperators(TorchDispatchMode):
     """Notes the operators that multiply and that a counter has no formula for."""
 
     def __init__(self, known: Any) -> None:
@@ -173,15 +175,15 @@ class _Uncounted(TorchDispatchMode):
         packet = func._overloadpacket
         if packet not in self._known:
             namespace, _, name = str(func.name()).partition(".")[0].partition("::")
-            if namespace not in _OPERATORS or _PRODUCTS.search(name):
+            if namespace not in _OPERATORS or _PRODUCT_NAMES.search(name):
                 self.names.add(f"{namespace}::{name}")
-        if packet is _GROUPED:
+        if packet is _GROUPED_MM:
             # torch 2.13 has shapes of it for bf16 alone, and kernels for other dtypes too
-            return _grouped(*args, **(kwargs or {}))
+            return _grouped_mm_output(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _grouped(
+def _grouped_mm_output(
     a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
 ) -> torch.Tensor:
     """Output of a product by groups, whose rows, columns or inner dimension ends at *offs*."""
@@ -190,7 +192,7 @@ def _grouped(
     return a.new_empty(*stacked, a.shape[-2], b.shape[-1])
 
 
-def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+def _grouped_mm_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
     """Of a product by groups: a row is multiplied with the matrix of its group alone."""
     stacked = a[0] if len(a) == len(b) == 3 else 1
     return 2 * stacked * a[-2] * a[-1] * b[-1]
@@ -201,7 +203,7 @@ def _vector_flops(a: torch.Size, *_: Any, **__: Any) -> int:
 
 
 _FORMULAS: dict[Any, Any] = {
-    _GROUPED: _grouped_flops,
+    _GROUPED_MM: _grouped_mm_flops,
     torch.ops.aten.mv: _vector_flops,
     torch.ops.aten.dot: _vector_flops,
     torch.ops.aten.vdot: _vector_flops,

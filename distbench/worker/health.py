@@ -14,55 +14,55 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
-from distbench.strategies.torch_engine import reading
-from distbench.worker.sketch import digests
-from distbench.worker.spikes import Spikes
-from distbench.worker.trainer import not_as_on_rank_0
+from distbench.strategies.torch_engine import readback
+from distbench.worker.sketch import hash_tensors
+from distbench.worker.spikes import LossSpikeDetector
+from distbench.worker.trainer import differing_ranks
 from distbench.workloads.base import mean_of
 from distbench.workloads.weights import plain_name
 
 # no layer's gradient should grow to a hundred times its own median
-_EXPLODED = 100.0
+_EXPLODING_FACTOR = 100.0
 # below the rounding of fp32 relative to the largest: adding it changes nothing
-_VANISHED = 1e-7
+_VANISHING_FRACTION = 1e-7
 _MIN_NORMS = 3
 
 
-class Health:
+class TrainingHealth:
     """Watches one training on one rank; every call is a collective call."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._losses = Spikes()
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
+        self._loss_spikes = LossSpikeDetector()
         self._norms: dict[str, list[float]] = {}
         self._reported: set[tuple[str, str]] = set()
-        self._skipped = 0
+        self._skipped_steps = 0
         self.findings: list[dict[str, Any]] = []
         """Rows with step, rank, module, kind and text."""
 
-    def loss(self, step: int, loss: float) -> None:
+    def check_loss(self, step: int, loss: float) -> None:
         """Check the mean loss of *step*, the same number on every rank."""
-        if rule := self._losses.rule(loss):
+        if rule := self._loss_spikes.check(loss):
             self._add(step, 0, "", "loss spike", f"loss {loss:.4g}; {rule}")
 
-    def skipped(self, step: int, engine: Engine) -> None:
+    def check_skipped_steps(self, step: int, engine: Engine) -> None:
         """Report steps that were skipped because gradients overflowed under the loss scale."""
-        skipped, self._skipped = engine.skipped_steps - self._skipped, engine.skipped_steps
+        skipped, self._skipped_steps = engine.skipped_steps - self._skipped_steps, engine.skipped_steps
         if skipped:
-            scale = self._setting.case.precision.loss_scale
+            scale = self._context.case.precision.loss_scale
             under = "a dynamic loss scale" if scale == "dynamic" else f"loss scale {scale}"
             text = f"gradients overflowed under {under}: the step was skipped"
             self._add(step, 0, "", "loss scale", text)
 
-    def gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:
+    def check_gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:
         """Norm of all gradients and, if one is not finite, the description of that.
 
         To be called between the last ``forward_backward`` and ``step``.
         """
         try:
-            squares = {name: reading.sum_of_squares(tensor) for name, tensor in engine.full_gradients()}
+            squares = {name: readback.sum_of_squares(tensor) for name, tensor in engine.full_gradients()}
         except NotImplementedError:
             # the norm is absent then, and the training continues
             return None, None
@@ -72,88 +72,92 @@ class Health:
         shared: list[Any] = [norms]
         dist.broadcast_object_list(shared, src=0)
         norms = shared[0]
-        scaled = self._setting.case.precision.loss_scale is not None
+        scaled = self._context.case.precision.loss_scale is not None
         broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
         if broken:
             # with a loss scale it is an overflow, and the step is skipped; otherwise the training is over
-            return None, None if scaled else self._broken_gradient(step, broken, norms)
+            return None, None if scaled else self._report_broken_gradient(step, broken, norms)
         largest = max(norms.values(), default=0.0)
         for name, norm in norms.items():
-            self._layer(step, name, norm, largest)
+            self._check_layer(step, name, norm, largest)
         return math.sqrt(math.fsum(norm * norm for norm in norms.values())), None
 
-    def replicas(self, step: int, engine: Engine) -> None:
+    def check_replicas(self, step: int, engine: Engine) -> None:
         """Compare the full parameters of every rank that has its own copy with those of rank 0."""
-        own = digests(engine.full_parameters())
-        for rank, names in not_as_on_rank_0(own):
+        own = hash_tensors(engine.full_parameters())
+        for rank, names in differing_ranks(own):
             text = f"{len(names)} of {len(own)} parameters differ from rank 0's"
-            self._add(step, rank, _module(names[0]), "ranks apart", text)
+            self._add(step, rank, _module_of(names[0]), "ranks apart", text)
 
-    def trace(self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]) -> str:
+    def locate_non_finite(
+        self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]
+    ) -> str:
         """Repeat the forward pass of *step* and report the first module of *rank* that was not finite."""
         if engine.updates_in_backward:
             text = "which module was first is not known: the backward pass has already updated the parameters"
             self._add(step, rank, "", "not finite", text)
             return text
         # every rank repeats all of them, as the modules of some strategies communicate
-        firsts = [engine.evaluate(partial(self._first, batch)) for batch in batches]
-        of_ranks: list[Any] = [None] * self._setting.world_size
+        firsts = [engine.evaluate(partial(self._first_non_finite, batch)) for batch in batches]
+        of_ranks: list[Any] = [None] * self._context.world_size
         dist.all_gather_object(of_ranks, next(filter(None, firsts), None))
         module, text = of_ranks[rank] or ("", "when the step was repeated, every module was finite")
         self._add(step, rank, module, "not finite", text)
         return text
 
-    def _first(self, batch: dict[str, torch.Tensor], module: nn.Module) -> tuple[str, str] | None:
+    def _first_non_finite(self, batch: dict[str, torch.Tensor], module: nn.Module) -> tuple[str, str] | None:
         first: list[tuple[str, str]] = []
         broken: set[str] = set()
         # in evaluation mode a module may compute something else and not break
         module.train()
         with ExitStack() as hooks:
             for name, part in module.named_modules():
-                plain = _plain(name)
-                hooks.enter_context(part.register_forward_pre_hook(partial(_see_parameters, plain, broken)))
-                hooks.enter_context(part.register_forward_hook(partial(_see_output, plain, broken, first)))
-            loss = mean_of(self._setting.workload.loss(module, batch))
+                plain = _plain_module_name(name)
+                hooks.enter_context(part.register_forward_pre_hook(partial(_parameter_hook, plain, broken)))
+                hooks.enter_context(part.register_forward_hook(partial(_output_hook, plain, broken, first)))
+            loss = mean_of(self._context.workload.loss(module, batch))
         if first:
             return first[0]
         if not bool(torch.isfinite(loss)):
             return "", "every module was finite; the loss function was not"
         return None
 
-    def _layer(self, step: int, name: str, norm: float, largest: float) -> None:
+    def _check_layer(self, step: int, name: str, norm: float, largest: float) -> None:
         earlier = self._norms.setdefault(name, [])
         if len(earlier) >= _MIN_NORMS:
-            median, tiny = statistics.median(earlier), _VANISHED * largest
-            if norm > _EXPLODED * median > 0:
+            median, tiny = statistics.median(earlier), _VANISHING_FRACTION * largest
+            if norm > _EXPLODING_FACTOR * median > 0:
                 text = f"norm {norm:.3g}, {norm / median:.0f}x its median so far"
-                self._once(step, name, "gradient explodes", text)
+                self._add_once(step, name, "gradient explodes", text)
             if norm <= tiny and earlier[-1] <= tiny:
                 text = f"norm {norm:.3g} twice in a row; the largest is {largest:.3g}"
-                self._once(step, name, "gradient vanishes", text)
+                self._add_once(step, name, "gradient vanishes", text)
         earlier.append(norm)
 
-    def _broken_gradient(self, step: int, broken: list[str], norms: dict[str, float]) -> dict[str, Any]:
+    def _report_broken_gradient(
+        self, step: int, broken: list[str], norms: dict[str, float]
+    ) -> dict[str, Any]:
         # parameters are named in the order of the forward pass; the backward pass starts at the last
         last = broken[-1]
         text = f"gradients of {len(broken)} of {len(norms)} tensors; the backward pass reached {last} first"
-        self._add(step, 0, _module(last), "not finite", text)
+        self._add(step, 0, _module_of(last), "not finite", text)
         return {"step": step, "value": str(norms[last]), "what": f"gradient of {last}", "where": text}
 
-    def _once(self, step: int, name: str, kind: str, text: str) -> None:
+    def _add_once(self, step: int, name: str, kind: str, text: str) -> None:
         if (kind, name) not in self._reported:
             self._reported.add((kind, name))
-            self._add(step, 0, _module(name), kind, f"{name}: {text}")
+            self._add(step, 0, _module_of(name), kind, f"{name}: {text}")
 
     def _add(self, step: int, rank: int, module: str, kind: str, text: str) -> None:
         self.findings.append({"step": step, "rank": rank, "module": module, "kind": kind, "text": text})
 
 
-def _see_parameters(name: str, broken: set[str], module: nn.Module, _inputs: Any) -> None:
+def _parameter_hook(name: str, broken: set[str], module: nn.Module, _inputs: Any) -> None:
     if not all(bool(torch.isfinite(p).all()) for p in module.parameters(recurse=False)):
         broken.add(name)
 
 
-def _see_output(
+def _output_hook(
     name: str, broken: set[str], first: list[tuple[str, str]], _module: nn.Module, _inputs: Any, output: Any
 ) -> None:
     parts = output if isinstance(output, tuple) else (output,)
@@ -164,11 +168,11 @@ def _see_output(
     first.append((name, f"first not finite: the output of {name or 'the model'} ({why})"))
 
 
-def _plain(name: str) -> str:
+def _plain_module_name(name: str) -> str:
     plain = plain_name(name) if name else ""
     return "" if plain == "module" else plain
 
 
-def _module(parameter: str) -> str:
+def _module_of(parameter: str) -> str:
     """Module of a parameter: ``layers.0.up`` of ``layers.0.up.weight``."""
     return parameter.rpartition(".")[0]

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.distributed as dist
 
-from distbench.ipc.diagnosis_files import Exchange, Total
+from distbench.ipc.diagnosis_files import AllReduceTest, LinkTest
 
 # long against a round trip, and short enough for every pair of a large cluster
-_ENOUGH_S = 0.03
-_LEAST, _MOST = 1 << 16, 1 << 26
+_MIN_DURATION_S = 0.03
+_MIN_BYTES, _MAX_BYTES = 1 << 16, 1 << 26
 _REPEATS = 3
 _ROUND_TRIPS = 9
 
 
-def rounds(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+def round_robin_pairs(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
     """Every pair of *members*, lower first, in rounds in which nobody is in two of them.
 
     The circle method: https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
@@ -29,30 +29,30 @@ def rounds(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
         seats = [seats[0], seats[-1], *seats[1:-1]]
 
 
-def exchange(own: int, pair: tuple[int, int], device: torch.device) -> Exchange | None:
-    """Exchange messages with the other of *pair*; what came of it if *own* is the first of the two."""
-    peer = pair[1] if own == pair[0] else pair[0]
-    round_trips, ahead_s = _greet(own < peer, peer, device)
-    size, seconds = _LEAST, _swap(peer, _LEAST, device)
-    while seconds < _ENOUGH_S and size < _MOST:
+def measure_pair(member: int, pair: tuple[int, int], device: torch.device) -> LinkTest | None:
+    """Exchange messages with the other of *pair*; what came of it if *member* is the first of the two."""
+    peer = pair[1] if member == pair[0] else pair[0]
+    round_trips, ahead_s = _measure_round_trips(member < peer, peer, device)
+    size, seconds = _MIN_BYTES, _time_exchange(peer, _MIN_BYTES, device)
+    while seconds < _MIN_DURATION_S and size < _MAX_BYTES:
         size *= 4
-        seconds = _swap(peer, size, device)
-    seconds = statistics.median(_swap(peer, size, device) for _ in range(_REPEATS))
-    if own > peer:
+        seconds = _time_exchange(peer, size, device)
+    seconds = statistics.median(_time_exchange(peer, size, device) for _ in range(_REPEATS))
+    if member > peer:
         return None
-    return Exchange(peer, size, seconds, statistics.median(round_trips), ahead_s)
+    return LinkTest(peer, size, seconds, statistics.median(round_trips), ahead_s)
 
 
-def total(device: torch.device) -> Total:
+def measure_all_reduce(device: torch.device) -> AllReduceTest:
     """Time an all-reduce over all members; all get the same."""
-    size = _LEAST
-    while (seconds := _reduced(size, device)) < _ENOUGH_S and size < _MOST:
+    size = _MIN_BYTES
+    while (seconds := _time_all_reduce(size, device)) < _MIN_DURATION_S and size < _MAX_BYTES:
         size *= 4
-    seconds = statistics.median(_reduced(size, device) for _ in range(_REPEATS))
-    return Total(dist.get_world_size(), size, seconds)
+    seconds = statistics.median(_time_all_reduce(size, device) for _ in range(_REPEATS))
+    return AllReduceTest(dist.get_world_size(), size, seconds)
 
 
-def _greet(is_first: bool, peer: int, device: torch.device) -> tuple[list[float], float]:
+def _measure_round_trips(is_first: bool, peer: int, device: torch.device) -> tuple[list[float], float]:
     """Seconds of round trips, and by how much the clock of *peer* is ahead, both on the first of the two.
 
     The offset is that of the shortest round trip, as in NTP (RFC 5905, section 8).
@@ -74,40 +74,40 @@ def _greet(is_first: bool, peer: int, device: torch.device) -> tuple[list[float]
     return trips, offsets[trips.index(min(trips))] if trips else 0.0
 
 
-def _swap(peer: int, size: int, device: torch.device) -> float:
+def _time_exchange(peer: int, size: int, device: torch.device) -> float:
     """Seconds that both directions of *size* bytes took, the same number on both sides."""
     mine = torch.zeros(size, dtype=torch.uint8, device=device)
     theirs = torch.empty_like(mine)
-    _both(mine[:1], theirs[:1], peer)
-    _finish(device)
+    _send_and_receive(mine[:1], theirs[:1], peer)
+    _synchronize(device)
     began = time.perf_counter()
-    _both(mine, theirs, peer)
-    _finish(device)
+    _send_and_receive(mine, theirs, peer)
+    _synchronize(device)
     seconds = torch.tensor([time.perf_counter() - began], dtype=torch.float64, device=device)
     told = torch.empty_like(seconds)
-    _both(seconds, told, peer)
+    _send_and_receive(seconds, told, peer)
     return max(seconds.item(), told.item())
 
 
-def _both(mine: torch.Tensor, theirs: torch.Tensor, peer: int) -> None:
-    sides = [dist.P2POp(dist.isend, mine, peer), dist.P2POp(dist.irecv, theirs, peer)]
+def _send_and_receive(sent: torch.Tensor, received: torch.Tensor, peer: int) -> None:
+    sides = [dist.P2POp(dist.isend, sent, peer), dist.P2POp(dist.irecv, received, peer)]
     for work in dist.batch_isend_irecv(sides):
         work.wait()
 
 
-def _reduced(size: int, device: torch.device) -> float:
+def _time_all_reduce(size: int, device: torch.device) -> float:
     """Seconds that an all-reduce of *size* bytes took on the slowest."""
     tensor = torch.zeros(size // 4, device=device)
     dist.barrier()
-    _finish(device)
+    _synchronize(device)
     began = time.perf_counter()
     dist.all_reduce(tensor)
-    _finish(device)
+    _synchronize(device)
     slowest = torch.tensor([time.perf_counter() - began], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest.item())
 
 
-def _finish(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -13,22 +13,22 @@ from typing import Any
 import psutil
 
 import distbench
-from distbench.ipc.messages import NODE
+from distbench.ipc.messages import NODE_VARIABLE
 from distbench.system.machine import machine_facts, visible_gpu_count
 
 
-def facts(address: str) -> dict[str, Any]:
+def node_facts(address: str) -> dict[str, Any]:
     """What the controller has to know of this node, whose ranks the others reach at *address*."""
     own = {
-        "name": name(),
+        "name": node_name(),
         "address": address,
-        "distbench": _code(),
+        "distbench": _code_digest(),
         "visible_gpus": visible_gpu_count(),
     }
     return {**own, **machine_facts()}
 
 
-def _code() -> str:
+def _code_digest() -> str:
     """Digest of the code of distbench here."""
     whole = hashlib.sha256()
     for file in sorted(Path(distbench.__file__).parent.rglob("*.py")):
@@ -36,12 +36,12 @@ def _code() -> str:
     return whole.hexdigest()[:12]
 
 
-def name() -> str:
+def node_name() -> str:
     """What this node is called: as its engine says, or else its host."""
-    return os.environ.get(NODE) or socket.gethostname().partition(".")[0]
+    return os.environ.get(NODE_VARIABLE) or socket.gethostname().partition(".")[0]
 
 
-def interface_of(address: str) -> str:
+def interface_with_address(address: str) -> str:
     """Name of the network interface of this host with *address*; empty if none has it."""
     interfaces = psutil.net_if_addrs()
     return next(
@@ -49,7 +49,7 @@ def interface_of(address: str) -> str:
     )
 
 
-def sees(file: str, content: str) -> bool:
+def wait_for_file(file: str, content: str) -> bool:
     """Whether *file* is there with *content*, as it is on a file system that the controller shares."""
     end = time.monotonic() + 2
     while time.monotonic() < end:

@@ -15,55 +15,63 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.ipc.trial_files import Progress
-from distbench.metrics.base import Absent, Left, Metric, Pass, Session, Values
-from distbench.strategies.base import Setting, Strategy
+from distbench.ipc.trial_files import ProgressWriter
+from distbench.metrics.base import Metric, NotAvailable, Pass, PassContext, SharedResult, Values
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
-from distbench.strategies.torch_engine.reading import dtype_name
+from distbench.strategies.torch_engine.readback import dtype_name
 from distbench.system.clock import now
-from distbench.worker.feed import Feed
-from distbench.worker.spans import Spans
-from distbench.worker.trainer import Delivery
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.spans import SpanDispatcher
+from distbench.worker.trainer import RankResult
 
 Hook = Callable[..., Any]
 
 
-class Loop:
+class PassRunner:
     """Runs the passes of one rank one after another on the same engine and stream of data."""
 
     def __init__(
-        self, setting: Setting, strategy: Strategy, engine: Engine, feed: Feed, *, keep_traces: bool = False
+        self,
+        context: RankContext,
+        strategy: Strategy,
+        engine: Engine,
+        reader: MicroBatchReader,
+        *,
+        keep_traces: bool = False,
     ) -> None:
-        self._setting, self._strategy, self._engine, self._feed = setting, strategy, engine, feed
+        self._context, self._strategy, self._engine, self._reader = context, strategy, engine, reader
         self._keep_traces = keep_traces
-        self._spans = Spans.of(engine)
-        self._passed_on: dict[type[Left], Left] = {}
-        self._earlier: dict[Pass, list[float]] = {}
+        self._spans = SpanDispatcher.install(engine)
+        self._shared_results: dict[type[SharedResult], SharedResult] = {}
+        self._step_times: dict[Pass, list[float]] = {}
         self.losses: list[float] = []
         """Of every step so far."""
         self.loss_dtype = ""
         """In which the engine gave those of the last pass."""
-        self.delivery = Delivery()
+        self.result = RankResult()
         """What the passes have given so far."""
 
-    def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> Session:
+    def run(
+        self, name: Pass, steps: int, metrics: dict[str, Metric], progress: ProgressWriter
+    ) -> PassContext:
         """Run *steps* steps as pass *name*, and add what *metrics* make of them to the delivery."""
         session = self._session(name)
-        mode = self._engine.unsynchronised() if name == "unsynced" else nullcontext()
+        mode = self._engine.without_communication() if name == "unsynced" else nullcontext()
         if mode is None:
             return session
-        if self._setting.device.type == "cuda":
-            self._feed.make_ahead(range(len(self.losses), len(self.losses) + steps))
+        if self._context.device.type == "cuda":
+            self._reader.prefetch(range(len(self.losses), len(self.losses) + steps))
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
-        before = _overridden("before_step", active, states)
-        after = _overridden("after_step", active, states)
+        before = _overridden_hooks("before_step", active, states)
+        after = _overridden_hooks("after_step", active, states)
         # before the window has ended nobody observes, so that no strategy sees where it begins
-        if name not in ("warmup", "time") and (around := _overridden("around", active, states)):
-            self._spans.inner = _observed(session, around)
-        self._engine.keeps_gradients = name == "grad_norm"
-        self._setting.step.is_apart = name == "unsynced"
-        clock = Clock(self._setting.device)
+        if name not in ("warmup", "time") and (around := _overridden_hooks("around", active, states)):
+            self._spans.target = _observing_span(session, around)
+        self._engine.retain_gradients = name == "grad_norm"
+        self._context.step.is_without_communication = name == "unsynced"
+        clock = StepClock(self._context.device)
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up
         dist.barrier()
@@ -71,27 +79,27 @@ class Loop:
         clock.mark()
         with mode:
             for step in range(steps):
-                progress.at(name, step)
+                progress.report(name, step)
                 for hook, state in before:
                     hook(session, state)
                 losses.append(self._step(len(self.losses) + step, session if name == "grad_norm" else None))
                 for hook, state in after:
                     hook(session, state)
                 clock.mark()
-        session.steps = clock.seconds()
+        session.step_times = clock.seconds()
         if name == "time":
-            self.delivery.window = (began, now())
-        self._spans.inner = nullcontext
+            self.result.window = (began, now())
+        self._spans.target = nullcontext
         session.losses = [_mean(parts) for parts in losses]
         self.losses += session.losses
         self.loss_dtype = dtype_name(loss.dtype for parts in losses for loss in parts)
         self._collect(session, active, states)
-        self._earlier[name] = session.steps
+        self._step_times[name] = session.step_times
         return session
 
-    def _session(self, name: Pass) -> Session:
-        setting = self._setting
-        return Session(
+    def _session(self, name: Pass) -> PassContext:
+        setting = self._context
+        return PassContext(
             case=setting.case,
             workload=setting.workload,
             strategy=self._strategy,
@@ -99,35 +107,35 @@ class Loop:
             device=setting.device,
             rank=setting.rank,
             world_size=setting.world_size,
-            nodes=setting.nodes or [0] * setting.world_size,
-            pass_=name,
-            folder=setting.scratch,
-            effective=self.delivery.effective,
+            nodes=setting.node_of_rank or [0] * setting.world_size,
+            pass_name=name,
+            folder=setting.trial_folder,
+            effective=self.result.effective,
             keep_traces=self._keep_traces,
-            passed_on=self._passed_on,
-            earlier=self._earlier,
+            shared_results=self._shared_results,
+            earlier_step_times=self._step_times,
         )
 
-    def _step(self, step: int, checked: Session | None) -> list[torch.Tensor]:
+    def _step(self, step: int, checked: PassContext | None) -> list[torch.Tensor]:
         """Losses of the micro-batches: averaging them belongs to no step."""
         with self._engine.span("data"):
-            batches = self._feed.micro_batches(step)
+            batches = self._reader.micro_batches(step)
         losses = [self._engine.forward_backward(batch) for batch in batches]
         if checked:
             checked.grad_norms.append(self._engine.grad_norm())
         self._engine.step()
         return losses
 
-    def _collect(self, session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
-        delivery = self.delivery
+    def _collect(self, context: PassContext, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
+        delivery = self.result
         for key, metric in metrics.items():
-            for column, value in _values(key, metric, session, states[key]).items():
-                if isinstance(value, Absent):
+            for column, value in _metric_values(key, metric, context, states[key]).items():
+                if isinstance(value, NotAvailable):
                     delivery.absent[column] = str(value)
                 else:
                     delivery.samples[column] = value if isinstance(value, list) else [value]
-                    delivery.passes[column] = session.pass_
-        for name, rows in session.tables.items():
+                    delivery.passes[column] = context.pass_name
+        for name, rows in context.tables.items():
             if name in delivery.tables:
                 delivery.tables[name] += rows
             else:
@@ -135,7 +143,7 @@ class Loop:
                 delivery.tables[name] = rows
 
 
-class Clock:
+class StepClock:
     """Marks between steps: perf_counter on a CPU, events on a GPU, which do not block."""
 
     def __init__(self, device: torch.device) -> None:
@@ -162,7 +170,9 @@ class Clock:
         return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
 
 
-def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -> list[tuple[Hook, Any]]:
+def _overridden_hooks(
+    name: str, metrics: dict[str, Metric], states: dict[str, Any]
+) -> list[tuple[Hook, Any]]:
     """Hooks *name* that a metric overrides: calling empty ones would cost time."""
     return [
         (getattr(metric, name), states[key])
@@ -171,16 +181,16 @@ def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -
     ]
 
 
-def _values(name: str, metric: Metric, session: Session, state: Any) -> Values:
+def _metric_values(name: str, metric: Metric, context: PassContext, state: Any) -> Values:
     """Values of *metric*, or why there are none: whatever it raises costs its own numbers, not the trial."""
     try:
-        return metric.values(session, state)
-    except Absent as reason:
+        return metric.values(context, state)
+    except NotAvailable as reason:
         why = reason
     except Exception as error:
         traceback.print_exc()
         told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-        why = Absent(f"the metric {name} failed on rank {session.rank} in {session.pass_}: {told}")
+        why = NotAvailable(f"the metric {name} failed on rank {context.rank} in {context.pass_name}: {told}")
     return {column.name: why for column in metric.columns}
 
 
@@ -189,14 +199,14 @@ def _mean(losses: Sequence[torch.Tensor]) -> float:
     return math.fsum(float(loss) for loss in losses) / len(losses)
 
 
-def _observed(session: Session, around: list[tuple[Any, Any]]) -> Any:
+def _observing_span(context: PassContext, hooks: list[tuple[Any, Any]]) -> Any:
     """Context manager around each part of a step, for all metrics that hook into it."""
 
     @contextmanager
     def span(name: str) -> Iterator[None]:
         with ExitStack() as stack:
-            for hook, state in around:
-                stack.enter_context(hook(session, state, name))
+            for hook, state in hooks:
+                stack.enter_context(hook(context, state, name))
             yield
 
     return span

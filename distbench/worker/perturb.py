@@ -2,21 +2,21 @@
 
 from pathlib import Path
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
 
-def moved(setting: Setting, number: int) -> Path:
-    """File by which this rank has the initial weights moved by rounding, with random seed *number*.
+def write_perturbed_weights(context: RankContext, seed: int) -> Path:
+    """File by which this rank has the initial weights moved by rounding, with random seed *seed*.
 
     It has no weights: a rank moves those that it makes for itself, and whoever asked for it removes it.
     """
-    file = setting.scratch / f"moved-{number}-rank{setting.rank}.safetensors"
-    move = weights.Move(str(setting.weights), number, setting.case.precision.compute)
-    weights.write_moved(file, move)
+    file = context.trial_folder / f"moved-{seed}-rank{context.rank}.safetensors"
+    move = weights.Perturbation(str(context.weights_file), seed, context.case.precision.compute)
+    weights.write_perturbation(file, move)
     return file
 
 

@@ -8,54 +8,56 @@ import traceback
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import Case, Choice
-from distbench.core.errors import Refused
-from distbench.core.serialization import decoded
-from distbench.core.text import clipped
-from distbench.ipc.build_files import Event, Item, note_event, read_items
-from distbench.worker.build_errors import reason
+from distbench.core.case import Case, PluginChoice
+from distbench.core.errors import UnsupportedCase
+from distbench.core.serialization import decode
+from distbench.core.text import truncate_middle
+from distbench.ipc.build_files import BuildEvent, BuildItem, append_event, read_items
+from distbench.worker.build_errors import build_error_text
 from distbench.worker.user_code import user_line
 
 # characters of a reason, which may be the whole output of a compiler
-_LONGEST = 4_000
+_MAX_REASON_LENGTH = 4_000
 
 
-def prepare(file: Path) -> None:
+def build_items(file: Path) -> None:
     """Build the items in *file* one after another, and report each in the journal next to it."""
     for item in read_items(file):
-        note_event(file, Event(item.name))
-        note_event(file, _built(item))
+        append_event(file, BuildEvent(item.name))
+        append_event(file, _build_and_report(item))
 
 
-def _built(item: Item) -> Event:
+def _build_and_report(item: BuildItem) -> BuildEvent:
     try:
-        return Event(item.name, ended=True, notes=_build(item))
+        return BuildEvent(item.name, ended=True, notes=_build(item))
     except Exception as error:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
-        why = clipped(_why(error, item), _LONGEST, "the whole is in the log of the preparation")
-        return Event(item.name, ended=True, failed=why, refused=isinstance(error, Refused))
+        why = truncate_middle(
+            _failure_text(error, item), _MAX_REASON_LENGTH, "the whole is in the log of the preparation"
+        )
+        return BuildEvent(item.name, ended=True, failed=why, refused=isinstance(error, UnsupportedCase))
 
 
-def _why(error: Exception, item: Item) -> str:
-    workload = decoded(Case, item.data, item.name).workload if item.kind == "weights" else None
+def _failure_text(error: Exception, item: BuildItem) -> str:
+    workload = decode(Case, item.data, item.name).workload if item.kind == "weights" else None
     # what is refused is the model as a whole
-    line = user_line(error, workload) if workload and not isinstance(error, Refused) else ""
-    return f"{reason(error)} ({line})" if line else reason(error)
+    line = user_line(error, workload) if workload and not isinstance(error, UnsupportedCase) else ""
+    return f"{build_error_text(error)} ({line})" if line else build_error_text(error)
 
 
-def _build(item: Item) -> list[str]:
+def _build(item: BuildItem) -> list[str]:
     """Build *item*; return what the user should know."""
     if item.kind == "metric":
-        choice = decoded(Choice, item.data, item.name)
+        choice = decode(PluginChoice, item.data, item.name)
         # one written for an earlier version returns nothing
-        return registry.make("metrics", choice).prepare() or []
-    case = decoded(Case, item.data, item.name)
+        return registry.create_plugin("metrics", choice).prepare() or []
+    case = decode(Case, item.data, item.name)
     if item.kind == "strategy":
-        return list(registry.make("strategies", case.strategy).prepare(case))
+        return list(registry.create_plugin("strategies", case.strategy).prepare(case))
     from distbench.workloads import weights
 
-    workload = registry.make("workloads", case.workload)
+    workload = registry.create_plugin("workloads", case.workload)
     through, exact = case.precision.compute, case.initial_weights == "exact"
-    weights.save(workload, case.seed, Path(item.file), through, exact=exact)
+    weights.save_initial(workload, case.seed, Path(item.file), through, exact=exact)
     return []

@@ -20,74 +20,78 @@ import torch.distributed as dist
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.job import JobKind, job_kind
-from distbench.core.serialization import finite
-from distbench.core.text import clipped
+from distbench.core.serialization import replace_nonfinite
+from distbench.core.text import truncate_middle
 from distbench.ipc.trial_files import (
-    DETERMINISM,
-    FULL,
+    DETERMINISM_KEY,
+    DISK_FULL_ERRNOS,
     PREPARE_FOLDER,
-    Phases,
-    Progress,
-    TrialFile,
+    PhaseTimer,
+    ProgressWriter,
+    TrialInstructions,
     error_file,
-    interim_file,
     log_file,
+    partial_result_file,
     progress_file,
     result_file,
 )
 from distbench.metrics.utilisation.matmul import fp32_precision
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.system import clock
-from distbench.system.files import write_whole
+from distbench.system.files import write_atomic
 from distbench.system.machine import gpu_index, machine_facts
-from distbench.worker.determinism import deterministically, fix_cublas_workspace, lacking_on_any
-from distbench.worker.rendezvous import Agreement, connect, join
-from distbench.worker.trainer import Delivery
+from distbench.worker.determinism import (
+    fix_cublas_workspace,
+    run_deterministically,
+    share_nondeterministic_operation,
+)
+from distbench.worker.rendezvous import StoreExchange, connect_nccl, join_process_group
+from distbench.worker.trainer import RankResult
 from distbench.worker.user_code import user_line
 from distbench.workloads.base import Workload
 
-RankFunction = Callable[[TrialFile, Setting, Phases], Delivery | Iterator[Delivery]]
+RankFunction = Callable[[TrialInstructions, RankContext, PhaseTimer], RankResult | Iterator[RankResult]]
 """Trial, setting and phases in, what the rank delivers out. An iterator delivers ever more: if a rank fails
 later, all that every rank had delivered stands."""
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
-_ATTENTION = {
+_ATTENTION_KERNELS = {
     "flash": torch.backends.cuda.flash_sdp_enabled,
     "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
 # characters of what a record keeps of an exception, which anybody may have raised
-_MESSAGE, _TRACEBACK = 4_000, 20_000
+_MAX_MESSAGE, _MAX_TRACEBACK = 4_000, 20_000
 # in a rank forked from a warm parent this module was imported by that parent
-_IMPORTED_BY = os.getpid()
+_IMPORTING_PID = os.getpid()
 
 
-def run_rank(file: Path, listener: int | None = None) -> NoReturn:
+def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
     """Run the rank that ``RANK`` names of the trial in *file*, and end the process.
 
-    *listener* is the listening socket of the rendezvous, if the launcher has already bound one.
+    *listen_fd* is the listening socket of the rendezvous, if the launcher has already bound one.
     """
     began, rank = clock.now(), int(os.environ["RANK"])
     folder = file.parent
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    progress = Progress(progress_file(folder, rank))
-    progress.at("start")
-    phases = Phases(progress)
+    progress = ProgressWriter(progress_file(folder, rank))
+    progress.report("start")
+    phases = PhaseTimer(progress)
     # known also of a rank that fails, once it is
     place: dict[str, Any] = {}
-    trial: TrialFile | None = None
+    trial: TrialInstructions | None = None
     try:
-        trial = TrialFile.read(file)
-        results = _results(trial, folder, rank, phases, listener, place)
-        _deliver(folder, rank, ({**result, **place, "began": began} for result in results))
-        progress.at("done")
+        trial = TrialInstructions.read(file)
+        results = _run_job(trial, folder, rank, phases, listen_fd, place)
+        _write_results(folder, rank, ({**result, **place, "began": began} for result in results))
+        progress.report("done")
         code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
-        told = _describe(error, phases.current, log_file(folder, rank))
+        told = _error_report(error, phases.current, log_file(folder, rank))
         told["user_line"] = user_line(error, trial.case.workload) if trial else ""
-        code = _report(error_file(folder, rank), {**told, **place})
+        code = _write_error(error_file(folder, rank), {**told, **place})
         with suppress(OSError):
             traceback.print_exc()
     with suppress(OSError):
@@ -104,45 +108,45 @@ def rank_function(kind: JobKind) -> RankFunction:
     return called
 
 
-def _deliver(folder: Path, rank: int, results: Iterable[dict[str, Any]]) -> None:
+def _write_results(folder: Path, rank: int, results: Iterable[dict[str, Any]]) -> None:
     """Write the last of *results*, each of which has more than the one before, and until then the latest."""
-    so_far, text = interim_file(folder, rank), ""
+    so_far, text = partial_result_file(folder, rank), ""
     for result in results:
-        text = _json(result)
+        text = _encode(result)
         # not flushed to disk, which takes its time: it has to outlive the process alone
         aside = so_far.with_suffix(".part")
         aside.write_text(text, encoding="utf-8")
         aside.replace(so_far)
-    write_whole(result_file(folder, rank), text)
+    write_atomic(result_file(folder, rank), text)
     so_far.unlink(missing_ok=True)
 
 
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(finite(data), allow_nan=False)
+def _encode(data: dict[str, Any]) -> str:
+    return json.dumps(replace_nonfinite(data), allow_nan=False)
 
 
-def _report(file: Path, data: dict[str, Any]) -> int:
+def _write_error(file: Path, data: dict[str, Any]) -> int:
     """Write *data*, why this rank fails, to *file*; the exit code, which says if the disk takes no more."""
     try:
-        write_whole(file, _json(data))
+        write_atomic(file, _encode(data))
     except OSError as error:
-        return error.errno if error.errno in FULL else 1
+        return error.errno if error.errno in DISK_FULL_ERRNOS else 1
     return 1
 
 
-def _describe(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
+def _error_report(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
     whole = f"the whole is in {log.name}"
     return {
         "at": clock.now(),
         "phase": phase,
         "types": [cls.__name__ for cls in type(error).__mro__],
-        "message": clipped(str(error), _MESSAGE, whole),
-        "device_free": _device_free(error),
-        "traceback": clipped("".join(traceback.format_exception(error)), _TRACEBACK, whole),
+        "message": truncate_middle(str(error), _MAX_MESSAGE, whole),
+        "device_free": _free_device_memory(error),
+        "traceback": truncate_middle("".join(traceback.format_exception(error)), _MAX_TRACEBACK, whole),
     }
 
 
-def _device_free(error: BaseException) -> int | None:
+def _free_device_memory(error: BaseException) -> int | None:
     """Bytes free on the device, by which memory of the host that CUDA could not pin is told from its own.
 
     None: *error* is not of the memory that torch's allocator leaves to others, or CUDA does not answer.
@@ -155,50 +159,61 @@ def _device_free(error: BaseException) -> int | None:
     return None
 
 
-def _results(
-    trial: TrialFile,
+def _run_job(
+    trial: TrialInstructions,
     folder: Path,
     rank: int,
-    phases: Phases,
-    listener: int | None,
-    place: dict[str, Any],
+    phases: PhaseTimer,
+    listen_fd: int | None,
+    rank_facts: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Ever more of the result of this rank; what it runs on goes to *place* as soon as it is known."""
+    """Ever more of the result of this rank; what it runs on goes to *rank_facts* as soon as it is known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
     kind = job_kind(trial.job.kind)
-    if kind.deterministic:
+    if kind.is_deterministic:
         fix_cublas_workspace()
     with phases.phase("start"):
-        device = _device(case)
-        place["device"] = _described(device)
+        device = _set_up_device(case)
+        rank_facts["device"] = _device_facts(device)
         # longer than the parent's own deadlines: the parent knows which rank is behind and dumps the stacks
         patience_s = 2 * max(trial.limits.step, trial.limits.build) + 30
-        store = join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
-        connect(device)
-    workload: Workload = registry.make("workloads", case.workload)
-    weights, nodes = Path(trial.weights), _nodes(processes)
-    strategy: Strategy = registry.make("strategies", case.strategy)
-    parts = [strategy.data_rank(each, processes) for each in range(processes)]
+        store = join_process_group(
+            rank,
+            processes,
+            device,
+            listen_fd,
+            join_timeout_s=trial.limits.start,
+            collective_timeout_s=patience_s,
+        )
+        connect_nccl(device)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    weights, nodes = Path(trial.weights), _node_of_ranks(processes)
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    parts = [strategy.data_parallel_rank(each, processes) for each in range(processes)]
     found = weights.parents[1] / PREPARE_FOLDER
-    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts, found, store)
+    setting = RankContext(
+        case, workload, weights, device, rank, processes, folder, nodes, parts, found, store
+    )
     job = functools.partial(rank_function(kind), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()
-    facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTED_BY}
-    if kind.deterministic:
+    facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTING_PID}
+    if kind.is_deterministic:
         # before the parent takes ranks that wait for one another for hung
-        agreement = Agreement(store, rank, processes, trial.limits.step / 2)
-        delivered, facts[DETERMINISM] = deterministically(job, functools.partial(lacking_on_any, agreement))
+        agreement = StoreExchange(store, rank, processes, trial.limits.step / 2)
+        delivered, facts[DETERMINISM_KEY] = run_deterministically(
+            job, functools.partial(share_nondeterministic_operation, agreement)
+        )
     else:
         delivered = job()
-    for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:
-        environment = {**_surroundings(device), **facts, **delivery.facts}
+    for delivery in [delivered] if isinstance(delivered, RankResult) else delivered:
+        environment = {**_environment(device), **facts, **delivery.facts}
         yield {**vars(delivery), "environment": environment, "phases": phases.seconds}
     # no rank may leave while another still communicates with it
     dist.barrier()
 
 
-def _device(case: Case) -> torch.device:
+def _set_up_device(case: Case) -> torch.device:
     torch.set_num_threads(case.threads)
     # what a model draws while it trains (dropout) must not depend on the process it was forked from
     torch.manual_seed(case.seed)
@@ -214,7 +229,7 @@ def _device(case: Case) -> torch.device:
     return device
 
 
-def _described(device: torch.device) -> dict[str, Any]:
+def _device_facts(device: torch.device) -> dict[str, Any]:
     """*device* as a record has it (``RankDevice``)."""
     if device.type == "cpu":
         return {"kind": "cpu"}
@@ -222,14 +237,14 @@ def _described(device: torch.device) -> dict[str, Any]:
     return {"kind": "cuda", "index": gpu_index(uuid), "uuid": uuid}
 
 
-def _nodes(processes: int) -> list[int]:
+def _node_of_ranks(processes: int) -> list[int]:
     """Number of the node of each rank, as their launcher numbers nodes. A collective call."""
     told = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
     dist.all_gather(told, torch.tensor([int(os.environ["GROUP_RANK"])]))
     return [int(node) for node in told]
 
 
-def _surroundings(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device) -> dict[str, Any]:
     """Versions and device of this rank, for the record."""
     facts: dict[str, Any] = {
         **machine_facts(),
@@ -240,7 +255,7 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": fp32_precision(device),
         "seed": torch.initial_seed(),
-        "attention": [name for name, is_allowed in _ATTENTION.items() if is_allowed()],
+        "attention": [name for name, is_allowed in _ATTENTION_KERNELS.items() if is_allowed()],
     }
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)

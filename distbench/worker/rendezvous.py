@@ -8,58 +8,66 @@ import torch
 import torch.distributed as dist
 
 # the store keeps no empty values
-_NOTHING = "nothing"
+_EMPTY_TEXT = "nothing"
 
 
 @dataclass(frozen=True)
-class Agreement:
+class StoreExchange:
     """What the ranks of a trial say over their store: one that waits in a collective call hears nothing."""
 
     store: dist.Store
     rank: int
     size: int
-    patience_s: float
+    timeout_s: float
     """Seconds that a rank which says something waits for the others, which are in the same step."""
 
-    def all_said(self, topic: str, said: str) -> list[str]:
-        """Say *said* of *topic*, and return what each rank says, by rank; an empty text says nothing.
+    def all_gather(self, topic: str, text: str) -> list[str]:
+        """Say *text* of *topic*, and return what each rank says, by rank; an empty text says nothing.
 
         Each rank has to call this equally often for a topic.
 
         Raises:
-            DistStoreError: this rank says something, and another does not speak for ``patience_s``.
+            DistStoreError: this rank says something, and another does not speak for ``timeout_s``.
         """
         times = self.store.add(f"{topic}/{self.rank}", 1)
         names = [f"{topic}/{times}/{rank}" for rank in range(self.size)]
-        self.store.set(names[self.rank], said or _NOTHING)
-        if said:
-            self.store.wait(names, datetime.timedelta(seconds=self.patience_s))
+        self.store.set(names[self.rank], text or _EMPTY_TEXT)
+        if text:
+            self.store.wait(names, datetime.timedelta(seconds=self.timeout_s))
         # blocks until there is a value: a rank that is done waits for one that inspects what all have trained
         heard = [self.store.get(name).decode() for name in names]
-        return ["" if each == _NOTHING else each for each in heard]
+        return ["" if each == _EMPTY_TEXT else each for each in heard]
 
 
-def join(
-    rank: int, size: int, device: torch.device, listener: int | None, *, start_s: float, patience_s: float
+def join_process_group(
+    rank: int,
+    size: int,
+    device: torch.device,
+    listen_fd: int | None,
+    *,
+    join_timeout_s: float,
+    collective_timeout_s: float,
 ) -> dist.Store:
     """Join the process group of *size* ranks, all of them; the store where they met.
 
     Args:
-        listener: Descriptor of the listening socket of the rendezvous, if the launcher has already bound one.
-        start_s: Seconds that the others may take to come.
-        patience_s: Seconds that a rank may wait for others afterwards, in a collective call or to begin one.
+        listen_fd: Descriptor of the listening socket of the rendezvous, if the launcher has already bound
+            one.
+        join_timeout_s: Seconds that the others may take to come.
+        collective_timeout_s: Seconds that a rank may wait for others afterwards, in a collective call or to
+            begin one.
     """
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         size,
         is_master=rank == 0,
-        timeout=datetime.timedelta(seconds=start_s),
-        master_listen_fd=listener,
+        timeout=datetime.timedelta(seconds=join_timeout_s),
+        master_listen_fd=listen_fd,
     )
     # gloo next to NCCL: offloaded parameters are reduced and gathered on the CPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    timeout = datetime.timedelta(seconds=patience_s)
+    timeout = datetime.timedelta(seconds=collective_timeout_s)
     # without device_id: groups that are split off would lack gloo then
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     dist.barrier()
@@ -68,7 +76,7 @@ def join(
     return store
 
 
-def connect(device: torch.device) -> None:
+def connect_nccl(device: torch.device) -> None:
     """Have NCCL connect all ranks; gloo has done so.
 
     It does it in its first call, which is in the build of some strategies and in the first step of others.

@@ -3,22 +3,22 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from distbench.strategies.engine import Engine, Span
+from distbench.strategies.engine import Engine, SpanMarker
 
 
-class Spans:
+class SpanDispatcher:
     """Context manager around each part of a step, the same object in every pass of an engine."""
 
     def __init__(self) -> None:
-        self.inner: Span = nullcontext
+        self.target: SpanMarker = nullcontext
         """What is done around a part, by its name."""
 
     def __call__(self, name: str) -> AbstractContextManager[Any]:
         """Context around the part *name*."""
-        return self.inner(name)
+        return self.target(name)
 
     @classmethod
-    def of(cls, engine: Engine) -> "Spans":
+    def install(cls, engine: Engine) -> "SpanDispatcher":
         """New spans, which *engine* has from now on."""
         spans = engine.span = cls()
         return spans

@@ -10,18 +10,18 @@ _DEVIATIONS, _WINDOW = 7.0, 1000
 _MIN_VALUES = 20
 
 
-class Spikes:
+class LossSpikeDetector:
     """Values far above the ones before them."""
 
     def __init__(self) -> None:
-        self._before: deque[float] = deque(maxlen=_WINDOW)
+        self._earlier: deque[float] = deque(maxlen=_WINDOW)
 
-    def rule(self, value: float) -> str:
+    def check(self, value: float) -> str:
         """The rule by which *value* is a spike; empty: it is none. It then joins the ones before."""
         limit = math.inf
-        if len(self._before) >= _MIN_VALUES:
-            mean, deviation = statistics.fmean(self._before), statistics.pstdev(self._before)
+        if len(self._earlier) >= _MIN_VALUES:
+            mean, deviation = statistics.fmean(self._earlier), statistics.pstdev(self._earlier)
             limit = mean + _DEVIATIONS * deviation
-        self._before.append(value)
+        self._earlier.append(value)
         rule = f"above {limit:.4g}, {_DEVIATIONS:g} standard deviations over the mean of the earlier steps"
         return rule if value > limit else ""

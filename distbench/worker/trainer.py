@@ -1,7 +1,7 @@
 """The training loop of all jobs that inspect a training rather than measure it.
 
-A job passes a ``Watcher``, which is called at the points of a step where something can be observed. The
-result of a rank is a ``Delivery``. The timed loop (``passes.py``) is separate: nothing is observed there.
+A job passes a ``StepHooks``, which is called at the points of a step where something can be observed. The
+result of a rank is a ``RankResult``. The timed loop (``passes.py``) is separate: nothing is observed there.
 """
 
 import gc
@@ -16,18 +16,18 @@ import torch
 import torch.distributed as dist
 
 from distbench.core import registry
-from distbench.strategies.base import Batch, Setting, Strategy
+from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
-from distbench.worker.feed import Feed
-from distbench.worker.sketch import Named, described, digests
-from distbench.worker.spans import Spans
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.sketch import NamedTensors, hash_tensors, sketch_tensors
+from distbench.worker.spans import SpanDispatcher
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass
-class Delivery:
+class RankResult:
     """Result of a job on one rank."""
 
     samples: dict[str, list[Any]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One step of a training, after its backward pass."""
 
     number: int
@@ -63,31 +63,33 @@ class Step:
         return math.fsum(self.losses) / len(self.losses)
 
 
-class Watcher:
+class StepHooks:
     """What a job does between the parts of a step, on every rank; by default nothing."""
 
-    def begins(self, number: int) -> None:
+    def before_step(self, number: int) -> None:
         """Called before the data of the step are read."""
 
-    def reads_gradients(self, number: int) -> bool:
-        """Whether ``gradients`` will ask the engine for them in that step."""
+    def needs_gradients(self, number: int) -> bool:
+        """Whether ``before_update`` will ask the engine for them in that step."""
         return False
 
-    def micro_batch(self, engine: Engine) -> None:
+    def after_micro_batch(self, engine: Engine) -> None:
         """Called after the backward pass of each micro-batch."""
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
         """Called before the update; False ends the training there."""
         return True
 
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+    def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
         """Called after the update; *seconds* is the time of training so far, without the watcher's own."""
 
 
 class Trainer:
     """Trains one case on one rank, with an engine of its own."""
 
-    def __init__(self, setting: Setting, feed: Feed | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self, context: RankContext, reader: MicroBatchReader | None = None, *, seed: int | None = None
+    ) -> None:
         """Build the engine, and check that it is the requested one.
 
         Args:
@@ -99,49 +101,49 @@ class Trainer:
         """
         # frees the previous engine: a device may hold only one, and no cache of another's blocks
         gc.collect()
-        if setting.device.type == "cuda":
+        if context.device.type == "cuda":
             torch.cuda.empty_cache()
-        case = setting.case
+        case = context.case
         torch.manual_seed(case.seed if seed is None else seed)
-        strategy: Strategy = registry.make("strategies", case.strategy)
-        self.engine = strategy.build(setting)
-        Spans.of(self.engine)
+        strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+        self.engine = strategy.build(context)
+        SpanDispatcher.install(self.engine)
         checks.check_engine(strategy, self.engine, case)
-        self._feed = feed or Feed(setting)
-        self._is_cuda = setting.device.type == "cuda"
+        self._reader = reader or MicroBatchReader(context)
+        self._is_cuda = context.device.type == "cuda"
         self._seconds = 0.0
 
-    def train(self, numbers: Iterable[int], watcher: Watcher) -> None:
-        """Do the steps *numbers*; the first step of a training is 0."""
-        for number in numbers:
-            watcher.begins(number)
-            self.engine.keeps_gradients = watcher.reads_gradients(number)
-            step = self._forward_backward(number, watcher)
-            if not watcher.gradients(step, self.engine):
+    def train(self, steps: Iterable[int], hooks: StepHooks) -> None:
+        """Do the steps *steps*; the first step of a training is 0."""
+        for number in steps:
+            hooks.before_step(number)
+            self.engine.retain_gradients = hooks.needs_gradients(number)
+            step = self._forward_backward(number, hooks)
+            if not hooks.before_update(step, self.engine):
                 return
             began = time.perf_counter()
             self.engine.step()
             if self._is_cuda:
                 torch.cuda.synchronize()
             self._seconds += time.perf_counter() - began
-            watcher.updated(step, self.engine, self._seconds)
+            hooks.after_update(step, self.engine, self._seconds)
 
-    def _forward_backward(self, number: int, watcher: Watcher) -> Step:
+    def _forward_backward(self, number: int, hooks: StepHooks) -> TrainingStep:
         began = time.perf_counter()
-        batches = self._feed.micro_batches(number)
+        batches = self._reader.micro_batches(number)
         parts = []
         for batch in batches:
             parts.append(self.engine.forward_backward(batch).double())
-            watcher.micro_batch(self.engine)
+            hooks.after_micro_batch(self.engine)
         # converting it waits for the device
         loss = float(torch.stack(parts).mean())
         self._seconds += time.perf_counter() - began
         losses = [0.0] * dist.get_world_size()
         dist.all_gather_object(losses, loss)
-        return Step(number, batches, losses)
+        return TrainingStep(number, batches, losses)
 
 
-class Kept(Watcher):
+class TrainingRecorder(StepHooks):
     """Keeps the curves of trainings, and fingerprints of their tensors, by which they are compared."""
 
     def __init__(self, rank: int) -> None:
@@ -150,59 +152,59 @@ class Kept(Watcher):
         self.curve: Rows = []
         self.tensors: Rows = []
         """Those of rank 0; the other ranks keep none."""
-        self.delivery = Delivery()
-        self._is_first = rank == 0
+        self.result = RankResult()
+        self._is_rank_0 = rank == 0
 
-    def reads_gradients(self, number: int) -> bool:
+    def needs_gradients(self, number: int) -> bool:
         """Whether it reads those of that step: of all."""
         return True
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
         """Keep the loss and the gradient norm of *step*."""
         row = {"step": step.number, "loss": step.loss, "grad_norm": engine.grad_norm()}
         self.curve.append({"training": self.training, **row})
         return True
 
-    def keep(
+    def record_tensors(
         self,
         step: int,
-        of: str,
-        tensors: Named,
+        quantity: str,
+        tensors: NamedTensors,
         *,
-        everywhere: bool = False,
-        parts_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None,
+        on_all_ranks: bool = False,
+        chunks_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None,
     ) -> dict[str, str]:
-        """Keep *tensors* as of the end of *step*, on rank 0, which sketches what *parts_of* gives of them.
+        """Keep *tensors* as of the end of *step*, on rank 0, which sketches what *chunks_of* gives of them.
 
-        Return digests by name; on the other ranks none unless they are asked for *everywhere*. All ranks go
+        Return digests by name; on the other ranks none unless they are asked for *on_all_ranks*. All ranks go
         through the tensors, as to gather one is a collective call.
         """
-        if not self._is_first:
-            return digests(tensors) if everywhere else exhaust(tensors)
-        told = described(tensors, parts_of)
-        place = {"training": self.training, "step": step, "of": of}
+        if not self._is_rank_0:
+            return hash_tensors(tensors) if on_all_ranks else consume(tensors)
+        told = sketch_tensors(tensors, chunks_of)
+        place = {"training": self.training, "step": step, "of": quantity}
         self.tensors += [{**place, "tensor": name, **row} for name, row in told.items()]
         return {name: row["digest"] for name, row in told.items()}
 
-    def delivered(self, kind: str, **more: Rows) -> Delivery:
+    def build_result(self, kind: str, **more: Rows) -> RankResult:
         """The delivery of a *kind* of job with its tables, of rank 0 alone, and what was not finite."""
-        if self._is_first:
+        if self._is_rank_0:
             tables = {"curve": self.curve, "tensors": self.tensors, **more}
-            self.delivery.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
+            self.result.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
         if broken := next((row for row in self.curve if not math.isfinite(row["loss"])), None):
             what = f"loss of the training {broken['training']!r}"
-            self.delivery.not_finite = {"step": broken["step"], "value": str(broken["loss"]), "what": what}
-        return self.delivery
+            self.result.not_finite = {"step": broken["step"], "value": str(broken["loss"]), "what": what}
+        return self.result
 
 
-def exhaust(tensors: Named) -> dict[str, str]:
+def consume(tensors: NamedTensors) -> dict[str, str]:
     """Go through *tensors*, of which nothing is kept."""
     for _ in tensors:
         pass
     return {}
 
 
-def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
+def differing_ranks(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
     """Ranks whose *digests* differ from those of rank 0, and the names that do. A collective call.
 
     A rank without a copy of its own has no digests, and so none that differ. There are thousands for a large
@@ -220,7 +222,7 @@ def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]
             yield rank, names
 
 
-def first_not_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | None:
+def first_non_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | None:
     """The first of (step, loss) that is not finite; None if all are."""
     for step, loss in losses:
         if not math.isfinite(loss):

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 
 _LIBRARIES = ("distbench", "torch", "deepspeed", "transformers")
 """Packages that may lie beside a user's model, as a checkout or on Python's path."""
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALL_FOLDERS = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)
@@ -32,33 +32,35 @@ class _Root:
     """The folder that its name is relative to."""
 
 
-def user_line(error: BaseException, workload: Choice) -> str:
+def user_line(error: BaseException, workload: PluginChoice) -> str:
     """Innermost ``file.py:line`` of the user's code of *workload* that *error* came through; empty: none."""
     try:
-        roots = _roots(workload)
+        roots = _user_roots(workload)
     except Exception:
         # a plug-in that can't be made has no module to look in, and may be what the error is about
         return ""
-    places = (place for each in _chain(error) for place in _places(each))
-    return next((f"{own}:{number}" for file, number in places if (own := _own(file.resolve(), roots))), "")
+    places = (place for each in _exception_chain(error) for place in _frames(each))
+    return next(
+        (f"{own}:{number}" for file, number in places if (own := _user_path(file.resolve(), roots))), ""
+    )
 
 
-def located(error: Exception, workload: Choice) -> str:
+def message_with_line(error: Exception, workload: PluginChoice) -> str:
     """The message of *error* with the line of the user's code that it came through."""
     line = user_line(error, workload)
     return f"{error} ({line})" if line else str(error)
 
 
-def digest(workload: Choice) -> str:
+def user_code_digest(workload: PluginChoice) -> str:
     """Digest of the imported files of the user's code of *workload*; an edit of one changes it."""
-    roots = _roots(workload)
+    roots = _user_roots(workload)
     folders = tuple(str(root.folder) for root in roots)
-    near = {Path(file) for file in _imported() if file.startswith(folders)} if roots else set()
-    files = sorted(file for file in near if _own(file, roots))
+    near = {Path(file) for file in _imported_files() if file.startswith(folders)} if roots else set()
+    files = sorted(file for file in near if _user_path(file, roots))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _imported() -> Iterator[str]:
+def _imported_files() -> Iterator[str]:
     """Files of all imported modules, without symbolic links.
 
     There are thousands, in a few hundred folders, of each of which the path is resolved once.
@@ -72,12 +74,12 @@ def _imported() -> Iterator[str]:
             yield str(Path(place).resolve()) if stat.S_ISLNK(os.lstat(place).st_mode) else place
 
 
-def _roots(workload: Choice) -> list[_Root]:
-    modules = registry.make("workloads", workload).user_modules()
-    return [root for name in modules if (root := _root(name))]
+def _user_roots(workload: PluginChoice) -> list[_Root]:
+    modules = registry.create_plugin("workloads", workload).user_modules()
+    return [root for name in modules if (root := _module_root(name))]
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield *error*, then what it was raised from or meanwhile."""
     seen: set[int] = set()
     each: BaseException | None = error
@@ -87,7 +89,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _places(error: BaseException) -> Iterator[tuple[Path, int]]:
+def _frames(error: BaseException) -> Iterator[tuple[Path, int]]:
     """Yield file and line of each frame of *error*, the innermost first."""
     if isinstance(error, SyntaxError) and error.filename:
         yield Path(error.filename), error.lineno or 1
@@ -95,7 +97,7 @@ def _places(error: BaseException) -> Iterator[tuple[Path, int]]:
         yield Path(frame.filename), frame.lineno or 1
 
 
-def _root(name: str) -> _Root | None:
+def _module_root(name: str) -> _Root | None:
     """Where the files of the module *name* are, whether or not it could be imported."""
     spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
     if spec is None:
@@ -107,20 +109,22 @@ def _root(name: str) -> _Root | None:
         return None
     file = Path(spec.origin).resolve()
     # modules beside it are the user's as well, unless all that is installed is
-    return _Root(file if file.parent.name in _INSTALLED else file.parent, file.parent)
+    return _Root(file if file.parent.name in _INSTALL_FOLDERS else file.parent, file.parent)
 
 
-def _own(file: Path, roots: Iterable[_Root]) -> str:
+def _user_path(file: Path, roots: Iterable[_Root]) -> str:
     """Path of *file*, which is resolved, as a message names it; empty: it is not the user's."""
     for root in roots:
-        if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {*_INSTALLED}:
+        if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {
+            *_INSTALL_FOLDERS
+        }:
             # code that torch.compile makes has no file
-            is_own = file.is_file() and not _is_of_a_library(file)
+            is_own = file.is_file() and not _is_library_file(file)
             return str(file.relative_to(root.base)) if is_own else ""
     return ""
 
 
-def _is_of_a_library(file: Path) -> bool:
+def _is_library_file(file: Path) -> bool:
     loaded = (sys.modules.get(name) for name in _LIBRARIES)
     folders = [Path(module.__file__).parent for module in loaded if module and module.__file__]
     return any(

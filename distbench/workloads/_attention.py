@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 
-def attend(
+def causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None = None
 ) -> torch.Tensor:
     """Causal attention, a ``context.Attend``; grouped where keys have fewer heads than queries.
@@ -18,19 +18,19 @@ def attend(
         window: Positions that a query sees, the last of which is its own (Mistral, arXiv:2310.06825, section
             2); None: all up to its own.
     """
-    if window is not None and _has_blocks(query):
-        return _attend_by_blocks(query, key, value, window)
+    if window is not None and _can_use_flex_attention(query):
+        return _flex_window_attention(query, key, value, window)
     is_grouped = key.shape[1] != query.shape[1]
     if is_grouped and query.is_cuda and query.dtype == torch.float32:
         # of the kernels for fp32 only the one that keeps all scores in memory takes grouped heads
-        key, value, is_grouped = repeated(key, query), repeated(value, query), False
+        key, value, is_grouped = repeat_kv(key, query), repeat_kv(value, query), False
     mask = None if window is None else window_mask(query.shape[2], window, query.device)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=is_grouped
     )
 
 
-def repeated(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+def repeat_kv(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """Keys or values *x* (batch, kv_heads, seq, head_dim), each for all heads of *query* that share it."""
     return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
 
@@ -42,23 +42,25 @@ def window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
     return (back >= 0) & (back < window)
 
 
-def _has_blocks(query: torch.Tensor) -> bool:
+def _can_use_flex_attention(query: torch.Tensor) -> bool:
     # on CPUs FlexAttention has no backward pass (torch 2.13), and in fp64 it has no kernel
     return query.is_cuda and query.dtype != torch.float64
 
 
-def _attend_by_blocks(
+def _flex_window_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int
 ) -> torch.Tensor:
     """Attention that leaves out blocks which nobody sees, where a mask computes all and throws them away."""
-    blocks = _blocks(query.shape[2], window, query.device)
+    blocks = _window_block_mask(query.shape[2], window, query.device)
     is_grouped = key.shape[1] != query.shape[1]
-    out: torch.Tensor = _flex_attention()(query, key, value, block_mask=blocks, enable_gqa=is_grouped)
+    out: torch.Tensor = _compiled_flex_attention()(
+        query, key, value, block_mask=blocks, enable_gqa=is_grouped
+    )
     return out
 
 
 @functools.cache
-def _flex_attention() -> Any:
+def _compiled_flex_attention() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     # eager, it keeps all scores in memory
@@ -66,7 +68,7 @@ def _flex_attention() -> Any:
 
 
 @functools.lru_cache(maxsize=4)
-def _blocks(length: int, window: int, device: torch.device) -> Any:
+def _window_block_mask(length: int, window: int, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     def is_seen(_sample: Any, _head: Any, query: Any, key: Any) -> Any:

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from distbench.workloads._attention import attend
+from distbench.workloads._attention import causal_attention
 from distbench.workloads._experts import MixtureOfExperts
-from distbench.workloads.context import Attend
+from distbench.workloads.context import AttentionFunction
 
 if TYPE_CHECKING:
     from distbench.workloads._dimensions import Dimensions
@@ -54,20 +54,20 @@ class Embedding(nn.Embedding):
 class Attention(nn.Module):
     """Causal grouped-query attention (arXiv 2305.13245) with rotary positions (2104.09864)."""
 
-    def __init__(self, shape: Dimensions) -> None:
+    def __init__(self, dims: Dimensions) -> None:
         super().__init__()
-        self._head_dim = shape.head_dim
-        self.attend: Attend = partial(attend, window=shape.window)
-        kv_dim = shape.kv_heads * shape.head_dim
-        self.wq = Linear(shape.dim, shape.dim)
-        self.wk = Linear(shape.dim, kv_dim)
-        self.wv = Linear(shape.dim, kv_dim)
-        self.wo = Linear(shape.dim, shape.dim, residual_std(shape))
+        self._head_dim = dims.head_dim
+        self.attend: AttentionFunction = partial(causal_attention, window=dims.window)
+        kv_dim = dims.kv_heads * dims.head_dim
+        self.wq = Linear(dims.dim, dims.dim)
+        self.wk = Linear(dims.dim, kv_dim)
+        self.wv = Linear(dims.dim, kv_dim)
+        self.wo = Linear(dims.dim, dims.dim, residual_std(dims))
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """Attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
         query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
-        mixed = self.attend(rotated(query, rope), rotated(key, rope), value)
+        mixed = self.attend(apply_rope(query, rope), apply_rope(key, rope), value)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -79,11 +79,11 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """The gated feed-forward network of arXiv 2002.05202."""
 
-    def __init__(self, shape: Dimensions) -> None:
+    def __init__(self, dims: Dimensions) -> None:
         super().__init__()
-        self.gate = Linear(shape.dim, shape.ffn_dim)
-        self.up = Linear(shape.dim, shape.ffn_dim)
-        self.down = Linear(shape.ffn_dim, shape.dim, residual_std(shape))
+        self.gate = Linear(dims.dim, dims.ffn_dim)
+        self.up = Linear(dims.dim, dims.ffn_dim)
+        self.down = Linear(dims.ffn_dim, dims.dim, residual_std(dims))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tensor shaped like *x* (batch, seq, dim)."""
@@ -94,13 +94,13 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """One layer: attention and feed-forward, each behind a norm and beside a residual path."""
 
-    def __init__(self, shape: Dimensions) -> None:
+    def __init__(self, dims: Dimensions) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        self.attention = Attention(shape)
-        self.ffn_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        has_experts = shape.experts is not None
-        self.ffn = MixtureOfExperts(shape, INIT_STD, residual_std(shape)) if has_experts else SwiGLU(shape)
+        self.attention_norm = nn.RMSNorm(dims.dim, eps=dims.norm_eps)
+        self.attention = Attention(dims)
+        self.ffn_norm = nn.RMSNorm(dims.dim, eps=dims.norm_eps)
+        has_experts = dims.experts is not None
+        self.ffn = MixtureOfExperts(dims, INIT_STD, residual_std(dims)) if has_experts else SwiGLU(dims)
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """Tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""
@@ -112,16 +112,16 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids (batch, seq) to logits (batch, seq, vocabulary)."""
 
-    def __init__(self, shape: Dimensions) -> None:
+    def __init__(self, dims: Dimensions) -> None:
         super().__init__()
-        self.shape = shape
+        self.dims = dims
         self.positions: torch.Tensor | None = None
         """Places in the row of the positions that it gets; None: it gets whole rows."""
-        self.embedding = Embedding(shape.vocab_size, shape.dim)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
-        self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        self.head = Linear(shape.dim, shape.vocab_size, None if shape.tied else INIT_STD)
-        if shape.tied:
+        self.embedding = Embedding(dims.vocab_size, dims.dim)
+        self.blocks = nn.ModuleList(Block(dims) for _ in range(dims.depth))
+        self.norm = nn.RMSNorm(dims.dim, eps=dims.norm_eps)
+        self.head = Linear(dims.dim, dims.vocab_size, None if dims.tied else INIT_STD)
+        if dims.tied:
             # a module of its own whose weight is the embedding's: the hooks of ZeRO-3 and FSDP see it
             self.head.weight = self.embedding.weight
 
@@ -129,7 +129,7 @@ class Decoder(nn.Module):
         """Logits (batch, seq, vocabulary) in the compute dtype."""
         x = self.embedding(input_ids)
         # the positions of the ids: under sequence parallelism x has only some of them
-        length, shape = input_ids.shape[1], self.shape
+        length, shape = input_ids.shape[1], self.dims
         rope = rope_table(length, shape.head_dim, shape.rope_theta, x, self.positions)
         for block in self.blocks:
             x = block(x, rope)
@@ -146,7 +146,7 @@ class DecoderStage(nn.Module):
 
     def __init__(self, whole: Decoder, blocks: range, positions: int) -> None:
         super().__init__()
-        self._shape, self._positions = whole.shape, positions
+        self._dims, self._positions = whole.dims, positions
         self.embedding = whole.embedding if blocks.start == 0 else None
         # by their places in the whole, so that parameters keep their names
         self.blocks = nn.ModuleDict({str(place): whole.blocks[place] for place in blocks})
@@ -159,15 +159,15 @@ class DecoderStage(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         # of all positions: under sequence parallelism x has only some of them
-        rope = rope_table(self._positions, self._shape.head_dim, self._shape.rope_theta, x)
+        rope = rope_table(self._positions, self._dims.head_dim, self._dims.rope_theta, x)
         for block in self.blocks.values():
             x = block(x, rope)
         return x if self.norm is None or self.head is None else self.head(self.norm(x))
 
 
-def residual_std(shape: Dimensions) -> float:
+def residual_std(dims: Dimensions) -> float:
     """GPT-2's standard deviation for projections into the residual path: 1/sqrt(2 x depth) of the others."""
-    return INIT_STD / math.sqrt(2 * shape.depth)
+    return INIT_STD / math.sqrt(2 * dims.depth)
 
 
 def rope_table(
@@ -188,7 +188,7 @@ def rope_table(
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)
 
 
-def rotated(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+def apply_rope(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
     """*x* (batch, heads, seq, head_dim) turned by *rope*, halves paired as Hugging Face does."""
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)

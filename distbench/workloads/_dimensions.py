@@ -43,7 +43,7 @@ class Dimensions:
         router = (self.experts or 0) * self.dim
         return attention + router + self.expert_parameters() + 2 * self.dim
 
-    def multiplied_parameters(self) -> int:
+    def active_parameters(self) -> int:
         """Number of parameters of one block that a token is multiplied with: of the experts its own."""
         if self.experts is None:
             return self.block_parameters()
@@ -56,13 +56,13 @@ class Dimensions:
         embeddings = (1 if self.tied else 2) * self.vocab_size * self.dim
         return self.depth * self.block_parameters() + embeddings + self.dim
 
-    def slots(self, positions: int) -> int:
+    def routed_tokens(self, positions: int) -> int:
         """Tokens that the experts of a block take of one sample: each ``top_k`` times, or their capacity."""
         if self.experts is None or self.capacity_factor is None:
             return self.top_k * positions
-        return self.experts * self.capacity(positions)
+        return self.experts * self.expert_capacity(positions)
 
-    def capacity(self, positions: int) -> int:
+    def expert_capacity(self, positions: int) -> int:
         """Tokens that one expert takes of one sample at most (Switch, arXiv:2101.03961, section 2.2)."""
         assert self.experts and self.capacity_factor, "without experts there is no capacity"
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))

@@ -16,34 +16,34 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-LEVELS = 1 << 16
+QUANTILE_COUNT = 1 << 16
 """Levels of a distribution: one for each value of 16 bits."""
-_PER_BLOCK = 16
+_DRAWS_PER_BLOCK = 16
 """Elements drawn from one value of the counter: 4 words of 64 bits."""
 # elements at once: few enough for a cache, many enough for the calls not to count
 _CHUNK = 1 << 18
 
 
-def key_of(seed: int, name: str) -> int:
+def philox_key(seed: int, name: str) -> int:
     """Philox's key for the tensor *name*: 128 bits of SHA-256."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "little")
 
 
-def chunks(levels: np.ndarray, key: int, start: int, stop: int) -> Iterator[torch.Tensor]:
+def draw_chunks(quantiles: np.ndarray, key: int, start: int, stop: int) -> Iterator[torch.Tensor]:
     """Elements *start* to *stop* of the flat tensor of *key*, in parts, on the CPU.
 
-    *levels* has the shape (65536,); what is drawn has its dtype.
+    *quantiles* has the shape (65536,); what is drawn has its dtype.
     """
     while start < stop:
         end = min(stop, start - start % _CHUNK + _CHUNK)
-        yield torch.from_numpy(levels[_picks(key, start, end)])
+        yield torch.from_numpy(quantiles[_random_bits(key, start, end)])
         start = end
 
 
-def _picks(key: int, start: int, stop: int) -> np.ndarray:
+def _random_bits(key: int, start: int, stop: int) -> np.ndarray:
     """16 random bits for each of the elements *start* to *stop* (stop - start,)."""
-    first = start // _PER_BLOCK
-    blocks = -(-stop // _PER_BLOCK) - first
+    first = start // _DRAWS_PER_BLOCK
+    blocks = -(-stop // _DRAWS_PER_BLOCK) - first
     words = np.random.Philox(key=key, counter=first).random_raw(blocks * 4)
     bits: np.ndarray = words.astype("<u8", copy=False).view("<u2")
-    return bits[start - first * _PER_BLOCK :][: stop - start]
+    return bits[start - first * _DRAWS_PER_BLOCK :][: stop - start]

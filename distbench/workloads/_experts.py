@@ -23,10 +23,10 @@ class Router(nn.Module):
     No ``nn.Linear``: what turns those into float8 would turn it too.
     """
 
-    def __init__(self, shape: Dimensions, std: float) -> None:
+    def __init__(self, dims: Dimensions, std: float) -> None:
         super().__init__()
-        self._top_k = shape.top_k
-        self.weight = nn.Parameter(torch.empty(shape.experts or 0, shape.dim))
+        self._top_k = dims.top_k
+        self.weight = nn.Parameter(torch.empty(dims.experts or 0, dims.dim))
         nn.init.normal_(self.weight, std=std)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,11 +47,11 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """SwiGLU networks (arXiv:2002.05202) side by side, their matrices stacked."""
 
-    def __init__(self, shape: Dimensions, std: float, residual_std: float) -> None:
+    def __init__(self, dims: Dimensions, std: float, residual_std: float) -> None:
         super().__init__()
-        into = (shape.experts or 0, shape.dim, shape.ffn_dim)
+        into = (dims.experts or 0, dims.dim, dims.ffn_dim)
         self.gate, self.up = (nn.Parameter(torch.empty(into)) for _ in range(2))
-        self.down = nn.Parameter(torch.empty(into[0], shape.ffn_dim, shape.dim))
+        self.down = nn.Parameter(torch.empty(into[0], dims.ffn_dim, dims.dim))
         for matrices, deviation in ((self.gate, std), (self.up, std), (self.down, residual_std)):
             nn.init.normal_(matrices, std=deviation)
 
@@ -74,33 +74,35 @@ class MixtureOfExperts(nn.Module):
     decided by what comes before it alone, so that the model stays causal.
     """
 
-    def __init__(self, shape: Dimensions, std: float, residual_std: float) -> None:
+    def __init__(self, dims: Dimensions, std: float, residual_std: float) -> None:
         super().__init__()
-        self._shape = shape
-        self.router = Router(shape, std)
-        self.experts = Experts(shape, std, residual_std)
+        self._dims = dims
+        self.router = Router(dims, std)
+        self.experts = Experts(dims, std, residual_std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tensor shaped like *x* (batch, seq, dim); 0 where all experts of a token have dropped it."""
         weights, chosen = self.router(x)
-        slots, counts = self._all(chosen) if self._shape.capacity_factor is None else self._fitting(chosen)
-        total = len(x) * self._shape.slots(x.shape[1])
+        slots, counts = (
+            self._sorted_slots(chosen) if self._dims.capacity_factor is None else self._capacity_slots(chosen)
+        )
+        total = len(x) * self._dims.routed_tokens(x.shape[1])
         # one slot more, for all that are dropped
-        sent = x.new_zeros(total + 1, x.shape[-1]).index_copy(0, slots, _repeated(x, chosen.shape[-1]))
+        sent = x.new_zeros(total + 1, x.shape[-1]).index_copy(0, slots, _repeat_tokens(x, chosen.shape[-1]))
         made = self.experts(sent[:-1], counts)
         back = torch.cat([made, made.new_zeros(1, x.shape[-1])])[slots].view(*chosen.shape, -1)
         mixed: torch.Tensor = (weights.unsqueeze(-1) * back).sum(-2)
         return mixed
 
-    def _all(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sorted_slots(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Place of each choice when all are sorted by expert, and how many each expert has."""
         flat = chosen.flatten()
-        return flat.argsort(stable=True).argsort(), flat.bincount(minlength=self._shape.experts or 0)
+        return flat.argsort(stable=True).argsort(), flat.bincount(minlength=self._dims.experts or 0)
 
-    def _fitting(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _capacity_slots(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Place of each choice where every expert has room for its capacity of each sample, and that room."""
-        (samples, positions), experts = chosen.shape[:2], self._shape.experts or 0
-        capacity, flat = self._shape.capacity(positions), chosen.flatten(1)
+        (samples, positions), experts = chosen.shape[:2], self._dims.experts or 0
+        capacity, flat = self._dims.expert_capacity(positions), chosen.flatten(1)
         is_mine = functional.one_hot(flat, experts)
         place = ((is_mine.cumsum(1) - 1) * is_mine).sum(-1)
         sample = torch.arange(samples, device=chosen.device).unsqueeze(1)
@@ -109,6 +111,6 @@ class MixtureOfExperts(nn.Module):
         return slots.flatten(), torch.full((experts,), samples * capacity, device=chosen.device)
 
 
-def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+def _repeat_tokens(x: torch.Tensor, times: int) -> torch.Tensor:
     """Every token of *x* (batch, seq, dim) as often as it has experts (batch * seq * times, dim)."""
     return x.unsqueeze(2).expand(-1, -1, times, -1).reshape(-1, x.shape[-1])

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from distbench.system.files import content
+from distbench.system.files import read_bounded
 
-_MOST = 1 << 24
+_MAX_BYTES = 1 << 24
 _INDEX = "model.safetensors.index.json"
 
 # what says nothing of the model, and what the workload or the suite decides
-_LEFT_OUT = (
+_IGNORED_KEYS = (
     *(
         "architectures",
         "transformers_version",
@@ -33,7 +33,7 @@ def stored_configuration(file: Path) -> dict[str, Any]:
         ValueError: there is none that can be read, or it is of no model that distbench can train.
     """
     try:
-        given = json.loads(content(file, _MOST, follow=True))
+        given = json.loads(read_bounded(file, _MAX_BYTES, follow=True))
     except FileNotFoundError:
         raise ValueError(f"no such file (looked in {Path.cwd()})") from None
     except OSError as error:
@@ -70,14 +70,14 @@ def folder_problem(folder: Path) -> str | None:
 
 def _shards(index: Path) -> set[str]:
     try:
-        return set(json.loads(content(index, _MOST, follow=True))["weight_map"].values())
+        return set(json.loads(read_bounded(index, _MAX_BYTES, follow=True))["weight_map"].values())
     except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return {f"a {_INDEX} that can be read"}
 
 
 def _decides(key: str, value: object) -> bool:
     is_off = is_noise(key) and isinstance(value, int | float) and not isinstance(value, bool)
-    return not (is_off or key in _LEFT_OUT or key.startswith("_"))
+    return not (is_off or key in _IGNORED_KEYS or key.startswith("_"))
 
 
 def is_noise(key: str) -> bool:

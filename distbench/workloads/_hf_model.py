@@ -14,10 +14,10 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from distbench.core.errors import did_you_mean
 from distbench.workloads._hf_files import is_noise
-from distbench.workloads._hf_source import ALSO_TAKEN
+from distbench.workloads._hf_source import EXTRA_KEYS
 from distbench.workloads.base import at_least_fp32
 
-_AUTO = {
+_AUTO_CLASSES = {
     "causal-lm": transformers.AutoModelForCausalLM,
     "masked-lm": transformers.AutoModelForMaskedLM,
     "seq2seq": transformers.AutoModelForSeq2SeqLM,
@@ -25,7 +25,7 @@ _AUTO = {
 }
 
 
-class Model(nn.Module):
+class TensorModel(nn.Module):
     """A model with tensors in and out, as every wrapper of a module expects them."""
 
     def __init__(self, model: PreTrainedModel, inputs: tuple[str, ...], *, has_cache: bool) -> None:
@@ -56,9 +56,9 @@ def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -
     """
     if folder is None:
         # from_config draws the weights; only from_pretrained would download any
-        drawn: PreTrainedModel = _AUTO[task].from_config(config, dtype=torch.float32)
+        drawn: PreTrainedModel = _AUTO_CLASSES[task].from_config(config, dtype=torch.float32)
         return drawn
-    model, found = _AUTO[task].from_pretrained(
+    model, found = _AUTO_CLASSES[task].from_pretrained(
         Path(folder),
         config=config,
         dtype=torch.float32,
@@ -68,7 +68,7 @@ def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -
         output_loading_info=True,
     )
     # transformers would draw what is missing
-    if unlike := [*_names(found["missing_keys"]), *_names(found["mismatched_keys"])]:
+    if unlike := [*_key_names(found["missing_keys"]), *_key_names(found["mismatched_keys"])]:
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         raise ValueError(
             f"from_pretrained = {folder!r} has no weights, or some of another shape, for "
@@ -79,11 +79,11 @@ def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -
     return loaded
 
 
-def _names(keys: Any) -> list[str]:
+def _key_names(keys: Any) -> list[str]:
     return sorted(key if isinstance(key, str) else str(key[0]) for key in keys)
 
 
-def make_config(model_type: str, options: dict[str, Any], of_data: dict[str, Any]) -> PreTrainedConfig:
+def make_config(model_type: str, options: dict[str, Any], data_sizes: dict[str, Any]) -> PreTrainedConfig:
     """Configuration of *model_type* with *options* and what the data decides in place of its defaults.
 
     Defaults that would spoil a comparison are replaced too: dropout is off, because each strategy
@@ -91,7 +91,7 @@ def make_config(model_type: str, options: dict[str, Any], of_data: dict[str, Any
 
     Args:
         options: Some keys, or with ``model_type`` a whole configuration, as transformers stores it.
-        of_data: Sizes that the data has, too, by the names of configurations; left out where it has none.
+        data_sizes: Sizes that the data has, too, by the names of configurations; left out where it has none.
 
     Raises:
         ValueError: transformers knows no such type, or its configuration no such key (it would
@@ -102,21 +102,21 @@ def make_config(model_type: str, options: dict[str, Any], of_data: dict[str, Any
     except ValueError as error:
         # what transformers says lists hundreds of names
         raise ValueError(f"model_type = {model_type!r} is unknown to the installed transformers") from error
-    known = {*config.to_dict(), *config.attribute_map, *ALSO_TAKEN}
+    known = {*config.to_dict(), *config.attribute_map, *EXTRA_KEYS}
     is_whole = "model_type" in options
     unknown = [] if is_whole else sorted(set(options) - known)
     if unknown:
         hint = did_you_mean(unknown[0], known)
         raise ValueError(f"config: {model_type} has no {', '.join(unknown)}; {hint}")
-    if "vocab_size" in of_data and "vocab_size" not in known:
+    if "vocab_size" in data_sizes and "vocab_size" not in known:
         raise ValueError(
             f"model_type = {model_type!r} is made of several models and has no vocab_size of its own"
         )
-    sizes = {key: value for key, value in of_data.items() if key in known}
+    sizes = {key: value for key, value in data_sizes.items() if key in known}
     given = {key: value for key, value in options.items() if key != "model_type"}
     if is_whole:
         given |= {key: None for key, value in given.items() if _is_outside(key, value, sizes)}
-    return AutoConfig.for_model(model_type, **{**_neutral(config, sizes), **given, **sizes})
+    return AutoConfig.for_model(model_type, **{**_neutral_options(config, sizes), **given, **sizes})
 
 
 def check_positions(model: nn.Module, length: int) -> None:
@@ -138,7 +138,7 @@ def check_positions(model: nn.Module, length: int) -> None:
             )
 
 
-def blocks(model: nn.Module) -> list[nn.Module]:
+def repeated_layers(model: nn.Module) -> list[nn.Module]:
     """The repeated blocks of *model*: the items of its outermost lists of modules that have parts.
 
     ``_no_split_modules`` of transformers is for placing a model on devices: it names embeddings as well.
@@ -146,7 +146,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     Raises:
         ValueError: there is none.
     """
-    found = list(_items(model))
+    found = list(_find_layers(model))
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no nn.ModuleList of layers to shard one by one; use the workload "
@@ -187,7 +187,7 @@ def _check_balance(model: PreTrainedModel) -> None:
         )
 
 
-def _items(model: nn.Module) -> Iterator[nn.Module]:
+def _find_layers(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList) and len(child) > 0
         # an item without children is a projection, or in a stage of a pipeline the place of an absent layer
@@ -195,10 +195,10 @@ def _items(model: nn.Module) -> Iterator[nn.Module]:
         if layers:
             yield from layers
         else:
-            yield from _items(child)
+            yield from _find_layers(child)
 
 
-def _neutral(config: PreTrainedConfig, sizes: dict[str, Any]) -> dict[str, Any]:
+def _neutral_options(config: PreTrainedConfig, sizes: dict[str, Any]) -> dict[str, Any]:
     defaults = config.to_dict()
     noise = {key: 0.0 for key, value in defaults.items() if is_noise(key) and isinstance(value, float)}
     return {**noise, **{key: None for key, value in defaults.items() if _is_outside(key, value, sizes)}}

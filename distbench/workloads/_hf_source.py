@@ -19,29 +19,29 @@ TASKS = {
 """Tasks -> the part of the name of transformers' table of the models for it."""
 
 # taken by every configuration, and kept under other names
-ALSO_TAKEN = ("attn_implementation", "experts_implementation", "rope_scaling", "rope_theta", "num_labels")
+EXTRA_KEYS = ("attn_implementation", "experts_implementation", "rope_scaling", "rope_theta", "num_labels")
 
 
 @dataclass(frozen=True)
-class Keys:
+class ConfigKeys:
     """Keys of the configuration of an architecture."""
 
     defaults: dict[str, Any]
     """Every key with its default; None where that is computed."""
     aliases: dict[str, str]
     """Other names of keys."""
-    of_all: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
     """Keys that every configuration has, most of which are about loading and generating."""
 
     @property
     def own(self) -> set[str]:
         """Names of keys that describe the architecture."""
-        return {*self.defaults, *self.aliases, *self.aliases.values()} - self.of_all
+        return {*self.defaults, *self.aliases, *self.aliases.values()} - self.shared
 
     @property
     def names(self) -> set[str]:
         """Names that a configuration may have."""
-        return {*self.defaults, *self.aliases, *self.aliases.values(), *ALSO_TAKEN}
+        return {*self.defaults, *self.aliases, *self.aliases.values(), *EXTRA_KEYS}
 
     def value(self, key: str, given: dict[str, Any]) -> Any:
         """Value of *key*, by whatever name, in a configuration of which *given* is stored."""
@@ -51,16 +51,16 @@ class Keys:
 
 
 @functools.cache
-def types_for(task: str) -> tuple[str, ...]:
+def model_types_for(task: str) -> tuple[str, ...]:
     """Architectures that transformers has for *task*; empty if its source is not readable."""
     return tuple(_table("modeling_auto.py", f"MODEL_FOR_{TASKS[task]}_MAPPING_NAMES"))
 
 
 @functools.cache
-def keys_of(model_type: str) -> Keys | None:
+def config_keys(model_type: str) -> ConfigKeys | None:
     """Keys of the configuration of *model_type*, or None if its source is not readable."""
     name = _configurations().get(model_type)
-    base = _parsed("configuration_utils.py", "PreTrainedConfig")
+    base = _parse_class("configuration_utils.py", "PreTrainedConfig")
     if name is None or base is None:
         return None
     models = _root() / "models"
@@ -73,8 +73,8 @@ def keys_of(model_type: str) -> Keys | None:
         known = [each for each in reversed(lineage) if each]
         if len(known) < len(lineage):
             return None
-        of_all = _keys([base]).defaults.keys() - _keys(known).defaults.keys()
-        return replace(_keys([base, *known]), of_all=frozenset(of_all))
+        of_all = _class_keys([base]).defaults.keys() - _class_keys(known).defaults.keys()
+        return replace(_class_keys([base, *known]), shared=frozenset(of_all))
     return None
 
 
@@ -89,12 +89,12 @@ def _lineage(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassD
             yield None
 
 
-def _keys(lineage: list[ast.ClassDef]) -> Keys:
+def _class_keys(lineage: list[ast.ClassDef]) -> ConfigKeys:
     defaults: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     for node in (node for each in lineage for node in each.body):
         if isinstance(node, ast.FunctionDef):
-            defaults = {**dict.fromkeys(_taken(node)), **defaults}
+            defaults = {**dict.fromkeys(_keys_in_function(node)), **defaults}
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
             is_field = isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation)
@@ -102,10 +102,10 @@ def _keys(lineage: list[ast.ClassDef]) -> Keys:
                 aliases |= _literal(node.value) or {}
             elif is_field:
                 defaults[ast.unparse(target)] = _literal(node.value)
-    return Keys(defaults, aliases)
+    return ConfigKeys(defaults, aliases)
 
 
-def _taken(function: ast.FunctionDef) -> Iterator[str]:
+def _keys_in_function(function: ast.FunctionDef) -> Iterator[str]:
     """Keys that a *function* of a configuration takes or makes: parameters, of ``kwargs``, attributes."""
     if any(ast.unparse(each) == "property" for each in function.decorator_list):
         yield function.name
@@ -147,7 +147,7 @@ def _table(file: str, name: str) -> dict[str, str]:
 
 
 @functools.cache
-def _parsed(file: str, name: str) -> ast.ClassDef | None:
+def _parse_class(file: str, name: str) -> ast.ClassDef | None:
     """Class *name* of a file of transformers."""
     source = _root() / file
     body = ast.parse(source.read_text(encoding="utf-8")).body if source.is_file() else []

@@ -19,24 +19,24 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from distbench.core.case import TORCH_NAMES
-from distbench.core.serialization import decoded
-from distbench.system.files import whole
-from distbench.workloads._draws import chunks, key_of
-from distbench.workloads._initialisation import Recorder
-from distbench.workloads._moves import AT_ONCE, Move, moved
+from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.serialization import decode
+from distbench.system.files import atomic_path
+from distbench.workloads._draws import draw_chunks, philox_key
+from distbench.workloads._initialisation import InitRecorder
+from distbench.workloads._perturbed_init import PERTURB_CHUNK, Perturbation, perturb
 
 # no name of a parameter begins so: it is a Python attribute by its dots
 _LEVELS, _BUFFERS = ".levels", ".buffers"
 # one entry of the metadata alone, as safetensors writes several in any order
-_RULES, _MOVED = "drawn", "moved"
+_RULES, _PERTURBED = "drawn", "moved"
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_DTYPE_NAMES.items()}
 """Our names -> torch's dtypes."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class TensorRule:
     """How a tensor that is not stored is made."""
 
     shape: list[int]
@@ -46,15 +46,15 @@ class Rule:
     constant: float = 0.0
 
 
-class Initial:
+class WeightFile:
     """The initial weights in an open file."""
 
     def __init__(self, file: Path, stored: Any) -> None:
         self._file, self._stored = file, stored
         rules = json.loads((stored.metadata() or {}).get(_RULES, "{}"))
         self._buffers = set(rules.pop(_BUFFERS, []))
-        self._rules = {name: decoded(Rule, rule, f"{file}: {name}") for name, rule in rules.items()}
-        self._levels: dict[str, Any] = {}
+        self._rules = {name: decode(TensorRule, rule, f"{file}: {name}") for name, rule in rules.items()}
+        self._quantiles: dict[str, Any] = {}
 
     @property
     def names(self) -> set[str]:
@@ -68,7 +68,7 @@ class Initial:
         shape: list[int] = self._stored.get_slice(name).get_shape()
         return shape
 
-    def whole(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> torch.Tensor:
         """The tensor *name* on the CPU: drawn in fp32, or memory-mapped as it is stored."""
         if name not in self._rules:
             stored: torch.Tensor = self._stored.get_tensor(name)
@@ -80,101 +80,103 @@ class Initial:
     def fill(self, target: torch.Tensor, name: str, start: int = 0) -> None:
         """Copy the elements of *name* from *start* on, as if it were flat, into *target* (elements,)."""
         place = 0
-        for part in self.parts(name, start, start + target.numel()):
+        for part in self.chunks(name, start, start + target.numel()):
             target[place : place + part.numel()].copy_(part)
             place += part.numel()
 
-    def parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+    def chunks(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The elements *start* to *stop* of *name*, as if it were flat, in parts (n,), on the CPU."""
         rule = self._rules.get(name)
         if rule is None:
             yield self._stored.get_tensor(name).view(-1)[start:stop]
         elif rule.levels:
-            yield from chunks(self._table(rule.levels), key_of(rule.seed, name), start, stop)
+            yield from draw_chunks(
+                self._load_quantiles(rule.levels), philox_key(rule.seed, name), start, stop
+            )
         else:
             yield torch.full((1,), rule.constant).expand(stop - start)
 
-    def _table(self, name: str) -> Any:
-        if name not in self._levels:
-            self._levels[name] = self._stored.get_tensor(name).numpy()
-        return self._levels[name]
+    def _load_quantiles(self, name: str) -> Any:
+        if name not in self._quantiles:
+            self._quantiles[name] = self._stored.get_tensor(name).numpy()
+        return self._quantiles[name]
 
 
-class Moved(Initial):
+class PerturbedWeightFile(WeightFile):
     """The initial weights in *file*, moved as it says; not so buffers, as masks are compared with numbers."""
 
-    def __init__(self, file: Path, stored: Any, move: Move) -> None:
+    def __init__(self, file: Path, stored: Any, perturbation: Perturbation) -> None:
         super().__init__(file, stored)
-        self._move = move
+        self._perturbation = perturbation
 
-    def whole(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> torch.Tensor:
         """The tensor *name* on the CPU, in the dtype in which it is drawn or stored."""
-        (first,) = (part.dtype for part in self.parts(name, 0, 1))
+        (first,) = (part.dtype for part in self.chunks(name, 0, 1))
         made = torch.empty(self.shape(name), dtype=first)
         self.fill(made.view(-1), name)
         return made
 
-    def parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+    def chunks(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
         if name in self._buffers:
-            yield from super().parts(name, start, stop)
+            yield from super().chunks(name, start, stop)
             return
-        for whole_part in super().parts(name, start, stop):
-            for part in whole_part.split(AT_ONCE):
-                yield moved(part, self._move, name, start, DTYPES[self._move.through])
+        for whole_part in super().chunks(name, start, stop):
+            for part in whole_part.split(PERTURB_CHUNK):
+                yield perturb(part, self._perturbation, name, start, DTYPES[self._perturbation.compute_dtype])
                 start += part.numel()
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[Initial]:
+def open_weights(file: Path) -> Iterator[WeightFile]:
     """The initial weights in *file*."""
     with ExitStack() as opening:
         stored = opening.enter_context(safe_open(file, framework="pt"))
-        made = (stored.metadata() or {}).get(_MOVED)
+        made = (stored.metadata() or {}).get(_PERTURBED)
         if made is None:
-            yield Initial(file, stored)
+            yield WeightFile(file, stored)
             return
-        move = decoded(Move, json.loads(made), str(file))
-        of = Path(move.of)
-        yield Moved(of, opening.enter_context(safe_open(of, framework="pt")), move)
+        move = decode(Perturbation, json.loads(made), str(file))
+        of = Path(move.base_file)
+        yield PerturbedWeightFile(of, opening.enter_context(safe_open(of, framework="pt")), move)
 
 
-def write_moved(file: Path, move: Move) -> None:
+def write_perturbation(file: Path, perturbation: Perturbation) -> None:
     """Write *file*, by which the initial weights are those of another one, moved."""
-    with whole(file) as aside:
-        save_file({}, aside, {_MOVED: json.dumps(asdict(move))})
+    with atomic_path(file) as aside:
+        save_file({}, aside, {_PERTURBED: json.dumps(asdict(perturbation))})
 
 
-def write(
-    file: Path, tensors: Mapping[str, torch.Tensor], recorder: Recorder, seed: int, through: str
+def write_weights(
+    file: Path, tensors: Mapping[str, torch.Tensor], recorder: InitRecorder, seed: int, compute_dtype: str
 ) -> None:
     """Write the rules of the *tensors* that *recorder* knows, and the other tensors themselves.
 
-    Floating-point parameters are rounded through the dtype *through*, and kept as fp32.
+    Floating-point parameters are rounded through the dtype *compute_dtype*, and kept as fp32.
     """
     owners = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
-    rules: dict[str, Rule] = {}
+    rules: dict[str, TensorRule] = {}
     kept: dict[str, torch.Tensor] = {}
     names_of: dict[bytes, str] = {}
     for name, tensor in tensors.items():
         is_rounded = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
         is_own = owners[tensor.untyped_storage().data_ptr()] == 1
-        levels = recorder.levels(tensor) if is_rounded and is_own else None
+        levels = recorder.quantiles(tensor) if is_rounded and is_own else None
         if levels is not None:
-            levels = _rounded(levels, through)
-            rules[name] = Rule(list(tensor.shape), seed, *_law(levels, names_of, kept))
+            levels = _round_through(levels, compute_dtype)
+            rules[name] = TensorRule(list(tensor.shape), seed, *_distribution(levels, names_of, kept))
             continue
-        recorder.make_real(tensor)
+        recorder.materialise(tensor)
         if is_rounded:
             # in its place, so that a large module is never there twice
-            tensor.data = _rounded(tensor.data, through)
+            tensor.data = _round_through(tensor.data, compute_dtype)
         kept[name] = tensor.detach()
     buffers = [name for name, tensor in tensors.items() if not isinstance(tensor, nn.Parameter)]
     plain = {name: asdict(rule) for name, rule in rules.items()} | {_BUFFERS: buffers}
-    with whole(file) as aside:
-        save_file(apart(kept), aside, {_RULES: json.dumps(plain)})
+    with atomic_path(file) as aside:
+        save_file(unshared(kept), aside, {_RULES: json.dumps(plain)})
 
 
-def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors, each in its own memory, as safetensors requires."""
     taken: set[int] = set()
     copies = {}
@@ -185,7 +187,9 @@ def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return copies
 
 
-def _law(levels: torch.Tensor, names: dict[bytes, str], kept: dict[str, torch.Tensor]) -> tuple[str, float]:
+def _distribution(
+    levels: torch.Tensor, names: dict[bytes, str], kept: dict[str, torch.Tensor]
+) -> tuple[str, float]:
     """Name of the *levels* in *kept*, of which equal ones share one, or the constant that they are."""
     first = levels[0]
     if torch.equal(levels, first.expand_as(levels)):
@@ -195,5 +199,5 @@ def _law(levels: torch.Tensor, names: dict[bytes, str], kept: dict[str, torch.Te
     return name, 0.0
 
 
-def _rounded(tensor: torch.Tensor, through: str) -> torch.Tensor:
-    return tensor.to(DTYPES[through]).float()
+def _round_through(tensor: torch.Tensor, compute_dtype: str) -> torch.Tensor:
+    return tensor.to(DTYPES[compute_dtype]).float()

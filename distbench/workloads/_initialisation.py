@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distbench.workloads._draws import LEVELS
+from distbench.workloads._draws import QUANTILE_COUNT
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 _DRAWS = {aten.normal_, aten.uniform_}
 _FILLS = {*_DRAWS, aten.zero_, aten.fill_}
 # what treats every element alike
-_ALIKE = {
+_ELEMENTWISE = {
     *(aten.add_, aten.sub_, aten.mul_, aten.div_, aten.clamp_, aten.clamp_min_, aten.clamp_max_),
     *(aten.erfinv_, aten.exp_, aten.log_, aten.neg_, aten.sqrt_, aten.tanh_, aten.abs_),
 }
@@ -35,13 +35,13 @@ class _Operation:
 
     function: Any
     arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
+    kwargs: Mapping[str, Any]
 
-    def on(self, tensor: torch.Tensor) -> None:
-        self.function(tensor, *self.arguments, **self.named)
+    def apply_to(self, tensor: torch.Tensor) -> None:
+        self.function(tensor, *self.arguments, **self.kwargs)
 
 
-class Recorder(TorchDispatchMode):
+class InitRecorder(TorchDispatchMode):
     """Keeps, instead of doing it, what a constructor does to whole tensors, each element alike.
 
     Whatever else it does is done, after what it needs of that.
@@ -56,39 +56,39 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _only_looks(func):
+        if _is_view(func):
             return func(*args, **kwargs)
-        if self._is_kept(func, args, kwargs):
+        if self._record(func, args, kwargs):
             return args[0]
         for tensor in _tensors((args, kwargs)):
-            self.make_real(tensor)
+            self.materialise(tensor)
         return func(*args, **kwargs)
 
-    def levels(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def quantiles(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Quantiles (65536,), in fp64, of what *tensor* is filled with; None if it has real values."""
-        _, history = self._histories.get(_place(tensor), (None, []))
-        if not history or not tensor.is_floating_point() or not _is_whole(tensor):
+        _, history = self._histories.get(_storage_id(tensor), (None, []))
+        if not history or not tensor.is_floating_point() or not _covers_storage(tensor):
             return None
         levels = _quantiles(history[0])
         for operation in history[1:]:
-            operation.on(levels)
+            operation.apply_to(levels)
         # as the tensor would have held them
         return levels.to(tensor.dtype).double()
 
-    def make_real(self, tensor: torch.Tensor) -> None:
+    def materialise(self, tensor: torch.Tensor) -> None:
         """Do what was kept for the storage of *tensor*."""
-        whole, history = self._histories.pop(_place(tensor), (tensor, []))
+        whole, history = self._histories.pop(_storage_id(tensor), (tensor, []))
         for operation in history:
-            operation.on(whole)
+            operation.apply_to(whole)
 
-    def _is_kept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         packet = getattr(func, "overloadpacket", None)
-        if (packet not in _FILLS and packet not in _ALIKE) or not _is_whole(args[0]):
+        if (packet not in _FILLS and packet not in _ELEMENTWISE) or not _covers_storage(args[0]):
             return False
         target, *others = args
         if next(_tensors((others, kwargs)), None) is not None:
             return False
-        place = _place(target)
+        place = _storage_id(target)
         if packet in _FILLS:
             self._histories[place] = (target.detach(), [])
         elif place not in self._histories:
@@ -101,10 +101,10 @@ def _quantiles(fill: _Operation) -> torch.Tensor:
     """Quantiles (65536,), in fp64, of what *fill* fills a tensor with: the middles of equal shares."""
     packet = fill.function.overloadpacket
     if packet not in _DRAWS:
-        levels = torch.empty(LEVELS, dtype=torch.float64)
-        fill.on(levels)
+        levels = torch.empty(QUANTILE_COUNT, dtype=torch.float64)
+        fill.apply_to(levels)
         return levels
-    middles = (torch.arange(LEVELS, dtype=torch.float64) + 0.5) / LEVELS
+    middles = (torch.arange(QUANTILE_COUNT, dtype=torch.float64) + 0.5) / QUANTILE_COUNT
     first, second = _parameters(fill)
     if packet is aten.uniform_:
         uniform: torch.Tensor = first + (second - first) * middles
@@ -118,12 +118,12 @@ def _quantiles(fill: _Operation) -> torch.Tensor:
 def _parameters(draw: _Operation) -> tuple[float, float]:
     """Mean and standard deviation of a normal draw, or the ends of a uniform one."""
     declared = draw.function._schema.arguments[1:3]
-    given = dict(zip((each.name for each in declared), draw.arguments, strict=False)) | dict(draw.named)
+    given = dict(zip((each.name for each in declared), draw.arguments, strict=False)) | dict(draw.kwargs)
     first, second = (given.get(each.name, each.default_value) for each in declared)
     return first, second
 
 
-def _only_looks(func: Any) -> bool:
+def _is_view(func: Any) -> bool:
     """Whether *func* only gives another view of a tensor."""
     schema = func._schema
     aliases = [value.alias_info for value in schema.returns]
@@ -134,10 +134,10 @@ def _tensors(tree: Any) -> Any:
     return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def _place(tensor: torch.Tensor) -> int:
+def _storage_id(tensor: torch.Tensor) -> int:
     place: int = tensor.untyped_storage()._cdata
     return place
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
+def _covers_storage(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()

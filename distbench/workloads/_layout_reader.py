@@ -11,21 +11,21 @@ import torch
 from torch import nn
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.workloads import weights
 from distbench.workloads._layouts import Layout
-from distbench.workloads._stage import between
+from distbench.workloads._stage import activation_shape
 
 if TYPE_CHECKING:
-    from distbench.workloads._planned import Planned
+    from distbench.workloads._planned_workload import PlannedWorkload
 
 
 def read(request: str) -> Layout:
     """Layout of the model of the workload that *request* names, as JSON of a ``Choice``."""
-    workload: Planned = registry.make("workloads", Choice(**json.loads(request)))
+    workload: PlannedWorkload = registry.create_plugin("workloads", PluginChoice(**json.loads(request)))
     # draws of a rank come out as without it
     with torch.random.fork_rng(devices=[]):
-        module = weights.skeleton(workload)
+        module = weights.meta_module(workload)
     names = {id(part): name for name, part in module.named_modules()}
     shapes: dict[str, tuple[int, ...]] = {}
     first: dict[int, str] = {}
@@ -39,24 +39,24 @@ def read(request: str) -> Layout:
         parameters=shapes,
         tied=tied,
         linear=tuple(name for name, part in module.named_modules() if type(part) is nn.Linear),
-        embeddings=tuple(name for name, part in module.named_modules() if _is_plain(part)),
+        embeddings=tuple(name for name, part in module.named_modules() if _is_plain_embedding(part)),
         layers=tuple(names[id(layer)] for layer in workload.layers(module)),
-        **workload.plans(module),
+        **workload.plan_fields(module),
     )
-    return layout if layout.uncut else _cut(workload, module, layout)
+    return layout if layout.uncut else _with_pipeline_cut(workload, module, layout)
 
 
-def _cut(workload: Planned, module: nn.Module, layout: Layout) -> Layout:
+def _with_pipeline_cut(workload: PlannedWorkload, module: nn.Module, layout: Layout) -> Layout:
     """*layout* with what a pipeline wants of it, or the reason why there can be none."""
     try:
-        cut = workload.cut(module)
-        passed = between(module, cut, workload.shape)
+        cut = workload.pipeline_cut(module)
+        passed = activation_shape(module, cut, workload.shape)
     except ValueError as error:
         return replace(layout, uncut=str(error))
     return replace(layout, before=cut.before, after=cut.after, between=passed)
 
 
-def _is_plain(part: nn.Module) -> bool:
+def _is_plain_embedding(part: nn.Module) -> bool:
     """Whether *part* is an embedding of which each row is only looked up."""
     if type(part) is not nn.Embedding:
         return False

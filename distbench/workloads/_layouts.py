@@ -18,20 +18,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError, RecordError
-from distbench.core.serialization import decoded
-from distbench.system.files import content, write_whole
+from distbench.core.serialization import decode
+from distbench.system.files import read_bounded, write_atomic
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import cache_folder, package_versions
 
 _FORMAT = 2
 """Of the files in the cache."""
 _READER = "distbench.workloads._layout_reader"
-_LIMIT_S = 300.0
-_LONGEST = 300
+_TIMEOUT_S = 300.0
+_MAX_REASON_LENGTH = 300
 """Characters of a reason."""
-_MOST_BYTES = 1 << 26
+_MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Layout:
         return self.parameters[self.tied.get(name, name)]
 
 
-def layout_of(workload: Choice) -> Layout:
+def layout_of(workload: PluginChoice) -> Layout:
     """Layout of the model of *workload*; one that can't be read has the reason in place of its plans."""
     # not sorted: a plan is in an order
     return _read(json.dumps(asdict(workload)))
@@ -84,21 +84,21 @@ def _read(request: str) -> Layout:
         # a rank: it has what it takes, and is about to build the model anyway
         layout: Layout = importlib.import_module(_READER).read(request)
         return layout
-    file = _file(request)
-    if file and (known := _kept(file)):
+    file = _cache_file(request)
+    if file and (known := _read_cached(file)):
         return known
-    told, why = _asked(request)
+    told, why = _ask_process(request)
     if why:
         return Layout(unsplit=why, uncut=why)
     if file:
         # a cache that can't be written costs seconds, not the plan
         with suppress(OSError, InfrastructureError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, told)
-    return decoded(Layout, json.loads(told), _READER)
+            write_atomic(file, told)
+    return decode(Layout, json.loads(told), _READER)
 
 
-def _file(request: str) -> Path | None:
+def _cache_file(request: str) -> Path | None:
     """File in which the answer is kept; None: it depends on files that may change."""
     options: Mapping[str, Any] = json.loads(request)["options"]
     if "model" in options or any(isinstance(each, str) and Path(each).exists() for each in options.values()):
@@ -107,13 +107,13 @@ def _file(request: str) -> Path | None:
     return cache_folder() / "layouts" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
 
 
-def _kept(file: Path) -> Layout | None:
+def _read_cached(file: Path) -> Layout | None:
     with suppress(OSError, ValueError, RecordError):
-        return decoded(Layout, json.loads(content(file, _MOST_BYTES)), str(file))
+        return decode(Layout, json.loads(read_bounded(file, _MAX_BYTES)), str(file))
     return None
 
 
-def _asked(request: str) -> tuple[str, str]:
+def _ask_process(request: str) -> tuple[str, str]:
     """What another process tells, as JSON, or else why there is nothing."""
     environment = {**os.environ, "PYTHONPATH": make_python_path(None)}
     try:
@@ -124,7 +124,7 @@ def _asked(request: str) -> tuple[str, str]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_LIMIT_S,
+            timeout=_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"the modules of the model can't be listed: {error}"
@@ -132,4 +132,4 @@ def _asked(request: str) -> tuple[str, str]:
     if done.returncode == 0:
         return last, ""
     *_, said = done.stderr.strip().splitlines() or [""]
-    return "", f"the modules of the model can't be listed: {said[:_LONGEST]}"
+    return "", f"the modules of the model can't be listed: {said[:_MAX_REASON_LENGTH]}"

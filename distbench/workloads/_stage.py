@@ -19,7 +19,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from distbench.data.base import Shape
+from distbench.data.base import DataShape
 
 _PASSAGE = "_distbench_passage"
 """Attribute of a stage."""
@@ -28,7 +28,7 @@ _ROWS = 2
 
 
 @dataclass(frozen=True)
-class Cut:
+class PipelineCut:
     """Names of the modules that have all parameters of a model, in the order in which they run."""
 
     before: tuple[str, ...]
@@ -49,7 +49,7 @@ class _Passage:
     given: torch.Tensor | None = None
 
 
-class Absent(nn.Module):
+class AbsentModule(nn.Module):
     """A module that another stage has: it keeps the attributes of that one, and gives what it takes."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -62,7 +62,7 @@ class Absent(nn.Module):
         return next(iter((*args, *kwargs.values())))
 
 
-class _Entrance(Absent):
+class _Entrance(AbsentModule):
     """In place of what runs before the layers of a stage: it gives what the stage takes."""
 
     def __init__(self, module: nn.Module, passage: _Passage) -> None:
@@ -74,7 +74,7 @@ class _Entrance(Absent):
         return self.passage.taken
 
 
-class _Exit(Absent):
+class _Exit(AbsentModule):
     """In place of the layer after those of a stage: what it takes is what the stage gives."""
 
     def __init__(self, module: nn.Module, passage: _Passage) -> None:
@@ -87,7 +87,7 @@ class _Exit(Absent):
         return self.passage.given
 
 
-class _Probe(Absent):
+class _Probe(AbsentModule):
     """In place of a layer: it gives a tensor of its own, by which one sees where that goes."""
 
     taken: Any = None
@@ -103,7 +103,7 @@ class _Probe(Absent):
         return self.given
 
 
-def stage_of(module: nn.Module, cut: Cut, layers: range, shape: Shape) -> nn.Module:
+def make_stage(module: nn.Module, cut: PipelineCut, layers: range, shape: DataShape) -> nn.Module:
     """The part of *module* with *layers*: of its class, with the names that its parameters have in the whole.
 
     The first stage takes the input of rows of *shape*, and the last gives what the module gives; what passes
@@ -116,19 +116,19 @@ def stage_of(module: nn.Module, cut: Cut, layers: range, shape: Shape) -> nn.Mod
         stands[name] = part if passage.is_first else _Entrance(part, passage)
     for number, name in enumerate(cut.layers):
         part = module.get_submodule(name)
-        stands[name] = part if number in layers else _stand(part, number, layers, passage)
+        stands[name] = part if number in layers else _stand_in(part, number, layers, passage)
     for name in cut.after:
         part = module.get_submodule(name)
         is_absent = layers.stop < len(cut.layers)
         # tied to what another stage has, it is a copy
-        stands[name] = Absent(part) if is_absent else part if passage.is_first else copy.deepcopy(part)
-    stage: Any = _replaced(module, stands)
+        stands[name] = AbsentModule(part) if is_absent else part if passage.is_first else copy.deepcopy(part)
+    stage: Any = _replace_modules(module, stands)
     setattr(stage, _PASSAGE, passage)
     stage.forward = types.MethodType(_forward, stage)
     return stage  # type: ignore[no-any-return]
 
 
-def between(module: nn.Module, cut: Cut, shape: Shape) -> tuple[int, ...]:
+def activation_shape(module: nn.Module, cut: PipelineCut, shape: DataShape) -> tuple[int, ...]:
     """Shape of what passes from a layer of *module* to the next, of one row.
 
     Raises:
@@ -136,17 +136,17 @@ def between(module: nn.Module, cut: Cut, shape: Shape) -> tuple[int, ...]:
     """
     # fake, so that no model without weights is asked for values
     fake = FakeTensorMode(allow_non_fake_inputs=True) if _device(module).type == "meta" else nullcontext()
-    probes, other = (_probed(module, cut, _rows(module, shape, value), fake) for value in (0, 1))
-    taken = _passed(probes, other)
-    if len(cut.layers) > 1 and _run(stage_of(module, cut, range(1, 1), shape), taken, fake) is not taken:
+    probes, other = (_probe_layers(module, cut, _rows(module, shape, value), fake) for value in (0, 1))
+    taken = _layer_input(probes, other)
+    if len(cut.layers) > 1 and _run(make_stage(module, cut, range(1, 1), shape), taken, fake) is not taken:
         raise ValueError("its forward pass can't begin at its second layer")
     return tuple(taken.shape[1:])
 
 
-def _stand(layer: nn.Module, number: int, layers: range, passage: _Passage) -> nn.Module:
+def _stand_in(layer: nn.Module, number: int, layers: range, passage: _Passage) -> nn.Module:
     if number == layers.start - 1:
         return _Entrance(layer, passage)
-    return _Exit(layer, passage) if number == layers.stop else Absent(layer)
+    return _Exit(layer, passage) if number == layers.stop else AbsentModule(layer)
 
 
 def _forward(self: Any, taken: torch.Tensor) -> Any:
@@ -163,7 +163,7 @@ def _forward(self: Any, taken: torch.Tensor) -> Any:
     return output if given is None else given
 
 
-def _replaced(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
+def _replace_modules(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
     """*module* again, with *parts* in the places of those names, and copies of all modules beside them."""
     if "" in parts:
         return parts[""]
@@ -174,19 +174,19 @@ def _replaced(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
     for own in ("_modules", "_parameters", "_buffers"):
         shell.__dict__[own] = dict(vars(module)[own])
     for name, child in module.named_children():
-        shell._modules[name] = _replaced(child, dict(_inside(name, parts)))
+        shell._modules[name] = _replace_modules(child, dict(_parts_below(name, parts)))
     return shell
 
 
-def _inside(name: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+def _parts_below(name: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
     for path, part in parts.items():
         first, _, rest = path.partition(".")
         if first == name:
             yield rest, part
 
 
-def _probed(
-    module: nn.Module, cut: Cut, rows: torch.Tensor, mode: AbstractContextManager[Any]
+def _probe_layers(
+    module: nn.Module, cut: PipelineCut, rows: torch.Tensor, mode: AbstractContextManager[Any]
 ) -> list[_Probe]:
     """What stood in for the layers of *module* in a forward pass over *rows*, without what is after them.
 
@@ -195,7 +195,7 @@ def _probed(
     """
     probes = {name: _Probe(module.get_submodule(name)) for name in cut.layers}
     before = {name: module.get_submodule(name) for name in cut.before}
-    after = {name: Absent(module.get_submodule(name)) for name in cut.after}
+    after = {name: AbsentModule(module.get_submodule(name)) for name in cut.after}
     parts = {**before, **probes, **after}
     ran: list[str] = []
     hooks = [
@@ -203,7 +203,7 @@ def _probed(
         for name, part in parts.items()
     ]
     try:
-        _run(_replaced(module, parts), rows, mode)
+        _run(_replace_modules(module, parts), rows, mode)
     finally:
         for hook in hooks:
             hook.remove()
@@ -230,7 +230,7 @@ def _run(module: nn.Module, taken: torch.Tensor, mode: AbstractContextManager[An
         ) from error
 
 
-def _passed(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
+def _layer_input(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
     """What the first layer takes, if layers pass on one tensor alone, by *probes* of two different inputs.
 
     Raises:
@@ -258,7 +258,7 @@ def _are_alike(one: Any, other: Any) -> bool:
     return all(torch.equal(a, b) for a, b in tensors)
 
 
-def _rows(module: nn.Module, shape: Shape, value: int) -> torch.Tensor:
+def _rows(module: nn.Module, shape: DataShape, value: int) -> torch.Tensor:
     """Some rows of *value*, where *module* is."""
     return torch.full((_ROWS, *shape.input_shape), value, dtype=_dtype(shape), device=_device(module))
 
@@ -267,5 +267,5 @@ def _device(module: nn.Module) -> torch.device:
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
 
-def _dtype(shape: Shape) -> torch.dtype:
+def _dtype(shape: DataShape) -> torch.dtype:
     return torch.int64 if shape.takes_ids else torch.float32

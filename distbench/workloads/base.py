@@ -6,17 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from distbench.data.base import IGNORED, Shape
+from distbench.data.base import IGNORE_INDEX, DataShape
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from distbench.core.machine import Machine
-    from distbench.workloads.context import Around, Context
-    from distbench.workloads.mixture import Mixture
-    from distbench.workloads.splits import Splits
-    from distbench.workloads.stages import Stages
+    from distbench.workloads.context import AttentionWrapper, ContextSplit
+    from distbench.workloads.mixture import ExpertLayers
+    from distbench.workloads.splits import TensorSplits
+    from distbench.workloads.stages import PipelineStages
 
 Loss: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 """The mean loss of a batch, or the sum over what counts in it (labels, say) and their number."""
@@ -35,22 +35,22 @@ class Workload(ABC):
     """Whether ``module`` can be built on the meta device (no draw or data access decides its shape)."""
 
     @classmethod
-    def usual_data(cls, options: Mapping[str, Any]) -> str:  # noqa: ARG003 - for workloads of several kinds
+    def default_data_for(cls, options: Mapping[str, Any]) -> str:  # noqa: ARG003 - for workloads of several kinds
         """Name the data source when a suite names none, for a workload with these *options*."""
         return cls.default_data
 
     @property
     @abstractmethod
-    def shape(self) -> Shape:
+    def shape(self) -> DataShape:
         """What the model wants of its data."""
 
-    def on(self, machine: Machine) -> Workload:
+    def resolved_for(self, machine: Machine) -> Workload:
         """The workload with what it leaves to the machine decided for *machine*; it is what cases have."""
         return self
 
     @property
     def reads_model(self) -> bool:
-        """Whether ``splits`` and ``stages`` construct the model; without torch, another process does."""
+        """Whether ``tensor_splits`` and ``pipeline_stages`` construct the model, in a process with torch."""
         return False
 
     @property
@@ -62,7 +62,7 @@ class Workload(ABC):
         """What is impossible about the options (heads that don't divide), or None; asked without torch."""
         return None
 
-    def lacking(self, device: str) -> str | None:
+    def device_problem(self, device: str) -> str | None:
         """Why the options can't be had on a kind of *device* (``cpu``, ``cuda``), or None."""
         return None
 
@@ -82,7 +82,7 @@ class Workload(ABC):
         """Shapes of all trained parameters by formula, or None if there is no formula."""
         return None
 
-    def smaller(self) -> Iterator[dict[str, Any]]:
+    def reduced_options(self) -> Iterator[dict[str, Any]]:
         """Yield options that make it less work, each less than the one before, by the same code.
 
         Fewer layers of the same kinds, shorter rows; what remains is compared. Empty: there is none.
@@ -104,20 +104,20 @@ class Workload(ABC):
         """
         return None
 
-    def splits(self) -> Splits | None:
+    def tensor_splits(self) -> TensorSplits | None:
         """How the model can be split inside its layers (tensor parallelism), or None if it can't."""
         return None
 
-    def mixture(self) -> Mixture | None:
+    def expert_layers(self) -> ExpertLayers | None:
         """Which part of the model are experts that tokens are sent to (expert parallelism), or None."""
         return None
 
-    def stages(self) -> Stages | None:
+    def pipeline_stages(self) -> PipelineStages | None:
         """How the model can be cut between its layers (pipeline parallelism), or None if it can't."""
         return None
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
-        """The part of *module* with *layers* of ``stages``, made of its submodules, under the same names.
+    def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
+        """The part of *module* with *layers* of ``pipeline_stages``: its submodules under the same names.
 
         It takes the tensor that the layer before gives, and gives the one that the next takes. ``layers``
         finds its layers as it finds those of the whole module.
@@ -127,16 +127,18 @@ class Workload(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has Workload.stages, but no Workload.stage")
 
-    def context(self) -> Context | None:
+    def context_split(self) -> ContextSplit | None:
         """How rows can be cut by positions (context parallelism), or None if they can't."""
         return None
 
-    def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
-        """Let *module*, still unwrapped, work on some of the *positions* of each row, as ``context`` says.
+    def shard_sequence(
+        self, module: nn.Module, positions: torch.Tensor, wrap_attention: AttentionWrapper
+    ) -> None:
+        """Let *module*, still unwrapped, work on some *positions* of each row, as ``context_split`` says.
 
         Args:
             positions: Places in the row of those that it gets, from 0.
-            around: Makes, of an attention over whole rows, the one over a part of them.
+            wrap_attention: Makes, of an attention over whole rows, the one over a part of them.
 
         Raises:
             NotImplementedError: a plug-in that says how its rows are cut, and does not do it.
@@ -163,13 +165,13 @@ class Workload(ABC):
         """Loss of *batch*, at least in fp32; *module* may be wrapped, so only call it.
 
         A mean, where all parts of a global batch have the same weight. Otherwise the sum and the number of
-        what it sums, which is what ``counted`` gives for *batch*: engines divide by the number of the whole
-        global batch, over all ranks and micro-batches.
+        what it sums, which is what ``loss_denominator`` gives for *batch*: engines divide by the number of
+        the whole global batch, over all ranks and micro-batches.
         """
 
-    def counted(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_denominator(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """What a ``loss`` that is a sum counts in *batch*, known before the forward pass: an integer."""
-        return counting(batch["labels"])
+        return count_labels(batch["labels"])
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -184,7 +186,7 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[to
     from torch.nn import functional
 
     flat = at_least_fp32(logits).flatten(0, -2)
-    return functional.cross_entropy(flat, labels.flatten(), reduction="sum"), counting(labels)
+    return functional.cross_entropy(flat, labels.flatten(), reduction="sum"), count_labels(labels)
 
 
 def mean_of(loss: Loss) -> torch.Tensor:
@@ -195,9 +197,9 @@ def mean_of(loss: Loss) -> torch.Tensor:
     return loss
 
 
-def counting(labels: torch.Tensor) -> torch.Tensor:
+def count_labels(labels: torch.Tensor) -> torch.Tensor:
     """How many of *labels* ``cross_entropy`` takes the mean over: all but those that torch ignores."""
-    return (labels != IGNORED).sum()
+    return (labels != IGNORE_INDEX).sum()
 
 
 def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
@@ -209,4 +211,4 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 PLUGIN_BASE = Workload
 HELPERS = ("batch_norm", "context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
-"""Modules of this room that are shared code and no plug-ins."""
+"""Modules of this package that are shared code, not plug-ins."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from distbench.core.errors import Refused
+from distbench.core.errors import UnsupportedCase
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,14 +14,14 @@ Statistics = Literal["per_rank", "sync"]
 ON_GPUS = "torch's SyncBatchNorm runs on GPUs only"
 
 
-def lacking(statistics: Statistics | None, device: str) -> str | None:
+def device_problem(statistics: Statistics | None, device: str) -> str | None:
     """Why *statistics* can't be had on a kind of *device*; None: they can."""
     if statistics == "sync" and device == "cpu":
         return f"batch_norm: sync: {ON_GPUS}; use batch_norm: per_rank"
     return None
 
 
-def with_statistics(module: nn.Module, statistics: Statistics | None) -> nn.Module:
+def convert_batch_norm(module: nn.Module, statistics: Statistics | None) -> nn.Module:
     """*module*, whose BatchNorm layers take those *statistics*."""
     from torch import nn
 
@@ -29,7 +29,7 @@ def with_statistics(module: nn.Module, statistics: Statistics | None) -> nn.Modu
     return converted
 
 
-def layers(module: nn.Module) -> dict[str, nn.Module]:
+def batch_norm_layers(module: nn.Module) -> dict[str, nn.Module]:
     """BatchNorm layers of *module* by name."""
     from torch import nn
 
@@ -48,15 +48,17 @@ def check_computable(module: nn.Module, compute: str) -> None:
     """See that a CPU can compute the BatchNorm layers of *module*, whose weights are in the dtype *compute*.
 
     Raises:
-        Refused: torch can't.
+        UnsupportedCase: torch can't.
     """
     from distbench.workloads.weights import plain_name
 
-    for name, layer in layers(module).items():
+    for name, layer in batch_norm_layers(module).items():
         if is_synchronised(layer):
-            raise Refused(f"{ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank")
+            raise UnsupportedCase(
+                f"{ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank"
+            )
         if compute in ("bf16", "fp16") and layer.running_mean is not None:
-            raise Refused(
+            raise UnsupportedCase(
                 f"{plain_name(name)} is a BatchNorm whose weights are in {compute} and whose running "
                 "statistics are in fp32, which torch can't compute on CPUs; use precision: fp32"
             )

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-Attend = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+AttentionFunction = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Of queries (batch, heads, positions, width), and keys and values (batch, kv_heads, positions, width), what
 each query gets (batch, heads, positions, width)."""
-Around = Callable[[Attend], Attend]
+AttentionWrapper = Callable[[AttentionFunction], AttentionFunction]
 """Makes one attention of another."""
 
 
 @dataclass(frozen=True)
-class Context:
+class ContextSplit:
     """What context parallelism has to know of a model."""
 
-    arrays: tuple[str, ...]
+    sharded_arrays: tuple[str, ...]
     """Arrays of a batch that are cut: their second axis has the positions."""
-    labels: str
+    label_array: str
     """The one of them that has the labels, by which is known how much a part counts in the mean loss."""
-    positions: int
+    seq_len: int
     """Positions of one row."""
     heads: int
     """Heads of queries."""
@@ -37,12 +37,12 @@ class Context:
     """Numbers of one head at one position."""
     layers: int
     """Layers with an attention each."""
-    sees_all: bool
+    is_full_attention: bool
     """Whether a position sees all before it, and not a window of them."""
-    never: str = ""
+    unsupported_reason: str = ""
     """Why rows of this model can't be cut over any number of devices; empty: they can."""
 
     @property
-    def exchanged(self) -> int:
+    def attention_values_per_position(self) -> int:
         """Numbers of one position in the queries, keys, values and outputs of all layers."""
         return 2 * self.layers * (self.heads + self.kv_heads) * self.head_dim

@@ -6,18 +6,18 @@ import torch
 _FIRST, _SECOND = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
-def hashed(first: int, count: int, device: torch.device) -> torch.Tensor:
+def hash_counters(first: int, count: int, device: torch.device) -> torch.Tensor:
     """Hashes (count,), int32, of the counters from *first* on, of which the lowest 32 bits count."""
     first = (first + 2**31) % 2**32 - 2**31
     words = torch.arange(first, first + count, device=device).to(torch.int32)
-    _fold(words, 16)
+    _xor_shift(words, 16)
     words.mul_(_FIRST)
-    _fold(words, 13)
+    _xor_shift(words, 13)
     words.mul_(_SECOND)
-    _fold(words, 16)
+    _xor_shift(words, 16)
     return words
 
 
-def _fold(words: torch.Tensor, bits: int) -> None:
+def _xor_shift(words: torch.Tensor, bits: int) -> None:
     """``words ^= words >> bits``, shifting zeros in."""
     words.bitwise_xor_(words.bitwise_right_shift(bits).bitwise_and_(2 ** (32 - bits) - 1))

@@ -10,42 +10,42 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count
 from distbench.core.errors import as_yaml, did_you_mean
-from distbench.data.base import INPUTS, Kind, Shape
+from distbench.data.base import INPUT_ARRAYS, DataKind, DataShape
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
-from distbench.workloads._planned import Planned
+from distbench.workloads._planned_workload import PlannedWorkload
 from distbench.workloads.base import at_least_fp32, cross_entropy
-from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
-from distbench.workloads.splits import Splits
-from distbench.workloads.stages import Stages
+from distbench.workloads.batch_norm import Statistics, convert_batch_norm, device_problem
+from distbench.workloads.splits import TensorSplits
+from distbench.workloads.stages import PipelineStages
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from distbench.core.machine import Machine
-    from distbench.workloads._stage import Cut
+    from distbench.workloads._stage import PipelineCut
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]
 
-_KINDS: dict[Task, Kind] = {
+_KINDS: dict[Task, DataKind] = {
     "causal-lm": "tokens",
     "masked-lm": "masked_tokens",
     "seq2seq": "pairs",
     "image-classification": "images",
 }
 # options of tokens and of images -> the key of configurations that means the same, and the usual value
-_OF_TOKENS = {"vocab_size": ("vocab_size", 256)}
-_OF_IMAGES = {
+_TOKEN_SIZES = {"vocab_size": ("vocab_size", 256)}
+_IMAGE_SIZES = {
     "image_size": ("image_size", 32),
     "channels": ("num_channels", 3),
     "classes": ("num_labels", 10),
 }
-_USUAL_TARGET = 128
+_DEFAULT_TARGET_LENGTH = 128
 
 
 @dataclass(frozen=True)
-class HuggingFace(Planned):
+class HuggingFace(PlannedWorkload):
     """A model of transformers from its configuration, with random weights or those in a local folder.
 
     Nothing is downloaded. Dropout of every kind is off unless a key of config turns it on: each strategy
@@ -90,31 +90,31 @@ class HuggingFace(Planned):
     process that has the whole batch."""
 
     @classmethod
-    def usual_data(cls, options: Mapping[str, Any]) -> str:
+    def default_data_for(cls, options: Mapping[str, Any]) -> str:
         """Digits as images, text for the others."""
         return "digits" if options.get("task") == "image-classification" else "text"
 
     @property
-    def shape(self) -> Shape:
-        made, kind = self._complete(), _KINDS[self.task]
+    def shape(self) -> DataShape:
+        made, kind = self._resolved(), _KINDS[self.task]
         if kind == "images":
-            return Shape(kind, made.image_size or 0, made.classes or 0, channels=made.channels or 0)
-        target = (self.target_len or _USUAL_TARGET) if kind == "pairs" else 0
-        return Shape(kind, self.seq_len, made.vocab_size or 0, target, mask=self.mask_token_id)
+            return DataShape(kind, made.image_size or 0, made.classes or 0, channels=made.channels or 0)
+        target = (self.target_len or _DEFAULT_TARGET_LENGTH) if kind == "pairs" else 0
+        return DataShape(kind, self.seq_len, made.vocab_size or 0, target, mask=self.mask_token_id)
 
-    def on(self, machine: Machine) -> HuggingFace:
+    def resolved_for(self, machine: Machine) -> HuggingFace:
         """The workload with the configuration of its file or folder, so that a case says what it is of."""
-        return self if self.problem() else self._complete()
+        return self if self.problem() else self._resolved()
 
     def problem(self) -> str | None:
         try:
-            given = self._given()
+            given = self._stored_keys()
         except ValueError as error:
             return str(error)
         return "; ".join([*self._type_problems(given), *self._option_problems()]) or None
 
-    def lacking(self, device: str) -> str | None:
-        return lacking(self.batch_norm, device)
+    def device_problem(self, device: str) -> str | None:
+        return device_problem(self.batch_norm, device)
 
     def module(self) -> nn.Module:
         return self._module(None)
@@ -122,32 +122,32 @@ class HuggingFace(Planned):
     def pretrained(self) -> nn.Module | None:
         return self._module(self.from_pretrained) if self.from_pretrained else None
 
-    def splits(self) -> Splits | None:
+    def tensor_splits(self) -> TensorSplits | None:
         # the plans of transformers are those of decoders
-        return super().splits() if self.task == "causal-lm" else None
+        return super().tensor_splits() if self.task == "causal-lm" else None
 
-    def stages(self) -> Stages | None:
-        return super().stages() if self.task == "causal-lm" else None
+    def pipeline_stages(self) -> PipelineStages | None:
+        return super().pipeline_stages() if self.task == "causal-lm" else None
 
-    def plans(self, module: nn.Module) -> dict[str, Any]:
-        from distbench.workloads._huggingface_plans import plans
+    def plan_fields(self, module: nn.Module) -> dict[str, Any]:
+        from distbench.workloads._huggingface_plans import plan_fields
 
-        return plans(module)
+        return plan_fields(module)
 
-    def cut(self, module: nn.Module) -> Cut:
-        from distbench.workloads._huggingface_plans import cut_of
+    def pipeline_cut(self, module: nn.Module) -> PipelineCut:
+        from distbench.workloads._huggingface_plans import pipeline_cut
 
-        return cut_of(module)
+        return pipeline_cut(module)
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
-        from distbench.workloads._hf_model import blocks
+        from distbench.workloads._hf_model import repeated_layers
 
         model: Any = module.model
-        return blocks(model)
+        return repeated_layers(model)
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         # not by the shape, which takes time to make in every step
-        output = module(*(batch[name] for name in INPUTS[_KINDS[self.task]]))
+        output = module(*(batch[name] for name in INPUT_ARRAYS[_KINDS[self.task]]))
         if not isinstance(output, tuple):
             return cross_entropy(output, batch["labels"])
         logits, balance = output
@@ -156,26 +156,26 @@ class HuggingFace(Planned):
     def _module(self, folder: str | None) -> nn.Module:
         from distbench.workloads import _hf_model
 
-        made = self._complete()
+        made = self._resolved()
         sizes = {key: getattr(made, option) for option, (key, _) in self._sizes.items()}
         config = _hf_model.make_config(made.model_type or "", made._keys, {**sizes, "use_cache": False})
         model = _hf_model.make_model(self.task, config, folder)
         if self.task != "image-classification":
             _hf_model.check_positions(model, max(self.seq_len, self.shape.target_length))
         has_cache = self.task in ("causal-lm", "seq2seq")
-        whole = _hf_model.Model(model, self.shape.inputs, has_cache=has_cache)
-        return with_statistics(whole, self.batch_norm)
+        whole = _hf_model.TensorModel(model, self.shape.inputs, has_cache=has_cache)
+        return convert_batch_norm(whole, self.batch_norm)
 
     @property
     def _sizes(self) -> dict[str, tuple[str, int]]:
-        return _OF_IMAGES if self.task == "image-classification" else _OF_TOKENS
+        return _IMAGE_SIZES if self.task == "image-classification" else _TOKEN_SIZES
 
     @property
     def _keys(self) -> dict[str, Any]:
         """Keys of ``config``; none where it is a path."""
         return self.config if isinstance(self.config, dict) else {}
 
-    def _given(self) -> dict[str, Any]:
+    def _stored_keys(self) -> dict[str, Any]:
         """Keys of the configuration of a file or folder; empty: there is none, or they are in ``config``.
 
         Raises:
@@ -186,17 +186,17 @@ class HuggingFace(Planned):
                 raise ValueError(
                     "config is a path, but from_pretrained has a configuration; remove one of them"
                 )
-            return _stored(f"config = {self.config!r}", Path(self.config))
+            return _read_configuration(f"config = {self.config!r}", Path(self.config))
         if self.from_pretrained is None or "model_type" in self.config:
             return {}
         named, folder = f"from_pretrained = {self.from_pretrained!r}", Path(self.from_pretrained)
         if problem := folder_problem(folder):
             raise ValueError(f"{named}: {problem}")
-        return _stored(named, folder / "config.json")
+        return _read_configuration(named, folder / "config.json")
 
-    def _complete(self) -> HuggingFace:
+    def _resolved(self) -> HuggingFace:
         """The workload with the configuration of its file or folder, and no size left open."""
-        whole = {**self._given(), **self._keys}
+        whole = {**self._stored_keys(), **self._keys}
         model_type = self.model_type or whole.get("model_type")
         sizes = {option: self._size(option, whole) for option in self._sizes}
         lifted = {"id2label", *(key for key, _ in self._sizes.values())} if "model_type" in whole else set()
@@ -220,7 +220,7 @@ class HuggingFace(Planned):
             # as transformers: two where the configuration has no labels
             found = len(whole.get("id2label") or ()) or whole.get("num_labels") or 2
         elif "model_type" in whole:
-            keys = _hf_source.keys_of(whole["model_type"])
+            keys = _hf_source.config_keys(whole["model_type"])
             found = keys.value(key, whole) if keys else whole.get(key)
         if isinstance(found, list | tuple) and len(set(found)) == 1:
             # height and width
@@ -244,9 +244,9 @@ class HuggingFace(Planned):
         if stored not in (None, model_type):
             yield f"model_type = {model_type!r}, but the configuration is of {stored!r}; remove model_type"
             return
-        types = _hf_source.types_for(self.task)
+        types = _hf_source.model_types_for(self.task)
         if types and model_type not in types:
-            yield f"model_type = {model_type!r} {_other_use(model_type, self.task, types)}"
+            yield f"model_type = {model_type!r} {_other_tasks_text(model_type, self.task, types)}"
             return
         yield from self._key_problems(model_type)
         if self.from_pretrained is not None and given:
@@ -261,7 +261,7 @@ class HuggingFace(Planned):
                 yield f"config: set {option} as an option of the workload, which the data is checked against"
         if self.task == "causal-lm" and _is_encoder(model_type) and self._keys.get("is_decoder") is False:
             yield "config: is_decoder = false lets a token see later ones; remove it, or use task: masked-lm"
-        keys = _hf_source.keys_of(model_type)
+        keys = _hf_source.config_keys(model_type)
         names = keys.names if keys else set(self._keys)
         if unknown := sorted(key for key in self._keys if key not in names and not key.endswith("_token_id")):
             hint = did_you_mean(unknown[0], keys.own if keys else names)
@@ -269,18 +269,18 @@ class HuggingFace(Planned):
 
     def _weight_problems(self, model_type: str, given: dict[str, Any]) -> Iterator[str]:
         """Sizes that are not those of the weights in the folder, whose configuration is *given*."""
-        keys = _hf_source.keys_of(model_type) or _hf_source.Keys(given, {})
+        keys = _hf_source.config_keys(model_type) or _hf_source.ConfigKeys(given, {})
         for key, value in self._keys.items():
             stored = keys.value(key, given)
             # by what is no whole number, no weight has its size
             if type(value) is type(stored) is int and value != stored:
-                yield f"config: {key} = {as_yaml(value)}, {self._instead_of(stored)}"
+                yield f"config: {key} = {as_yaml(value)}, {self._size_mismatch_text(stored)}"
         for option in self._sizes:
             value, stored = getattr(self, option), self._stored_size(option, given)
             if value not in (None, stored):
-                yield f"{option} = {as_yaml(value)}, {self._instead_of(stored)}"
+                yield f"{option} = {as_yaml(value)}, {self._size_mismatch_text(stored)}"
 
-    def _instead_of(self, stored: int) -> str:
+    def _size_mismatch_text(self, stored: int) -> str:
         folder = f"from_pretrained = {self.from_pretrained!r}"
         return f"but the weights of {folder} are of a model with {stored}; remove it"
 
@@ -288,7 +288,7 @@ class HuggingFace(Planned):
         tasks: dict[str, str] = {
             "target_len": "seq2seq",
             "mask_token_id": "masked-lm",
-            **dict.fromkeys(_OF_IMAGES, "image-classification"),
+            **dict.fromkeys(_IMAGE_SIZES, "image-classification"),
         }
         for option, task in tasks.items():
             if getattr(self, option) is not None and self.task != task:
@@ -297,16 +297,16 @@ class HuggingFace(Planned):
             for option in ("vocab_size", "seq_len"):
                 if getattr(self, option) != getattr(type(self), option):
                     yield f"{option} is of tokens, and task = image-classification has none; remove it"
-        sides = {**self._given(), **self._keys}.get("image_size")
+        sides = {**self._stored_keys(), **self._keys}.get("image_size")
         if isinstance(sides, list) and len(set(sides)) > 1 and self.image_size is None:
             yield f"the configuration has images of {' x '.join(map(str, sides))}; set image_size of a square"
         if self.task == "masked-lm" and self.mask_token_id is not None:
-            ids = self._size("vocab_size", {**self._given(), **self._keys})
+            ids = self._size("vocab_size", {**self._stored_keys(), **self._keys})
             if self.mask_token_id >= ids:
                 yield f"mask_token_id = {self.mask_token_id} is not in a vocabulary of vocab_size = {ids}"
 
 
-def _stored(named: str, file: Path) -> dict[str, Any]:
+def _read_configuration(named: str, file: Path) -> dict[str, Any]:
     try:
         return stored_configuration(file)
     except ValueError as error:
@@ -315,16 +315,16 @@ def _stored(named: str, file: Path) -> dict[str, Any]:
 
 def _is_encoder(model_type: str) -> bool:
     """Whether a causal LM of *model_type* sees later tokens unless its configuration says ``is_decoder``."""
-    keys = _hf_source.keys_of(model_type)
+    keys = _hf_source.config_keys(model_type)
     names = keys.defaults if keys else {}
-    has_masked = "add_cross_attention" in names or model_type in _hf_source.types_for("masked-lm")
+    has_masked = "add_cross_attention" in names or model_type in _hf_source.model_types_for("masked-lm")
     # the decoder of an encoder and decoder says so itself
-    return "is_decoder" in names and has_masked and model_type not in _hf_source.types_for("seq2seq")
+    return "is_decoder" in names and has_masked and model_type not in _hf_source.model_types_for("seq2seq")
 
 
-def _other_use(model_type: str, task: str, types: tuple[str, ...]) -> str:
+def _other_tasks_text(model_type: str, task: str, types: tuple[str, ...]) -> str:
     """Tasks that take *model_type*, or names like it that *task* takes."""
-    others = [each for each in _hf_source.TASKS if model_type in _hf_source.types_for(each)]
+    others = [each for each in _hf_source.TASKS if model_type in _hf_source.model_types_for(each)]
     if others:
         return f"is not for task: {task}; set task: {' or '.join(others)}"
     near = ", ".join(difflib.get_close_matches(model_type, types, n=3)) or ", ".join(types[:3])

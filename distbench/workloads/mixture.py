@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.workloads.splits import undivided
+from distbench.workloads.splits import divisibility_problem
 
 
 @dataclass(frozen=True)
-class Mixture:
+class ExpertLayers:
     """A model whose layers have experts (a mixture of experts), as expert parallelism sees it.
 
     The modules of the experts have their parameters stacked, the expert first, and are called with tokens
@@ -29,13 +29,13 @@ class Mixture:
     """Parameters of the experts of all layers."""
     tensors: int
     """Stacked tensors in which those are."""
-    slots: int
+    routed_tokens: int
     """Tokens that the experts of a layer take of one sample, one that several take counted for each."""
-    width: int
+    hidden_size: int
     """Numbers of a token."""
     capacity: int | None = None
     """Tokens of one sample that an expert takes at most; None: all that are sent to it."""
 
     def problem(self, ranks: int) -> str | None:
         """Why the experts can't be spread over that many *ranks*, or None if they can."""
-        return undivided({"experts": self.experts}, ranks)
+        return divisibility_problem({"experts": self.experts}, ranks)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distbench.core.bounds import Count
-from distbench.data.base import Shape
+from distbench.data.base import DataShape
 from distbench.workloads.base import Workload, cross_entropy
-from distbench.workloads.stages import Stages
+from distbench.workloads.stages import PipelineStages
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +37,11 @@ class Mlp(Workload):
     """Number of classes."""
 
     @property
-    def shape(self) -> Shape:
-        return Shape("features", self.in_features, self.classes)
+    def shape(self) -> DataShape:
+        return DataShape("features", self.in_features, self.classes)
 
     def parameters(self) -> int:
-        return self._weights() + self.depth * self.hidden + self.classes
+        return self._weight_count() + self.depth * self.hidden + self.classes
 
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
         widths = [self.in_features, *[self.hidden] * self.depth, self.classes]
@@ -55,23 +55,23 @@ class Mlp(Workload):
         The gradient of the first layer's input, which nobody computes, is counted as PaLM's
         formula does for every layer.
         """
-        return 6 * self._weights()
+        return 6 * self._weight_count()
 
     def recomputed_flops_per_sample(self) -> int:
         """None at all: a layer is one product, and only its input is needed to go back."""
         return 0
 
-    def stages(self) -> Stages:
+    def pipeline_stages(self) -> PipelineStages:
         widths = [self.in_features, *[self.hidden] * self.depth]
-        return Stages(
-            layers=tuple((before + 1) * after for before, after in itertools.pairwise(widths)),
-            before=0,
-            after=(self.hidden + 1) * self.classes,
-            between=(self.hidden,),
-            input="features",
+        return PipelineStages(
+            layer_parameters=tuple((before + 1) * after for before, after in itertools.pairwise(widths)),
+            embedding_parameters=0,
+            head_parameters=(self.hidden + 1) * self.classes,
+            activation_shape=(self.hidden,),
+            input_array="features",
         )
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+    def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from torch import nn
 
         # each layer is followed by its ReLU, and the last of them by the classifier
@@ -94,6 +94,6 @@ class Mlp(Workload):
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cross_entropy(module(batch["features"]), batch["labels"])
 
-    def _weights(self) -> int:
+    def _weight_count(self) -> int:
         inner = (self.depth - 1) * self.hidden * self.hidden
         return self.in_features * self.hidden + inner + self.hidden * self.classes

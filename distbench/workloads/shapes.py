@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from distbench.optimizers import Weight
-from distbench.workloads.weights import skeleton
+from distbench.optimizers import ParameterShape
+from distbench.workloads.weights import meta_module
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 
-def shapes_of(workload: Workload) -> list[Weight]:
+def parameter_shapes(workload: Workload) -> list[ParameterShape]:
     """Shapes of the trained parameters of *workload*, from a module without weights."""
-    module = skeleton(workload)
+    module = meta_module(workload)
     hidden = hidden_matrices(workload.layers(module))
-    return [Weight(tuple(p.shape), id(p) in hidden) for p in module.parameters() if p.requires_grad]
+    return [ParameterShape(tuple(p.shape), id(p) in hidden) for p in module.parameters() if p.requires_grad]
 
 
 def hidden_matrices(layers: Iterable[nn.Module]) -> set[int]:

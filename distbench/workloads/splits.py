@@ -10,73 +10,73 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distbench.core.units import list_text
+from distbench.core.units import join_words
 
-_PADDING = 128
+_VOCAB_PADDING = 128
 """Megatron-LM pads the vocabulary to a multiple of it (make-vocab-size-divisible-by)."""
 
 
 @dataclass(frozen=True)
-class Splits:
+class TensorSplits:
     """Which modules of a model are cut, by name (``*`` stands for any number), and by what numbers."""
 
-    columns: tuple[str, ...]
+    colwise: tuple[str, ...]
     """Linear layers that are cut by their outputs. Of those that take the same tensor, its gradient is summed
     once."""
-    rows: tuple[str, ...]
+    rowwise: tuple[str, ...]
     """Linear layers that are cut by their inputs, which come from the ones before."""
-    table: str
+    embedding: str
     """The embedding, cut by token ids."""
     head: str
     """The linear layer that makes logits, cut by token ids."""
-    whole: tuple[str, ...]
+    replicated: tuple[str, ...]
     """Modules with parameters that every device has whole: norms."""
-    counts: Mapping[str, int]
+    divisible_sizes: Mapping[str, int]
     """What the number of devices has to divide, by the option's name."""
     regions: int
-    """How often layers in ``columns`` and then ``rows`` are run in one forward pass: twice a layer, for
+    """How often layers in ``colwise`` and then ``rowwise`` are run in one forward pass: twice a layer, for
     attention and the feed-forward network."""
     layers: int
     """Layers that activation checkpointing makes again one by one."""
-    width: int
+    hidden_size: int
     """Numbers of one position between layers."""
-    positions: int
+    seq_len: int
     """Positions of one sample."""
-    classes: int
+    vocab_size: int
     """Logits of one position."""
-    whole_parameters: int
-    """Parameters of all modules in ``whole``."""
-    whole_tensors: int
-    """Tensors of all modules in ``whole``."""
+    replicated_parameters: int
+    """Parameters of all modules in ``replicated``."""
+    replicated_tensors: int
+    """Tensors of all modules in ``replicated``."""
     tied: bool = False
-    """Whether ``table`` and ``head`` are one tensor."""
-    padded: str = ""
-    """Which of ``counts`` may be larger than it need be: that of the vocabulary; empty: none."""
-    never: str = ""
+    """Whether ``embedding`` and ``head`` are one tensor."""
+    padded_option: str = ""
+    """Which of ``divisible_sizes`` may be larger than it need be: that of the vocabulary; empty: none."""
+    unsupported_reason: str = ""
     """Why this model can't be split over any number of devices; empty: it can."""
     partial: tuple[str, ...] = ()
     """Modules with parameters that every device has whole, and runs over its part of the heads alone: norms
     of queries and keys. Their gradients are summed over the devices."""
-    sequence: str = ""
+    sequence_parallel_problem: str = ""
     """Why what is between its layers can't be split by position; empty: it can."""
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""
-        wrong = self.never or undivided(self.counts, devices)
+        wrong = self.unsupported_reason or divisibility_problem(self.divisible_sizes, devices)
         return wrong and f"{wrong}{self._padding(devices)}"
 
     def _padding(self, devices: int) -> str:
         """The size to which the vocabulary may be padded, if it alone can't be divided, in words."""
-        size = self.counts.get(self.padded, 0)
-        others = [count for name, count in self.counts.items() if name != self.padded]
-        if self.never or not size or any(count % devices for count in others):
+        size = self.divisible_sizes.get(self.padded_option, 0)
+        others = [count for name, count in self.divisible_sizes.items() if name != self.padded_option]
+        if self.unsupported_reason or not size or any(count % devices for count in others):
             return ""
-        multiple = math.lcm(_PADDING, devices)
+        multiple = math.lcm(_VOCAB_PADDING, devices)
         fits = -(-size // multiple) * multiple
-        return f"; set {self.padded}: {fits} (padded, as Megatron-LM does, for all strategies)"
+        return f"; set {self.padded_option}: {fits} (padded, as Megatron-LM does, for all strategies)"
 
 
-def undivided(counts: Mapping[str, int], devices: int) -> str | None:
+def divisibility_problem(counts: Mapping[str, int], devices: int) -> str | None:
     """Which of *counts* (by the option's name) can't be divided by *devices*, and what would divide all.
 
     None: all can.
@@ -88,6 +88,6 @@ def undivided(counts: Mapping[str, int], devices: int) -> str | None:
     fitting = [str(size) for size in range(1, common + 1) if not common % size]
     every = ", ".join(f"{name} = {count}" for name, count in counts.items())
     return (
-        f"{list_text(wrong)} {'is' if len(wrong) == 1 else 'are'} not divisible by {devices}; numbers of "
+        f"{join_words(wrong)} {'is' if len(wrong) == 1 else 'are'} not divisible by {devices}; numbers of "
         f"devices that divide {every}: {', '.join(fitting)}"
     )

@@ -8,37 +8,37 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Stages:
+class PipelineStages:
     """A model as a row of layers: the first stage has what comes before them too, the last what comes after.
 
     One tensor alone passes from a stage to the next: what else a layer takes, its stage makes anew.
     """
 
-    layers: tuple[int, ...]
+    layer_parameters: tuple[int, ...]
     """Parameters of each layer, in the order in which they run."""
-    before: int
+    embedding_parameters: int
     """Parameters of what comes before the layers: the embedding."""
-    after: int
+    head_parameters: int
     """Parameters of what comes after them: norm and head, with the last stage's copy of what is tied."""
-    between: tuple[int, ...]
+    activation_shape: tuple[int, ...]
     """Shape of what passes from a layer to the next, of one sample."""
-    input: str
+    input_array: str
     """Name of the array of a batch that the first stage takes."""
-    tied: Mapping[str, str] = field(default_factory=dict)
+    tied_names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the last stage that is a copy of one of the first -> name of that one, which is the
     plain module's only one."""
     tied_parameters: int = 0
     """Parameters that both have."""
-    never: str = ""
+    unsupported_reason: str = ""
     """Why this model can't be cut between its layers; empty: it can."""
 
     @property
-    def numbers_between(self) -> int:
+    def activation_size(self) -> int:
         """Numbers that pass from a layer to the next, of one sample."""
-        return math.prod(self.between)
+        return math.prod(self.activation_shape)
 
     def parameters(self, layers: range) -> int:
         """Parameters of the stage with *layers*."""
-        before = self.before if layers.start == 0 else 0
-        after = self.after if layers.stop == len(self.layers) else 0
-        return before + sum(self.layers[layers.start : layers.stop]) + after
+        before = self.embedding_parameters if layers.start == 0 else 0
+        after = self.head_parameters if layers.stop == len(self.layer_parameters) else 0
+        return before + sum(self.layer_parameters[layers.start : layers.stop]) + after

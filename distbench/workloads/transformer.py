@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count
-from distbench.data.base import Shape
-from distbench.workloads import _parting as parting
+from distbench.data.base import DataShape
+from distbench.workloads import _decoder_plan as parting
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy
-from distbench.workloads.context import Around, Context
-from distbench.workloads.mixture import Mixture
-from distbench.workloads.splits import Splits
-from distbench.workloads.stages import Stages
+from distbench.workloads.context import AttentionWrapper, ContextSplit
+from distbench.workloads.mixture import ExpertLayers
+from distbench.workloads.splits import TensorSplits
+from distbench.workloads.stages import PipelineStages
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from distbench.core.machine import Machine
 
 
-_STATES = 16
+_ADAMW_STATE_BYTES = 16
 """Bytes that AdamW in mixed precision keeps of a parameter (Rajbhandari et al. 2020, section 3.1)."""
 
 # how far a check may shorten its work: two layers have a first, a last and what is between them
-_SHORT_ROW, _SHORTEST_ROW, _FEW_LAYERS, _FEW_IDS = 128, 16, 2, 1024
+_SHORT_SEQ_LEN, _MIN_SEQ_LEN, _MIN_DEPTH, _MIN_VOCAB = 128, 16, 2, 1024
 
-_Size = Annotated[int | None, Bound(1)]
-_Real = Annotated[float | None, Bound(0, open_low=True)]
+_OptionalCount = Annotated[int | None, Bound(1)]
+_OptionalPositive = Annotated[float | None, Bound(0, open_low=True)]
 
 
 @dataclass(frozen=True)
@@ -46,49 +46,49 @@ class Transformer(Workload):
     bytes a parameter, take up to half of a GPU."""
     seq_len: Count = 128
     """Tokens in one sample."""
-    dim: _Size = None
+    dim: _OptionalCount = None
     """Width of the residual path; null: from the preset, here and below."""
-    depth: _Size = None
+    depth: _OptionalCount = None
     """Number of blocks."""
-    heads: _Size = None
+    heads: _OptionalCount = None
     """Attention heads; they divide dim."""
-    kv_heads: _Size = None
+    kv_heads: _OptionalCount = None
     """Heads of keys and values, shared by groups of attention heads; they divide heads."""
-    ffn_dim: _Size = None
+    ffn_dim: _OptionalCount = None
     """Width inside the SwiGLU feed-forward network."""
-    vocab_size: _Size = None
+    vocab_size: _OptionalCount = None
     """Number of token ids."""
     tied: bool | None = None
     """Whether the output head is the embedding."""
-    norm_eps: _Real = None
+    norm_eps: _OptionalPositive = None
     """What RMSNorm adds to the mean square."""
-    rope_theta: _Real = None
+    rope_theta: _OptionalPositive = None
     """Base of the rotary frequencies."""
     attention: Literal["full", "sliding_window"] = field(default="full", metadata={"since": 4})
     """full: every position sees all before it. sliding_window: only the last ones, as window says."""
-    window: _Size = field(default=None, metadata={"since": 4})
+    window: _OptionalCount = field(default=None, metadata={"since": 4})
     """Positions that each one sees under sliding_window, its own among them."""
     experts: Annotated[int | None, Bound(2)] = field(default=None, metadata={"since": 4})
     """Feed-forward networks of a block, to some of which a router sends each token (Mixtral,
     arXiv:2401.04088). null: from the preset, all but moe-tiny have one network for all tokens."""
-    top_k: _Size = field(default=None, metadata={"since": 4})
+    top_k: _OptionalCount = field(default=None, metadata={"since": 4})
     """Experts that each token takes, weighted by the softmax over those; of one alone over all, as in Switch
     (arXiv:2101.03961), or the router would learn nothing. null: from the preset, or 2."""
-    capacity_factor: _Real = field(default=None, metadata={"since": 4})
+    capacity_factor: _OptionalPositive = field(default=None, metadata={"since": 4})
     """Let an expert take no more than this times its even share of a sample's tokens, and drop the others.
     null: from the preset; all presets drop nothing."""
 
     @property
-    def shape(self) -> Shape:
-        return Shape("tokens", self.seq_len, self._dimensions.vocab_size)
+    def shape(self) -> DataShape:
+        return DataShape("tokens", self.seq_len, self._dimensions.vocab_size)
 
-    def on(self, machine: Machine) -> Transformer:
+    def resolved_for(self, machine: Machine) -> Transformer:
         """The workload with the preset that ``auto`` is on *machine*.
 
         A model of a million parameters keeps a GPU waiting for its next kernel: it would rank strategies by
         how many they launch. gpt2-small is for GPUs of less memory, or of unknown (as a login node's are).
         """
-        return replace(self, preset=_preset_on(machine)) if self.preset == "auto" else self
+        return replace(self, preset=_preset_for(machine)) if self.preset == "auto" else self
 
     def problem(self) -> str | None:
         return (
@@ -102,26 +102,26 @@ class Transformer(Workload):
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self._dimensions.tensor_shapes())
 
-    def smaller(self) -> Iterator[dict[str, int]]:
+    def reduced_options(self) -> Iterator[dict[str, int]]:
         """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see.
 
         A window remains the same part of a row, so that it is still one.
         """
-        for sizes in self._smaller_sizes():
+        for sizes in self._reduced_sizes():
             if self.window is not None:
                 sizes["window"] = max(1, self.window * sizes["seq_len"] // self.seq_len)
             yield sizes
 
-    def _smaller_sizes(self) -> Iterator[dict[str, int]]:
+    def _reduced_sizes(self) -> Iterator[dict[str, int]]:
         shape = self._dimensions
         seq_len, depth, vocab_size = self.seq_len, shape.depth, shape.vocab_size
-        for length in _halved(seq_len, _SHORT_ROW):
+        for length in _halvings(seq_len, _SHORT_SEQ_LEN):
             yield {"seq_len": (seq_len := length)}
-        for layers in _halved(depth, _FEW_LAYERS):
+        for layers in _halvings(depth, _MIN_DEPTH):
             yield {"seq_len": seq_len, "depth": (depth := layers)}
-        for length in _halved(seq_len, _SHORTEST_ROW):
+        for length in _halvings(seq_len, _MIN_SEQ_LEN):
             yield {"seq_len": (seq_len := length), "depth": depth}
-        for ids in _halved(vocab_size, _FEW_IDS):
+        for ids in _halvings(vocab_size, _MIN_VOCAB):
             yield {"seq_len": seq_len, "depth": depth, "vocab_size": ids}
 
     def flops_per_sample(self) -> int:
@@ -136,8 +136,8 @@ class Transformer(Workload):
         """
         shape = self._dimensions
         lookup = 0 if shape.tied else shape.vocab_size * shape.dim
-        others = shape.depth * (shape.block_parameters() - shape.multiplied_parameters())
-        attention = 12 * shape.depth * shape.heads * shape.head_dim * self._attended
+        others = shape.depth * (shape.block_parameters() - shape.active_parameters())
+        attention = 12 * shape.depth * shape.heads * shape.head_dim * self._attended_positions
         return self.seq_len * (6 * (shape.parameters() - lookup - others) + attention)
 
     def recomputed_flops_per_sample(self) -> int:
@@ -148,37 +148,39 @@ class Transformer(Workload):
         and head are never computed again.
         """
         shape = self._dimensions
-        multiplied = shape.multiplied_parameters()
+        multiplied = shape.active_parameters()
         multiplied -= shape.dim * shape.ffn_dim if shape.experts is None else 0
-        attention = 4 * shape.heads * shape.head_dim * self._attended
+        attention = 4 * shape.heads * shape.head_dim * self._attended_positions
         return self.seq_len * shape.depth * (2 * multiplied + attention)
 
-    def splits(self) -> Splits:
-        return parting.splits(self._dimensions, self.seq_len)
+    def tensor_splits(self) -> TensorSplits:
+        return parting.tensor_splits(self._dimensions, self.seq_len)
 
-    def mixture(self) -> Mixture | None:
-        return parting.mixture(self._dimensions, self.seq_len)
+    def expert_layers(self) -> ExpertLayers | None:
+        return parting.expert_layers(self._dimensions, self.seq_len)
 
-    def stages(self) -> Stages:
-        return parting.stages(self._dimensions, self.seq_len)
+    def pipeline_stages(self) -> PipelineStages:
+        return parting.pipeline_stages(self._dimensions, self.seq_len)
 
-    def context(self) -> Context:
-        return parting.context(self._dimensions, self.seq_len)
+    def context_split(self) -> ContextSplit:
+        return parting.context_split(self._dimensions, self.seq_len)
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+    def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from distbench.workloads._decoder import Decoder, DecoderStage
 
         assert isinstance(module, Decoder), "stages are cut from the plain module"
         return DecoderStage(module, layers, self.seq_len)
 
-    def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
+    def shard_sequence(
+        self, module: nn.Module, positions: torch.Tensor, wrap_attention: AttentionWrapper
+    ) -> None:
         from distbench.workloads._decoder import Attention, Decoder
 
         assert isinstance(module, Decoder), "rows are cut for the plain module"
         module.positions = positions
         for part in module.modules():
             if isinstance(part, Attention):
-                part.attend = around(part.attend)
+                part.attend = wrap_attention(part.attend)
 
     def module(self) -> nn.Module:
         from distbench.workloads._decoder import Decoder
@@ -204,7 +206,7 @@ class Transformer(Workload):
             yield f"window = {self.window} is of sliding_window alone; set attention: sliding_window"
 
     @property
-    def _attended(self) -> int:
+    def _attended_positions(self) -> int:
         """Positions that one attends to, nothing taken off for those before the first."""
         return min(self.seq_len, self.window or self.seq_len)
 
@@ -216,16 +218,16 @@ class Transformer(Workload):
         return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
-def _preset_on(machine: Machine) -> Any:
+def _preset_for(machine: Machine) -> Any:
     if machine.device == "cpu":
         return "tiny"
     half = (machine.device_memory or 0) / 2
-    large = [name for name, shape in PRESETS.items() if shape.parameters() * _STATES <= half]
+    large = [name for name, shape in PRESETS.items() if shape.parameters() * _ADAMW_STATE_BYTES <= half]
     return max(["gpt2-small", *large], key=lambda name: PRESETS[name].parameters())
 
 
-def _halved(size: int, least: int) -> Iterator[int]:
-    """Halves of *size*, again and again, down to *least*."""
-    while size > least:
-        size = max(least, size // 2)
+def _halvings(size: int, minimum: int) -> Iterator[int]:
+    """Halves of *size*, again and again, down to *minimum*."""
+    while size > minimum:
+        size = max(minimum, size // 2)
         yield size

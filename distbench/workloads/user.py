@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.core.bounds import Count
 from distbench.core.errors import did_you_mean
-from distbench.data.base import Kind, Shape
-from distbench.workloads._planned import Planned
+from distbench.data.base import DataKind, DataShape
+from distbench.workloads._planned_workload import PlannedWorkload
 from distbench.workloads.base import at_least_fp32, cross_entropy
-from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
+from distbench.workloads.batch_norm import Statistics, convert_batch_norm, device_problem
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from distbench.workloads._stage import Cut
+    from distbench.workloads._stage import PipelineCut
     from distbench.workloads.base import Loss
-    from distbench.workloads.splits import Splits
-    from distbench.workloads.stages import Stages
+    from distbench.workloads.splits import TensorSplits
+    from distbench.workloads.stages import PipelineStages
 
 Style = Literal[
     "colwise",
@@ -45,7 +45,7 @@ _SEQUENCE = (
 
 
 @dataclass(frozen=True)
-class User(Planned):
+class UserModel(PlannedWorkload):
     """A model of one's own: ``package.module:callable`` returns the nn.Module.
 
     A suite that names a callable is a program: running it runs that code. The module is called
@@ -61,7 +61,7 @@ class User(Planned):
     """``package.module:callable`` of (module, batch) that returns the mean loss, or the sum and the number of
     what it sums, as two scalar tensors, where rows count unequally; null: cross-entropy. It calls the module
     and nothing inside of it: each strategy wraps it in its own way."""
-    kind: Kind = "tokens"
+    kind: DataKind = "tokens"
     """What the module is called with: tokens and masked_tokens, input_ids (rows, length); pairs, input_ids
     (rows, length) and decoder_input_ids (rows, target_length); features, features (rows, length); images,
     pixel_values (rows, channels, image_size, image_size). The first three have labels of the tokens, -100
@@ -102,16 +102,16 @@ class User(Planned):
     nn.ModuleList of layers. null: it is not split."""
 
     @classmethod
-    def usual_data(cls, options: Mapping[str, Any]) -> str:
+    def default_data_for(cls, options: Mapping[str, Any]) -> str:
         """Digits for features and images, text for the others."""
         return "digits" if options.get("kind") in ("features", "images") else "text"
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> DataShape:
         if self.kind == "images":
-            return Shape("images", self.image_size or 32, self.classes, channels=self.channels or 3)
+            return DataShape("images", self.image_size or 32, self.classes, channels=self.channels or 3)
         target = (self.target_length or 128) if self.kind == "pairs" else 0
-        return Shape(self.kind, self.length, self.classes, target)
+        return DataShape(self.kind, self.length, self.classes, target)
 
     def problem(self) -> str | None:
         names = {
@@ -139,8 +139,8 @@ class User(Planned):
             problems.append("length is not of kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
 
-    def lacking(self, device: str) -> str | None:
-        return lacking(self.batch_norm, device)
+    def device_problem(self, device: str) -> str | None:
+        return device_problem(self.batch_norm, device)
 
     def user_modules(self) -> tuple[str, ...]:
         names = filter(None, (self.model, self.loss_function, self.count_function))
@@ -155,13 +155,13 @@ class User(Planned):
         """
         from torch import nn
 
-        from distbench.workloads._user_plans import check
+        from distbench.workloads._user_plans import check_plans
 
         for option in ("loss_function", "count_function"):
             # a name that is misspelled is found before anything is built
             if (name := getattr(self, option)) is not None:
-                _callable(option, name)
-        make = _callable("model", self.model)
+                _import_callable(option, name)
+        make = _import_callable("model", self.model)
         try:
             module = make()
         except Exception as error:
@@ -171,27 +171,27 @@ class User(Planned):
             raise ValueError(
                 f"model = {self.model!r} returned {type(module).__name__}; it must return an nn.Module"
             )
-        check(module, self.tp_plan or (), self.pp_plan, self.shape)
-        return with_statistics(module, self.batch_norm)
+        check_plans(module, self.tp_plan or (), self.pp_plan, self.shape)
+        return convert_batch_norm(module, self.batch_norm)
 
     @property
     def reads_model(self) -> bool:
         return self.pp_plan is not None
 
-    def splits(self) -> Splits | None:
-        return None if self.tp_plan is None else super().splits()
+    def tensor_splits(self) -> TensorSplits | None:
+        return None if self.tp_plan is None else super().tensor_splits()
 
-    def stages(self) -> Stages | None:
-        return None if self.pp_plan is None else super().stages()
+    def pipeline_stages(self) -> PipelineStages | None:
+        return None if self.pp_plan is None else super().pipeline_stages()
 
-    def plans(self, module: nn.Module) -> dict[str, Any]:
+    def plan_fields(self, module: nn.Module) -> dict[str, Any]:
         uncut = "it has no pp_plan" if self.pp_plan is None else ""
         return {"tensor_plan": self.tp_plan or {}, "uncut": uncut, "sequence": _SEQUENCE}
 
-    def cut(self, module: nn.Module) -> Cut:
-        from distbench.workloads._user_plans import cut_of
+    def pipeline_cut(self, module: nn.Module) -> PipelineCut:
+        from distbench.workloads._user_plans import pipeline_cut
 
-        return cut_of(module, self.pp_plan or {})
+        return pipeline_cut(module, self.pp_plan or {})
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         """Layers of ``pp_plan``, modules of ``layer_classes``, or the items of the largest nn.ModuleList.
@@ -201,10 +201,10 @@ class User(Planned):
         """
         from torch import nn
 
-        from distbench.workloads._user_plans import layers_of
+        from distbench.workloads._user_plans import planned_layers
 
         if self.pp_plan is not None:
-            return layers_of(module, self.pp_plan)
+            return planned_layers(module, self.pp_plan)
         if not self.layer_classes:
             lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
             return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=()))
@@ -225,26 +225,27 @@ class User(Planned):
         """
         if self.loss_function is None:
             return self._cross_entropy(module, batch)
-        loss = _callable("loss_function", self.loss_function)(module, batch)
+        loss = _import_callable("loss_function", self.loss_function)(module, batch)
         if isinstance(loss, tuple | list) and len(loss) == 2 and _is_scalar(loss[0]):
-            return at_least_fp32(loss[0]), _integer("loss_function", self.loss_function, loss[1])
+            return at_least_fp32(loss[0]), _integer_count("loss_function", self.loss_function, loss[1])
         if not _is_scalar(loss):
             raise ValueError(
-                f"loss_function = {self.loss_function!r} returned {_form(loss)}; it must return a scalar "
+                f"loss_function = {self.loss_function!r} returned {_type_text(loss)}; it must return a "
+                "scalar "
                 "tensor, or two of them: a sum and the number of what it sums"
             )
         return at_least_fp32(loss)
 
-    def counted(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss_denominator(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """What ``count_function`` returns, or the number of labels that are not ignored.
 
         Raises:
             ValueError: the user's count is no integer.
         """
         if self.count_function is None:
-            return super().counted(batch)
-        count = _callable("count_function", self.count_function)(batch)
-        return _integer("count_function", self.count_function, count)
+            return super().loss_denominator(batch)
+        count = _import_callable("count_function", self.count_function)(batch)
+        return _integer_count("count_function", self.count_function, count)
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = batch["labels"]
@@ -266,7 +267,7 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim == 0
 
 
-def _integer(option: str, name: str, value: Any) -> torch.Tensor:
+def _integer_count(option: str, name: str, value: Any) -> torch.Tensor:
     """The count that the callable *name* of *option* returned, as a scalar tensor of integers.
 
     Raises:
@@ -276,16 +277,18 @@ def _integer(option: str, name: str, value: Any) -> torch.Tensor:
 
     count = torch.tensor(value) if isinstance(value, int) else value
     if not _is_scalar(count) or count.is_floating_point() or count.is_complex():
-        raise ValueError(f"{option} = {name!r} returned {_form(value)} as a count; it must be an integer")
+        raise ValueError(
+            f"{option} = {name!r} returned {_type_text(value)} as a count; it must be an integer"
+        )
     return count.to(torch.int64)
 
 
-def _form(value: Any) -> str:
+def _type_text(value: Any) -> str:
     """What *value* is, for the message of an error."""
     if _is_scalar(value):
         return f"a scalar of {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {', '.join(map(_form, value)) or 'nothing'}"
+        return f"a {type(value).__name__} of {', '.join(map(_type_text, value)) or 'nothing'}"
     return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 
@@ -313,7 +316,7 @@ def _module_exists(name: str) -> bool:
 
 
 @functools.cache
-def _callable(option: str, name: str) -> Callable[..., Any]:
+def _import_callable(option: str, name: str) -> Callable[..., Any]:
     """Import what ``package.module:callable`` names.
 
     Raises:
@@ -327,14 +330,14 @@ def _callable(option: str, name: str) -> Callable[..., Any]:
         raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
     for attribute in path.split("."):
         if not hasattr(named, attribute):
-            raise ValueError(f"{option} = {name!r}: {_lacking(named, attribute, module_name)}")
+            raise ValueError(f"{option} = {name!r}: {_missing_attribute_text(named, attribute, module_name)}")
         named = getattr(named, attribute)
     if not callable(named):
         raise ValueError(f"{option} = {name!r} is a {type(named).__name__}; it must be callable")
     return named  # type: ignore[no-any-return]
 
 
-def _lacking(named: Any, attribute: str, module: str) -> str:
+def _missing_attribute_text(named: Any, attribute: str, module: str) -> str:
     """Message: *named*, of the file of *module*, has no *attribute*; it lists those that exist."""
     where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
     own = [

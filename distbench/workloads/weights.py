@@ -20,15 +20,22 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from distbench.core.errors import Refused
-from distbench.workloads._initial import DTYPES, Initial, apart, opened, write, write_moved
-from distbench.workloads._initialisation import Recorder
-from distbench.workloads._moves import Move
+from distbench.core.errors import UnsupportedCase
+from distbench.workloads._initial import (
+    DTYPES,
+    WeightFile,
+    open_weights,
+    unshared,
+    write_perturbation,
+    write_weights,
+)
+from distbench.workloads._initialisation import InitRecorder
+from distbench.workloads._perturbed_init import Perturbation
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
-__all__ = ["DTYPES", "Initial", "Move", "apart", "opened", "write_moved"]
+__all__ = ["DTYPES", "Perturbation", "WeightFile", "open_weights", "unshared", "write_perturbation"]
 
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
@@ -39,49 +46,51 @@ _CASTS = {
     torch.float16: nn.Module.half,
 }
 
-_LISTED = 2
+_MAX_NAMES = 2
 """Names of each dtype that a message has at most."""
 
-Tied = list[list[tuple[nn.Module, str]]]
+TiedGroups = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
 
 
-STAGE = "_stage_"
+STAGE_PREFIX = "_stage_"
 """What the names of the stages of a pipeline begin with, in the module that holds those of a rank."""
 
 
 def plain_name(name: str) -> str:
     """*name* without the parts that wrappers insert: the name in the plain module."""
-    parts = [part for part in name.split(".") if part not in _WRAPPERS and not part.startswith(STAGE)]
+    parts = [part for part in name.split(".") if part not in _WRAPPERS and not part.startswith(STAGE_PREFIX)]
     # DataParallel, DDP and DeepSpeed call what they wrap "module"
     while parts[0] == "module" and len(parts) > 1:
         parts = parts[1:]
     return ".".join(parts)
 
 
-def save(workload: Workload, seed: int, file: Path, through: str = "fp32", *, exact: bool = False) -> None:
+def save_initial(
+    workload: Workload, seed: int, file: Path, compute_dtype: str = "fp32", *, exact: bool = False
+) -> None:
     """Write the initial weights of *workload* for *seed*, and all of its buffers.
 
     A parameter that its constructor fills with draws, or with one number, each element alike, is drawn from
     the same distribution when it is loaded; any other, and every one if *exact*, is stored as the constructor
     leaves it. All of a workload with weights of its own (``Workload.pretrained``) are stored. Parameters are
-    rounded through the dtype *through* and kept as fp32: frameworks that make fp32 master weights of 16-bit
-    parameters then start from the same numbers as those that do it the other way round.
+    rounded through the dtype *compute_dtype* and kept as fp32: frameworks that make fp32 master weights of
+    16-bit parameters then start from the same numbers as those that do it the other way round.
 
     Raises:
-        Refused: the parameters are of several dtypes.
+        UnsupportedCase: the parameters are of several dtypes.
     """
     torch.manual_seed(seed)
-    recorder = Recorder()
+    recorder = InitRecorder()
     module = workload.pretrained()
     if module is None:
         with torch.device("cpu"), nullcontext() if exact else recorder:
             module = workload.module()
     check_dtypes(module)
-    write(file, tensors_of(module), recorder, seed, through)
+    write_weights(file, named_tensors(module), recorder, seed, compute_dtype)
 
 
-def skeleton(workload: Workload) -> nn.Module:
+def meta_module(workload: Workload) -> nn.Module:
     """Module without weights: on the meta device, or on the CPU if it can't be built there."""
     with torch.device("meta" if workload.on_meta else "cpu"):
         return workload.module()
@@ -91,7 +100,7 @@ def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = No
     """*module*, its floating-point tensors (and no complex ones) in *dtype*, or its *buffers* in another one.
 
     Raises:
-        Refused: its parameters are of several dtypes, so that in one it would be another model.
+        UnsupportedCase: its parameters are of several dtypes, so that in one it would be another model.
     """
     check_dtypes(module)
     whole = _CASTS[buffers or dtype](module)
@@ -106,21 +115,22 @@ def check_dtypes(module: nn.Module) -> None:
     """See that the parameters of *module* are of one dtype.
 
     Raises:
-        Refused: they are of several, so that in one it would be another model.
+        UnsupportedCase: they are of several, so that in one it would be another model.
     """
     names: dict[torch.dtype, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point():
             names[parameter.dtype].append(name)
     if len(names) > 1:
-        raise Refused(_several(names))
+        raise UnsupportedCase(_several_dtypes_text(names))
 
 
-def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:
+def _several_dtypes_text(names: Mapping[torch.dtype, Sequence[str]]) -> str:
     """Why a model whose parameters have these *names* by dtype is not trained."""
     short = {dtype: name for name, dtype in DTYPES.items()}
     groups = (
-        f"{len(of):,} in {short.get(dtype, dtype)} ({', '.join(of[:_LISTED])}{', ...' * (len(of) > _LISTED)})"
+        f"{len(of):,} in {short.get(dtype, dtype)} "
+        f"({', '.join(of[:_MAX_NAMES])}{', ...' * (len(of) > _MAX_NAMES)})"
         for dtype, of in sorted(names.items(), key=lambda group: len(group[1]))
     )
     return (
@@ -129,7 +139,7 @@ def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:
     )
 
 
-def loaded(
+def load_module(
     workload: Workload,
     file: Path,
     device: torch.device,
@@ -137,18 +147,18 @@ def loaded(
     buffers: torch.dtype | None = None,
 ) -> nn.Module:
     """Whole module on *device* with the weights of *file*, its tensors as ``cast`` has them."""
-    module = cast(skeleton(workload), dtype, buffers)
+    module = cast(meta_module(workload), dtype, buffers)
     if workload.on_meta:
-        empty(module, device)
+        materialise(module, device)
     else:
         tied = tied_groups(module)
         module = module.to(device)
         retie(module, tied)
-    load(module, file)
+    load_into(module, file)
     return module
 
 
-def empty(module: nn.Module, device: torch.device) -> None:
+def materialise(module: nn.Module, device: torch.device) -> None:
     """Give the tensors of *module*, which is on the meta device, room on *device*; a tied one has it once."""
     tied = tied_groups(module)
     for _, *others in tied:
@@ -158,13 +168,13 @@ def empty(module: nn.Module, device: torch.device) -> None:
     retie(module, tied)
 
 
-def read(file: Path) -> dict[str, torch.Tensor]:
+def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     """Every tensor of *file*, whole, by its plain name; what is stored there is memory-mapped."""
-    with opened(file) as initial:
-        return {name: initial.whole(name) for name in initial.names}
+    with open_weights(file) as initial:
+        return {name: initial.tensor(name) for name in initial.names}
 
 
-def load(module: nn.Module, file: Path) -> None:
+def load_into(module: nn.Module, file: Path) -> None:
     """Fill the parameters and buffers of *module* with the weights of *file*.
 
     Of a DTensor only this rank's shard is made; nothing is communicated.
@@ -172,8 +182,8 @@ def load(module: nn.Module, file: Path) -> None:
     Raises:
         ValueError: the file and the module differ in names or shapes.
     """
-    targets = tensors_of(module)
-    with opened(file) as initial, torch.no_grad():
+    targets = named_tensors(module)
+    with open_weights(file) as initial, torch.no_grad():
         missing, unexpected = sorted(targets.keys() - initial.names), sorted(initial.names - targets.keys())
         if missing or unexpected:
             raise ValueError(
@@ -181,10 +191,10 @@ def load(module: nn.Module, file: Path) -> None:
                 f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
             )
         for name, target in targets.items():
-            fill(target, initial, name)
+            fill_tensor(target, initial, name)
 
 
-def load_part(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
+def load_stage(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
     """Fill the parameters and buffers of *part*, a part of the model in *file*.
 
     Args:
@@ -193,24 +203,24 @@ def load_part(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
     Raises:
         ValueError: the file has no tensor of that name, or one of another shape.
     """
-    with opened(file) as initial, torch.no_grad():
-        for name, target in tensors_of(part).items():
+    with open_weights(file) as initial, torch.no_grad():
+        for name, target in named_tensors(part).items():
             known = copies.get(name, name)
             if known not in initial.names:
                 raise ValueError(f"initial weights {file.name} are not of this model: they have no {known}")
-            fill(target, initial, known)
+            fill_tensor(target, initial, known)
 
 
-class Maker:
+class ModuleMaterialiser:
     """Gives the parts of a module on the meta device real tensors: its buffers filled, its parameters not.
 
     Called with a part, it makes the tensors of that part, and not those of the parts inside it.
     """
 
-    def __init__(self, module: nn.Module, initial: Initial, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, initial: WeightFile, device: torch.device) -> None:
         self._initial, self._device = initial, device
         # with the tensors, as an id is nobody else's as long as its owner lives
-        self._names = {id(tensor): (name, tensor) for name, tensor in tensors_of(module).items()}
+        self._names = {id(tensor): (name, tensor) for name, tensor in named_tensors(module).items()}
         self._tied = {id(getattr(owner, name)) for (owner, name), *_ in tied_groups(module)}
         self._made: dict[int, torch.Tensor] = {}
 
@@ -219,9 +229,9 @@ class Maker:
         buffers = part.named_buffers(recurse=False, remove_duplicate=False)
         for name, tensor in [*parameters, *buffers]:
             if id(tensor) in self._names:
-                setattr(part, name, self._real(tensor))
+                setattr(part, name, self._materialise(tensor))
 
-    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _materialise(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in self._made:
             return self._made[id(tensor)]
         real, name = torch.empty_like(tensor, device=self._device), self._names[id(tensor)][0]
@@ -229,13 +239,13 @@ class Maker:
             check_shape(tensor, self._initial, name)
             real = nn.Parameter(real, tensor.requires_grad)
         else:
-            fill(real, self._initial, name)
+            fill_tensor(real, self._initial, name)
         if id(tensor) in self._tied:
             self._made[id(tensor)] = real
         return real
 
 
-def fill(target: torch.Tensor, initial: Initial, name: str) -> None:
+def fill_tensor(target: torch.Tensor, initial: WeightFile, name: str) -> None:
     """Copy the tensor *name* of *initial* into *target*, of a DTensor this rank's shard.
 
     Raises:
@@ -247,10 +257,10 @@ def fill(target: torch.Tensor, initial: Initial, name: str) -> None:
     elif target.is_contiguous():
         initial.fill(target.view(-1), name)
     else:
-        target.copy_(initial.whole(name))
+        target.copy_(initial.tensor(name))
 
 
-def check_shape(target: torch.Tensor, initial: Initial, name: str) -> None:
+def check_shape(target: torch.Tensor, initial: WeightFile, name: str) -> None:
     """Check that *target* has the shape of the tensor *name* of *initial*.
 
     Raises:
@@ -262,7 +272,7 @@ def check_shape(target: torch.Tensor, initial: Initial, name: str) -> None:
         )
 
 
-def tied_groups(module: nn.Module) -> Tied:
+def tied_groups(module: nn.Module) -> TiedGroups:
     """Groups of names that share one parameter in *module*."""
     places: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     for owner in module.modules():
@@ -271,14 +281,14 @@ def tied_groups(module: nn.Module) -> Tied:
     return [group for group in places.values() if len(group) > 1]
 
 
-def retie(module: nn.Module, tied: Tied) -> None:  # noqa: ARG001 - says what is tied again
+def retie(module: nn.Module, tied: TiedGroups) -> None:  # noqa: ARG001 - says what is tied again
     """Make the groups of ``tied_groups`` one again: moving a module off the meta device parts them."""
     for (owner, name), *others in tied:
         for other, other_name in others:
             setattr(other, other_name, getattr(owner, name))
 
 
-def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer by plain name, a shared one by its first name."""
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -291,7 +301,7 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _fill_shard(target: DTensor, initial: Initial, name: str) -> None:
+def _fill_shard(target: DTensor, initial: WeightFile, name: str) -> None:
     shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
     local = target.to_local()
     if not local.numel():
@@ -301,4 +311,4 @@ def _fill_shard(target: DTensor, initial: Initial, name: str) -> None:
         initial.fill(local.view(-1), name, start=offset[0] * math.prod(shape[1:]))
         return
     window = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
-    local.copy_(initial.whole(name)[window])
+    local.copy_(initial.tensor(name)[window])

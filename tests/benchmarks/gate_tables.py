@@ -22,7 +22,7 @@ import noise_model
 from gate_simulation import Ended, efficiency_alone, ended
 from noise_model import NOISY, QUIET, TYPICAL, Noise
 
-from distbench.gate.sequential_test import TIMES, Rule, gate_stops, stopped
+from distbench.gate.sequential_test import TIME_ESTIMATOR, PairRule, detectable_loss, gate_power
 from distbench.suite.gate import Tolerances
 
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
@@ -55,24 +55,24 @@ def main() -> None:
         drawn = blocks(noise, asked.series, asked.seed)
         pace = drawn[..., 1]
         for limit in (PACE, EFFICIENCY):
-            found = {loss: ended(pace + np.log1p(loss), Rule(limit)) for loss in losses}
+            found = {loss: ended(pace + np.log1p(loss), PairRule(limit)) for loss in losses}
             print(row(f"{level}, throughput, {limit:.0%}", found), flush=True)  # noqa: T201
         for limit in (PACE, EFFICIENCY):
             found = {}
             for loss in losses:
                 shifted = drawn.copy()
                 shifted[..., 1] += np.log1p(loss)
-                found[loss] = efficiency_alone(shifted, Rule(limit))
+                found[loss] = efficiency_alone(shifted, PairRule(limit))
             print(row(f"{level}, efficiency alone, {limit:.0%}", found), flush=True)  # noqa: T201
-        _, spread = TIMES.mean(pace.ravel().tolist())
-        formula = ", ".join(f"{gate_stops(spread, loss, Rule(PACE)):.1%}" for loss in losses)
-        print(f"{level}: by the formula {formula}; 90% at {stopped(spread, Rule(PACE)):.1%}")  # noqa: T201
+        _, spread = TIME_ESTIMATOR.mean(pace.ravel().tolist())
+        formula = ", ".join(f"{gate_power(spread, loss, PairRule(PACE)):.1%}" for loss in losses)
+        print(f"{level}: by the formula {formula}; 90% at {detectable_loss(spread, PairRule(PACE)):.1%}")  # noqa: T201
 
 
 def blocks(noise: Noise, series: int, seed: int) -> np.ndarray:
     """Log ratios of blocks, (series, pairs, one or N devices), drawn a thousand at a time."""
     random = np.random.default_rng(seed)
-    most = Rule(PACE).most
+    most = PairRule(PACE).max_pairs
     parts = [noise_model.blocks(noise, min(1000, series - at), most, random) for at in range(0, series, 1000)]
     return np.concatenate(parts)
 

@@ -7,8 +7,8 @@ A training of 25 steps by one process is held against others from the same weigh
 - mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks, or
   whose losses are 1% larger from step 15 on.
 
-The verdicts are those of ``analysis.timed_losses``, without and with the trainings from weights moved by
-rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial of each arm.
+The verdicts are those of ``analysis.compare_timed_losses``, without and with the trainings from weights moved
+by rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial of each arm.
 Of each mistake stands how often it is found: by a run without and with these, by a gate without and with.
 Takes some 40 minutes on one core; by hand, from the root of the repository:
 
@@ -35,21 +35,21 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 from records import measured
 
-from distbench.analysis.loss_deviation import BLURRED, DIFFERS
-from distbench.analysis.timed_losses import timed_losses
+from distbench.analysis.loss_deviation import DIFFERENT_TRAINING, INDISTINGUISHABLE
+from distbench.analysis.timed_losses import compare_timed_losses
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice, Dtype, Optimizer
-from distbench.gate.losses import findings
-from distbench.jobs.sensitivity import Sensitivity
+from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
+from distbench.gate.losses import loss_findings
+from distbench.jobs.sensitivity import SensitivitySection
 from distbench.record import Record
-from distbench.strategies.base import Setting
-from distbench.worker.feed import Feed
-from distbench.worker.perturb import moved
+from distbench.strategies.base import RankContext
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.perturb import write_perturbed_weights
 from distbench.workloads import weights
 
 STEPS, ROWS = 25, 16
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
-DEEP = Choice(
+DEEP = PluginChoice(
     "transformer",
     {"dim": 64, "depth": 6, "heads": 4, "kv_heads": 2, "ffn_dim": 128, "seq_len": 32, "tied": False},
 )
@@ -63,11 +63,11 @@ Parts = list[dict[str, torch.Tensor]]
 class Training:
     """A training by one process, right or with one of ``MISTAKES``; of two micro-batches each is a rank's."""
 
-    def __init__(self, setting: Setting, mistake: str = "", order: int | None = None) -> None:
-        build = registry.make("strategies", setting.case.strategy).build
-        self._engine, self._feed = build(setting), Feed(setting, order)
+    def __init__(self, context: RankContext, mistake: str = "", order: int | None = None) -> None:
+        build = registry.create_plugin("strategies", context.case.strategy).build
+        self._engine, self._feed = build(context), MicroBatchReader(context, order)
         # the two ranks of a race go apart
-        self._other = build(setting) if mistake == "race" else None
+        self._other = build(context) if mistake == "race" else None
         self._mistake, self._done = mistake, 0
         self._stale: list[torch.Tensor] | None = None
         self._late: list[torch.Tensor] | None = None
@@ -112,16 +112,16 @@ def _put(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> Non
             tensor.copy_(value)
 
 
-def setting_of(case: Case, folder: Path) -> Setting:
+def setting_of(case: Case, folder: Path) -> RankContext:
     """What an engine of *case* is built from."""
-    workload = registry.make("workloads", case.workload)
+    workload = registry.create_plugin("workloads", case.workload)
     options = "-".join(map(str, case.workload.options.values()))
     file = folder / f"{options}-{case.seed}-{case.precision.compute}.safetensors"
     if not file.exists():
         exact = case.initial_weights == "exact"
-        weights.save(workload, case.seed, file, case.precision.compute, exact=exact)
+        weights.save_initial(workload, case.seed, file, case.precision.compute, exact=exact)
     torch.manual_seed(case.seed)
-    return Setting(case, workload, file, torch.device("cpu"), 0, 1, folder)
+    return RankContext(case, workload, file, torch.device("cpu"), 0, 1, folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Seed:
         """Train *case*, whose batch is in one part."""
         setting = setting_of(case, folder)
 
-        def parts(count: int) -> Setting:
+        def parts(count: int) -> RankContext:
             return setting_of(dataclasses.replace(case, batch=Batch(ROWS, ROWS // count, count)), folder)
 
         honest = {f"in {count}": Training(parts(count)).losses() for count in (2, 4, 16)}
@@ -153,22 +153,25 @@ class Seed:
             honest,
             mistaken,
             [
-                Training(dataclasses.replace(setting, weights=moved(setting, number)), order=number).losses()
-                for number in range(Sensitivity.trainings)
+                Training(
+                    dataclasses.replace(setting, weights=write_perturbed_weights(setting, number)),
+                    order=number,
+                ).losses()
+                for number in range(SensitivitySection.trainings)
             ],
         )
 
     def word(self, losses: np.ndarray, *, tries: bool) -> str:
         """Verdict on a case with *losses*; *tries*: with the trainings from moved weights."""
-        other = dataclasses.replace(self.case, label="other", name="other", strategy=Choice("ddp"))
+        other = dataclasses.replace(self.case, label="other", name="other", strategy=PluginChoice("ddp"))
         records = [_timed(self.case, self.plain), _timed(other, losses)]
         known = {self.case.id: self.moved} if tries else {}
-        return timed_losses(records, {}, known)[other.id].word
+        return compare_timed_losses(records, {}, known)[other.id].word
 
     def gated(self, losses: np.ndarray, *, tries: bool) -> str:
         """Verdict of a gate on the losses of a candidate; ``pass`` without a finding."""
         pair = (_timed(self.case, self.plain), _timed(self.case, losses))
-        found = findings([pair], "required", self.moved if tries else ())
+        found = loss_findings([pair], "required", self.moved if tries else ())
         return found[0].word if found else "pass"
 
 
@@ -182,18 +185,18 @@ def row(name: str, compute: Dtype, rate: float, seeds: int, folder: Path) -> str
     """Line of the table: shares of honest trainings that are called wrong, and of mistakes that are found."""
     trained = []
     for seed in range(1, seeds + 1):
-        case = emulated(workload=MODELS[name], compute=compute, seed=seed, optimizer=Optimizer(lr=rate))
+        case = emulated(workload=MODELS[name], compute=compute, seed=seed, optimizer=OptimizerConfig(lr=rate))
         case = dataclasses.replace(
-            case, strategy=Choice("single"), world_size=1, label="single", batch=Batch(ROWS, ROWS, 1)
+            case, strategy=PluginChoice("single"), world_size=1, label="single", batch=Batch(ROWS, ROWS, 1)
         )
         trained.append(Seed.trained(case, folder))
     honest = [(seed, losses) for seed in trained for losses in seed.honest.values()]
     usual = Counter(seed.word(losses, tries=False) for seed, losses in honest)
     tried = Counter(seed.word(losses, tries=True) for seed, losses in honest)
     counts = (
-        usual[DIFFERS],
-        tried[DIFFERS],
-        tried[BLURRED],
+        usual[DIFFERENT_TRAINING],
+        tried[DIFFERENT_TRAINING],
+        tried[INDISTINGUISHABLE],
         *(
             sum(seed.gated(losses, tries=tries) == word for seed, losses in honest)
             for tries, word in ((False, "invalid"), (True, "invalid"), (True, "inconclusive"))
@@ -203,8 +206,8 @@ def row(name: str, compute: Dtype, rate: float, seeds: int, folder: Path) -> str
         "/".join(
             str(sum(each == word for each in verdicts))
             for word, verdicts in (
-                (DIFFERS, [seed.word(seed.mistaken[mistake], tries=False) for seed in trained]),
-                (DIFFERS, [seed.word(seed.mistaken[mistake], tries=True) for seed in trained]),
+                (DIFFERENT_TRAINING, [seed.word(seed.mistaken[mistake], tries=False) for seed in trained]),
+                (DIFFERENT_TRAINING, [seed.word(seed.mistaken[mistake], tries=True) for seed in trained]),
                 ("invalid", [seed.gated(seed.mistaken[mistake], tries=False) for seed in trained]),
                 ("invalid", [seed.gated(seed.mistaken[mistake], tries=True) for seed in trained]),
             )

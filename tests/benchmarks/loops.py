@@ -24,18 +24,18 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.ipc.trial_files import Progress, progress_file
-from distbench.strategies.base import Setting
-from distbench.worker.feed import Feed
-from distbench.worker.passes import Loop
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.ipc.trial_files import ProgressWriter, progress_file
+from distbench.strategies.base import RankContext
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.passes import PassRunner
 from distbench.workloads import weights
 
 STRATEGIES = {
-    "ddp": Choice("ddp"),
-    "fsdp": Choice("fsdp"),
-    "fsdp+offload": Choice("fsdp", {"cpu_offload": True}),
-    "zero2": Choice("zero", {"stage": 2}),
+    "ddp": PluginChoice("ddp"),
+    "fsdp": PluginChoice("fsdp"),
+    "fsdp+offload": PluginChoice("fsdp", {"cpu_offload": True}),
+    "zero2": PluginChoice("zero", {"stage": 2}),
 }
 # a step that keeps a GPU busy, and one for two cores of a CPU
 WORK = {"cuda": ({"dim": 1024, "depth": 4, "heads": 16, "kv_heads": 16, "seq_len": 512}, 16), "cpu": ({}, 8)}
@@ -49,21 +49,21 @@ def main(name: str, pairs: int, steps: int, folder: Path, device: str = "cpu") -
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     setting = setting_of(STRATEGIES[name.partition(":")[0]], folder, device)
-    feed = Feed(setting)
-    strategy = registry.make("strategies", setting.case.strategy)
-    loop = Loop(setting, strategy, strategy.build(setting), feed)
-    metrics = {metric: registry.load("metrics", metric)() for metric in TIMED_METRICS}
+    feed = MicroBatchReader(setting)
+    strategy = registry.create_plugin("strategies", setting.case.strategy)
+    loop = PassRunner(setting, strategy, strategy.build(setting), feed)
+    metrics = {metric: registry.load_plugin("metrics", metric)() for metric in TIMED_METRICS}
     for metric in metrics.values():
         metric.install()
-    progress = Progress(progress_file(folder, rank))
+    progress = ProgressWriter(progress_file(folder, rank))
     seconds: dict[str, list[float]] = {"harness": [], "hand": [], "window": []}
 
     def harness() -> float:
         # what its own clock says, as a user will see it
         loop.run("time", steps, metrics, progress)
-        began, ended = loop.delivery.window
+        began, ended = loop.result.window
         seconds["window"].append(ended - began)
-        return sum(loop.delivery.samples["step_s"])
+        return sum(loop.result.samples["step_s"])
 
     by_hand = HAND_WRITTEN[name](setting, feed)
 
@@ -88,7 +88,7 @@ def main(name: str, pairs: int, steps: int, folder: Path, device: str = "cpu") -
     os._exit(0)
 
 
-def setting_of(strategy: Choice, folder: Path, device: str) -> Setting:
+def setting_of(strategy: PluginChoice, folder: Path, device: str) -> RankContext:
     """What a strategy is given; the initial weights are drawn. A collective call."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     shape, size = WORK[device]
@@ -96,49 +96,51 @@ def setting_of(strategy: Choice, folder: Path, device: str) -> Setting:
         name=strategy.name,
         label=strategy.name,
         strategy=strategy,
-        workload=Choice("transformer", shape),
-        data=Choice("text"),
+        workload=PluginChoice("transformer", shape),
+        data=PluginChoice("text"),
         world_size=world_size,
         device=device,
         batch=Batch(size, size // world_size, 1),
-        optimizer=Optimizer(),
-        precision=Precision(),
+        optimizer=OptimizerConfig(),
+        precision=PrecisionConfig(),
         activation_checkpointing="none",
         threads=1,
         seed=1,
     )
-    workload = registry.make("workloads", case.workload)
+    workload = registry.create_plugin("workloads", case.workload)
     initial = folder / "weights.safetensors"
     if rank == 0:
-        weights.save(workload, case.seed, initial)
+        weights.save_initial(workload, case.seed, initial)
     dist.barrier()
     place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    return Setting(case, workload, initial, place, rank, world_size, folder)
+    return RankContext(case, workload, initial, place, rank, world_size, folder)
 
 
 Step = Callable[[int], Any]
 
 
-def ddp_by_hand(setting: Setting, feed: Feed) -> Step:
-    model = DistributedDataParallel(weights.loaded(setting.workload, setting.weights, setting.device))
+def ddp_by_hand(context: RankContext, feed: MicroBatchReader) -> Step:
+    model = DistributedDataParallel(
+        weights.load_module(context.workload, context.weights_file, context.device)
+    )
     return plain_step(model, feed)
 
 
-def fsdp_by_hand(setting: Setting, feed: Feed, offload: OffloadPolicy | None = None) -> Step:
+def fsdp_by_hand(context: RankContext, feed: MicroBatchReader, offload: OffloadPolicy | None = None) -> Step:
     policy = offload or OffloadPolicy()
-    place = torch.device("cpu") if offload else setting.device
-    model = weights.loaded(setting.workload, setting.weights, place)
-    for layer in setting.workload.layers(model):
+    place = torch.device("cpu") if offload else context.device
+    model = weights.load_module(context.workload, context.weights_file, place)
+    for layer in context.workload.layers(model):
         fully_shard(layer, reshard_after_forward=True, offload_policy=policy)
     fully_shard(model, reshard_after_forward=False, offload_policy=policy)
     return plain_step(model, feed)
 
 
-def offloaded_by_hand(setting: Setting, feed: Feed) -> Step:
-    return fsdp_by_hand(setting, feed, CPUOffloadPolicy(pin_memory=setting.device.type == "cuda"))
+def offloaded_by_hand(context: RankContext, feed: MicroBatchReader) -> Step:
+    return fsdp_by_hand(context, feed, CPUOffloadPolicy(pin_memory=context.device.type == "cuda"))
 
 
-def ddp_on_a_standing_batch(setting: Setting, feed: Feed) -> Step:
+def ddp_on_a_standing_batch(context: RankContext, feed: MicroBatchReader) -> Step:
     """What making and moving the batch costs is the difference to this."""
     standing = feed.micro_batches(0)
 
@@ -146,10 +148,10 @@ def ddp_on_a_standing_batch(setting: Setting, feed: Feed) -> Step:
         def micro_batches(self, number: int) -> list[dict[str, torch.Tensor]]:
             return standing
 
-    return ddp_by_hand(setting, Standing())  # type: ignore[arg-type]
+    return ddp_by_hand(context, Standing())  # type: ignore[arg-type]
 
 
-def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
+def plain_step(model: torch.nn.Module, feed: MicroBatchReader) -> Step:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
@@ -164,24 +166,24 @@ def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
     return step
 
 
-def zero2_with_its_timer(setting: Setting, feed: Feed) -> Step:
+def zero2_with_its_timer(context: RankContext, feed: MicroBatchReader) -> Step:
     """DeepSpeed's throughput timer is on unless it is turned off, and synchronises the device."""
-    return zero2_by_hand(setting, feed, {"timers": {"throughput": {"enabled": True, "synchronized": True}}})
+    return zero2_by_hand(context, feed, {"timers": {"throughput": {"enabled": True, "synchronized": True}}})
 
 
-def zero2_by_hand(setting: Setting, feed: Feed, more: dict[str, Any] | None = None) -> Step:
+def zero2_by_hand(context: RankContext, feed: MicroBatchReader, more: dict[str, Any] | None = None) -> Step:
     import deepspeed
 
-    from distbench.strategies.zero.config import configuration, for_model
-    from distbench.strategies.zero.engine import elements
+    from distbench.strategies.zero.config import configuration, sizes_for_model
+    from distbench.strategies.zero.engine import model_sizes
 
-    model = weights.loaded(setting.workload, setting.weights, setting.device)
+    model = weights.load_module(context.workload, context.weights_file, context.device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    strategy = registry.make("strategies", setting.case.strategy)
-    sizes = for_model(strategy, elements(setting.workload))
-    config = {**configuration(strategy, setting.case, sizes), **(more or {})}
+    strategy = registry.create_plugin("strategies", context.case.strategy)
+    sizes = sizes_for_model(strategy, model_sizes(context.workload))
+    config = {**configuration(strategy, context.case, sizes), **(more or {})}
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False
     )

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 
-from distbench.jobs.equivalence import Check
+from distbench.jobs.equivalence import CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS
 
 SIZED = ("gradients", "matrix", "norms", "half-of-rows", "rank", "updates")
@@ -52,7 +52,7 @@ MODELS = {"decoder": DECODER, "biased": BIASED, "classifier": CLASSIFIER}
 def found(compute: str, seeds: int) -> dict[str, list[tuple[bool, float]]]:
     """Of each label whether it differs, and its largest fraction of the envelope, by check."""
     seen: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    check = Check(fp32=False, steps=8)
+    check = CheckSection(fp32=False, steps=8)
     for name, workload in MODELS.items():
         for seed in range(1, seeds + 1):
             mistakes = [("none", 0.0), *MISTAKES]
@@ -61,7 +61,7 @@ def found(compute: str, seeds: int) -> dict[str, list[tuple[bool, float]]]:
             cases = [emulated(bug, workload, compute, by=by, seed=seed) for bug, by in mistakes]
             with tempfile.TemporaryDirectory() as folder, laboratory(Path(folder)) as lab:
                 for label, verdict in lab.verdicts(cases, check).items():
-                    seen[label].append((verdict.word == DIFFERS, verdict.detail.furthest))
+                    seen[label].append((verdict.word == DIFFERS, verdict.detail.limit_share))
     return seen
 
 

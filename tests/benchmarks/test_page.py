@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from distbench.analysis.run import AnalysedRun
-from distbench.plan import Planned
+from distbench.analysis.run import RunAnalysis
+from distbench.plan import PlannedCase
 from distbench.record.run_folder import Run
 from distbench.report import lite, page
 
@@ -21,10 +21,10 @@ FIRST_PAINT = """new Promise(done => new PerformanceObserver(seen => done(seen.g
 
 
 @pytest.fixture(scope="module")
-def many() -> AnalysedRun:
+def many() -> RunAnalysis:
     """Return the measured cases of the sample on two devices, each under several names and sizes."""
     run = Run(SAMPLE)
-    on_two = [record for record in AnalysedRun.read(run).measured if record.case.world_size == 2]
+    on_two = [record for record in RunAnalysis.read(run).timed_records if record.case.world_size == 2]
     measured = [record for record in on_two if record.values]
     labels = list(dict.fromkeys(record.case.label for record in measured))
     copies = []
@@ -34,12 +34,12 @@ def many() -> AnalysedRun:
             name = f"{label}-{place}"
             made = replace(record.case, label=name, name=f"{name}/ws{size}", world_size=size, seed=place)
             copies.append(replace(record, case=made, case_id=made.id))
-    planned = {record.case_id: Planned(record.case) for record in copies}
-    return AnalysedRun(replace(run.info(), cases=[*planned.values()]), copies)
+    planned = {record.case_id: PlannedCase(record.case) for record in copies}
+    return RunAnalysis(replace(run.info(), cases=[*planned.values()]), copies)
 
 
 def test_the_page_of_33_cases_is_there_within_a_second(
-    benchmark, browser: Browser, many: AnalysedRun, tmp_path: Path
+    benchmark, browser: Browser, many: RunAnalysis, tmp_path: Path
 ) -> None:
     file = page.write(tmp_path, many)
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -55,5 +55,5 @@ def test_the_page_of_33_cases_is_there_within_a_second(
     assert opened.evaluate("document.documentElement.scrollHeight") < 25 * 900
 
 
-def test_the_small_page_of_33_cases_is_below_300_kb(many: AnalysedRun, tmp_path: Path) -> None:
+def test_the_small_page_of_33_cases_is_below_300_kb(many: RunAnalysis, tmp_path: Path) -> None:
     assert lite.write(tmp_path, many).stat().st_size < 300_000

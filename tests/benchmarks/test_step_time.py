@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 
 # many short windows: the noise of a shared machine is in the window, and pairs average it out
 PAIRS, STEPS = 80, 3
@@ -25,7 +25,9 @@ def windows(name: str, folder: Path) -> dict[str, list[float]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(Path(__file__).with_name("loops.py")), name, str(PAIRS), str(STEPS), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    environment["TORCH_EXTENSIONS_DIR"] = registry.make("strategies", Choice("zero")).extensions_folder("cpu")
+    environment["TORCH_EXTENSIONS_DIR"] = registry.create_plugin(
+        "strategies", PluginChoice("zero")
+    ).extensions_folder("cpu")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"harness"')] or [done.stderr]
     return dict(json.loads(line))

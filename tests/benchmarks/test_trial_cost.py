@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conftest import QUICK, Finished
 
-from distbench.jobs.measure import Measuring
+from distbench.jobs.measure import MeasureJob
 
 ROUNDS = 5
 
@@ -40,7 +40,7 @@ def test_a_trial_costs_little_besides_what_it_measures(
     text = QUICK.replace("trials: 1", f"trials: {ROUNDS}") + "strategies: [ddp]\n"
     finished = benchmark.pedantic(run_suite, args=(text,), rounds=1, iterations=1)
     records = [finished.read(file) for file in finished.folder.glob("trials/ddp-*/*/record.json")]
-    extra = [r["wall_s"] - sum(max(r["phases"][p]) for p in ("build", *Measuring.phases)) for r in records]
+    extra = [r["wall_s"] - sum(max(r["phases"][p]) for p in ("build", *MeasureJob.phases)) for r in records]
     torchrun = [fresh(script) for _ in range(ROUNDS)]
     ours, theirs = statistics.median(extra), statistics.median(torchrun)
     benchmark.extra_info.update(

@@ -15,7 +15,7 @@ import pytest
 from bench import Bench, SlurmBench
 from conftest import MODELS, QUICK, Done
 
-from distbench.jobs.measure import Measuring
+from distbench.jobs.measure import MeasureJob
 from distbench.record import Record
 from distbench.record.run_folder import Run
 
@@ -42,7 +42,7 @@ def slurm(bench: Bench) -> Iterator[SlurmBench]:
 
 def besides(record: Record) -> float:
     """Seconds of a trial besides build, warm-up and timed steps."""
-    return record.wall_s - sum(max(record.phases[phase]) for phase in ("build", *Measuring.phases))
+    return record.wall_s - sum(max(record.phases[phase]) for phase in ("build", *MeasureJob.phases))
 
 
 def test_a_trial_on_two_nodes_costs_little_besides_what_it_measures(

@@ -20,8 +20,8 @@ from distbench import plan
 from distbench.analysis.statistics.quantiles import chi2_quantile
 from distbench.plan import PlannedTrial
 from distbench.record.run_folder import Run, RunInfo
-from distbench.run import Bench, Observer, StopRequest
-from distbench.suite import load
+from distbench.run import Observer, StopRequest, TrialRunner
+from distbench.suite import load_suite
 from distbench.system.machine import machine_facts
 
 SUITE = """
@@ -40,16 +40,16 @@ def log_times(folder: Path, parents: int, rounds: int) -> np.ndarray:
     """Logarithms of the median step time of trials: (rounds, parents)."""
     file = folder / "suite.yaml"
     file.write_text(SUITE)
-    suite = load(file)
-    made = plan.make(suite)
+    suite = load_suite(file)
+    made = plan.make_plan(suite)
     case = made.cases[0].case
     random, times = np.random.default_rng(1), np.zeros((rounds, parents))
     with ExitStack() as stack:
         benches = []
         for i in range(parents):
-            info = RunInfo.begun(suite, made.cases, ["warm_parents"], machine_facts())
-            run = Run.made_at(folder / str(i), info, suite.text)
-            benches.append(stack.enter_context(Bench.opened(run, suite, Observer(), StopRequest())))
+            info = RunInfo.create(suite, made.cases, ["warm_parents"], machine_facts())
+            run = Run.create_at(folder / str(i), info, suite.text)
+            benches.append(stack.enter_context(TrialRunner.open(run, suite, Observer(), StopRequest())))
             benches[i].prepare([case])
             benches[i].make(PlannedTrial(case, rounds))
         for round_ in range(rounds):

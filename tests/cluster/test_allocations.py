@@ -17,7 +17,7 @@ from chores import soon
 from conftest import MODELS, PLUGINS, QUICK
 from drills import Drill
 
-from distbench.core.registry import PLUGIN_PATH
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
 
@@ -73,7 +73,11 @@ class Followed:
     def _started(self, *words: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "distbench", *words, "--on", "slurm", "--nodes", "2"]
         with self._log.open("ab") as log:
-            environment = {**psutil.Process().environ(), **self._slurm.variables, PLUGIN_PATH: PLUGINS}
+            environment = {
+                **psutil.Process().environ(),
+                **self._slurm.variables,
+                PLUGIN_PATH_VARIABLE: PLUGINS,
+            }
             return subprocess.Popen(command, cwd=MODELS, env=environment, stdout=log, stderr=log)
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from bench import Bench
 
-from distbench.analysis.recommendation import answer
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 from distbench.record.run_folder import Run
 
@@ -60,4 +60,4 @@ def test_a_node_sends_what_theory_says_and_headers(run: Run) -> None:
 
 
 def test_the_first_sentence_names_the_link(run: Run) -> None:
-    assert "held back by the link between nodes" in answer(AnalysedRun.read(run)).headline
+    assert "held back by the link between nodes" in recommend(RunAnalysis.read(run)).headline

@@ -11,7 +11,7 @@ from bench import Bench, SlurmBench
 from chores import soon
 from conftest import QUICK, Done
 
-from distbench.record.reading import read_record
+from distbench.record.record_reader import read_record
 from distbench.record.run_folder import Run
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"

@@ -27,7 +27,7 @@ def test_two_tasks_of_spark_train_as_one_machine(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_killed_takes_its_ranks_along(tmp_path: Path, chore: None, nap: str) -> None:
-    site = Spark(master="local[2]", nnodes=2, slots=1).open("drill")
+    site = Spark(master="local[2]", nnodes=2, slots=1).open_session("drill")
     try:
         site.launch(launch_of(tmp_path, f"sleep {nap}", 2))
         soon(lambda: len(sleepers(nap)) == 2, "they never began", 30)

@@ -16,24 +16,24 @@ import torch
 import torch.distributed as dist
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.worker.feed import Feed
+from distbench.core.case import PluginChoice
+from distbench.worker.batches import MicroBatchReader
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 from loops import setting_of
 
 STRATEGIES = {
-    "single": Choice("single"),
-    "fsdp": Choice("fsdp"),
-    "fsdp+offload": Choice("fsdp", {"cpu_offload": True}),
-    "fsdp1": Choice("fsdp", {"version": 1}),
-    **{f"zero{stage}": Choice("zero", {"stage": stage}) for stage in range(4)},
-    "zero3+offload-all": Choice(
+    "single": PluginChoice("single"),
+    "fsdp": PluginChoice("fsdp"),
+    "fsdp+offload": PluginChoice("fsdp", {"cpu_offload": True}),
+    "fsdp1": PluginChoice("fsdp", {"version": 1}),
+    **{f"zero{stage}": PluginChoice("zero", {"stage": stage}) for stage in range(4)},
+    "zero3+offload-all": PluginChoice(
         "zero", {"stage": 3, "offload_optimizer": "cpu", "offload_parameters": "cpu"}
     ),
     # last: all of the others have left it as it was
-    "ddp": Choice("ddp"),
+    "ddp": PluginChoice("ddp"),
 }
 
 
@@ -53,11 +53,11 @@ def main(folder: Path, device: str) -> None:
     os._exit(0)
 
 
-def trained(strategy: Choice, folder: Path, device: str) -> int:
+def trained(strategy: PluginChoice, folder: Path, device: str) -> int:
     """Bytes allocated after two steps of an engine, which is closed then."""
     setting = setting_of(strategy, folder, device)
-    engine = registry.make("strategies", strategy).build(setting)
-    feed = Feed(setting)
+    engine = registry.create_plugin("strategies", strategy).build(setting)
+    feed = MicroBatchReader(setting)
     for step in range(2):
         for batch in feed.micro_batches(step):
             engine.forward_backward(batch)

@@ -20,7 +20,7 @@ from conftest import run_in
 from gpu_report import REHEARSAL, Report
 
 from distbench.core import registry
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.job import MEASURE
 from distbench.record import Record
 from distbench.record.run_folder import RUN_FILE, Run
@@ -88,7 +88,7 @@ def records(folder: Path, suite: str, report: Report, **variables: str) -> dict[
 
 def worker(script: Path, *arguments: str) -> dict[str, Any]:
     """Last line of JSON that *script* prints as the only rank; it ends with the check, whatever it does."""
-    zero: Any = registry.make("strategies", Choice("zero"))
+    zero: Any = registry.create_plugin("strategies", PluginChoice("zero"))
     environment = {
         **os.environ,
         **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"),

@@ -10,10 +10,10 @@ from gpu_report import Check, Report
 from gpu_runs import FEW, SMALL, measured, work
 
 from distbench.core import registry
-from distbench.core.case import Choice
-from distbench.launchers.server import Server
-from distbench.plan import make
-from distbench.suite import load
+from distbench.core.case import PluginChoice
+from distbench.launchers.fork_server_client import ForkServerClient
+from distbench.plan import make_plan
+from distbench.suite import load_suite
 
 
 @pytest.mark.needs("deepspeed")
@@ -21,18 +21,20 @@ from distbench.suite import load
 def test_the_parent_has_one_thread_and_no_cuda(check: Check, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(f"{work(SMALL)}{FEW}launcher: local\n")
-    zero = registry.make("strategies", Choice("zero", {"stage": 3}))
-    (case,) = [planned.case for planned in make(load(suite)).cases if planned.case.label == "zero3"]
-    imports = ("distbench.worker.warm", *zero.imports(case))
+    zero = registry.create_plugin("strategies", PluginChoice("zero", {"stage": 3}))
+    (case,) = [
+        planned.case for planned in make_plan(load_suite(suite)).cases if planned.case.label == "zero3"
+    ]
+    imports = ("distbench.worker.preload", *zero.imports(case))
     environment = {**os.environ, **zero.environment(case)}
-    parent = Server(imports, environment, tmp_path / "parent.log", 150)
+    parent = ForkServerClient(imports, environment, tmp_path / "parent.log", 150)
     try:
         threads = len(list(Path(f"/proc/{parent.pid}/task").iterdir()))
         check.figure("threads of the parent", threads)
-        check.figure("CUDA touched", parent.cuda_touched)
+        check.figure("CUDA touched", parent.initialized_cuda)
     finally:
         parent.close()
-    assert threads == 1 and not parent.cuda_touched
+    assert threads == 1 and not parent.initialized_cuda
 
 
 @pytest.mark.minutes(4)

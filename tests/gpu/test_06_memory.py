@@ -6,7 +6,7 @@ import pytest
 from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import HAS_DEEPSPEED, STRATEGIES, measured, work
 
-from distbench.metrics.memory import KINDS
+from distbench.metrics.memory import MEMORY_KIND_DOCS
 from distbench.record import Record
 
 # a hundred million parameters
@@ -26,7 +26,7 @@ def ran(gpu_report: Report, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.mark.minutes(6)
 def test_the_kinds_add_up_to_what_is_allocated(ran: dict[str, Record], check: Check) -> None:
-    kinds = [kind for kind in KINDS if kind != "states"]
+    kinds = [kind for kind in MEMORY_KIND_DOCS if kind != "states"]
     for label, record in ran.items():
         rows = [row for row in record.tables["memory"] if row.get("allocated") is not None]
         for row in rows:

@@ -13,7 +13,7 @@ from conftest import Finished, run_in
 from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import HAS_DEEPSPEED, PRECISIONS, strategies, work
 
-from distbench.metrics.profile.breakdown import PARTS
+from distbench.metrics.profile.breakdown import STEP_PART_DOCS
 
 HEAD = work() + (
     f"{strategies('single', 'ddp', 'fsdp', '{zero: {stage: 2}}')}"
@@ -44,7 +44,7 @@ def trials(ran: Finished) -> dict[str, dict[str, Any]]:
 def test_the_parts_add_up_to_the_step(ran: Finished, check: Check) -> None:
     for label, record in trials(ran).items():
         values = record["values"]
-        parts = {name: values[f"profile_{name}_s"] for name in PARTS}
+        parts = {name: values[f"profile_{name}_s"] for name in STEP_PART_DOCS}
         assert sum(parts.values()) == pytest.approx(values["profile_step_s"], rel=1e-6), label
         assert min(parts[name] for name in ("forward", "backward", "optimizer")) > 0, label
         check.figure(f"{label} backward over forward", parts["backward"] / parts["forward"])

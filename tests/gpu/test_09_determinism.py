@@ -9,7 +9,7 @@ from conftest import run_in
 from gpu_report import Check, Report
 from gpu_runs import PRECISIONS, work
 
-from distbench.record import Record, of_kind
+from distbench.record import Record, records_of_kind
 from distbench.record.run_folder import Run
 
 HEADS = {"grouped": "kv_heads: 2", "all": "kv_heads: 8"}
@@ -28,7 +28,7 @@ def test_a_reference_repeats_itself_bit_for_bit(
     )
     done = run_in(tmp_path, suite)
     (verdict,) = (case["equivalence"]["verdict"] for case in done.cases.values())
-    checked = of_kind(Run(done.folder).records(), "check")
+    checked = records_of_kind(Run(done.folder).records(), "check")
     references = [record for record in checked if record.job.options.role == "reference"]
     assert references and all(record.status == "measured" for record in references), [
         r.reason for r in checked

@@ -17,23 +17,23 @@ from torch import nn
 
 from distbench.core import lr_schedule, registry
 from distbench.core.case import Case
-from distbench.core.serialization import decoded
-from distbench.strategies.base import Setting
-from distbench.worker.feed import Feed
+from distbench.core.serialization import decode
+from distbench.strategies.base import RankContext
+from distbench.worker.batches import MicroBatchReader
 from distbench.workloads.base import cross_entropy
 
 STEPS = 3
 TOLD = json.loads(Path("case.json").read_text())
-CASE = decoded(Case, TOLD["case"], "case.json")
-WORKLOAD = registry.make("workloads", CASE.workload)
+CASE = decode(Case, TOLD["case"], "case.json")
+WORKLOAD = registry.create_plugin("workloads", CASE.workload)
 
 
 def micro_batches(rank: int) -> list[dict[str, torch.Tensor]]:
-    strategy = registry.make("strategies", CASE.strategy)
-    parts = [strategy.data_rank(each, CASE.world_size) for each in range(CASE.world_size)]
+    strategy = registry.create_plugin("strategies", CASE.strategy)
+    parts = [strategy.data_parallel_rank(each, CASE.world_size) for each in range(CASE.world_size)]
     cpu = torch.device("cpu")
-    setting = Setting(CASE, WORKLOAD, Path(), cpu, rank, CASE.world_size, Path(), parts=parts)
-    feed = Feed(setting)
+    setting = RankContext(CASE, WORKLOAD, Path(), cpu, rank, CASE.world_size, Path(), data_rank_of=parts)
+    feed = MicroBatchReader(setting)
     return [batch for step in range(STEPS) for batch in feed.micro_batches(step)]
 
 
@@ -89,7 +89,7 @@ def by_deepspeed() -> list[float]:
         config="ds_config.json",
         # which the file can't express, as is told beside it
         lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda update: lr_schedule.factor(CASE.optimizer, update)
+            optimizer, lambda update: lr_schedule.lr_factor(CASE.optimizer, update)
         ),
     )
     losses = []

@@ -57,7 +57,7 @@ MUTANTS = (
     ),
     Mutant(
         "every rank gets the first rows",
-        "self._rows = range(setting.data_rank * share, (setting.data_rank + 1) * share)",
+        "self._rows = range(context.data_parallel_rank * share, (context.data_parallel_rank + 1) * share)",
         "self._rows = range(share)",
         _in("test_run"),
     ),
@@ -70,7 +70,7 @@ MUTANTS = (
     # read-back
     Mutant(
         "another engine passes for the one asked for",
-        "if strategy.engine not in classes:",
+        "if strategy.engine_class not in classes:",
         "if not classes:",
         _in("test_plugins", "mismatch"),
     ),
@@ -82,8 +82,8 @@ MUTANTS = (
     ),
     Mutant(
         "ranks that train apart have the same norm",
-        "_SAME_NORM = 1e-3",
-        "_SAME_NORM = 1e3",
+        "_NORM_TOLERANCE = 1e-3",
+        "_NORM_TOLERANCE = 1e3",
         _in("test_plugins", "apart"),
     ),
     Mutant(
@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         "a loss that is not a number is measured",
-        "if ended.status is not Status.MEASURED or not affected:",
-        "if ended.status is not Status.MEASURED or affected:",
+        "if record.status is not Status.MEASURED or not affected:",
+        "if record.status is not Status.MEASURED or affected:",
         _in("test_faults", "not_a_number"),
     ),
     # watch
@@ -138,25 +138,25 @@ MUTANTS = (
     ),
     Mutant(
         "a kill for want of memory is a crash",
-        "return memory is not None and memory.kills > 0",
+        "return memory is not None and memory.oom_kills > 0",
         "return False",
         _in("test_out_of_memory"),
     ),
     Mutant(
         "gloo listens on a network",
-        "return {**gpus, **{name: _LOOPBACK for name in INTERFACES if name not in os.environ}}",
+        "return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}",
         "return gpus",
         _in("test_loopback"),
     ),
     Mutant(
         "what left its session outlives its trial",
-        "end_children(spare=self._own_children)",
+        "kill_children(exclude=self._own_children)",
         "pass",
         _in("test_warm_parent", "what_left"),
     ),
     Mutant(
         "a log grows without end",
-        "if file.stat().st_size > MOST:",
+        "if file.stat().st_size > MAX_LOG_BYTES:",
         "if False:",
         _in("test_logs"),
     ),
@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sign of life is not seen",
-        "if sign != self._signs[rank][0]:",
+        "if sign != self._last_progress[rank][0]:",
         "if False:",
         _in("test_hangs"),
     ),
@@ -193,8 +193,8 @@ MUTANTS = (
     # judging
     Mutant(
         "twice the tolerance of what is counted",
-        'word: Word = "regressed" if ratio > 1 + limit',
-        'word: Word = "regressed" if ratio > 1 + 2 * limit',
+        '"regressed" if ratio > 1 + limit',
+        '"regressed" if ratio > 1 + 2 * limit',
         _in("test_gate_judging"),
     ),
     Mutant(
@@ -217,19 +217,19 @@ MUTANTS = (
     ),
     Mutant(
         "the losses of the arms are not compared",
-        "return [_another(apart, demand, len(pairs))]",
+        "return [_different_training(apart, demand, len(pairs))]",
         "return []",
         _in("test_gate_losses"),
     ),
     Mutant(
         "a launch that worked at the second try is forgotten",
-        "launches.failed += self.failures.take(arm, record.case_id, record.round)",
-        "launches.failed += []",
+        "launches.failures += self.failures.take_unreported(arm, record.case_id, record.round)",
+        "launches.failures += []",
         _in("test_gate_failures"),
     ),
     Mutant(
         "an improvement needs no second series",
-        "return finding.word in _CONFIRMED and finding.low is not None",
+        "return finding.word in _NEED_CONFIRMATION and finding.low is not None",
         'return finding.word == "regressed" and finding.low is not None',
         _in("test_gate_judging"),
     ),
@@ -260,7 +260,7 @@ MUTANTS = (
     ),
     Mutant(
         "an arm that broke down is left out",
-        "counted = [arm for arm in arms if arm.counts] or arms",
+        "counted = [arm for arm in arms if arm.is_counted] or arms",
         "counted = [arm for arm in arms if arm.word != NOT_CHECKED] or arms",
         _in("test_envelope", "broke_down"),
     ),
@@ -272,8 +272,8 @@ MUTANTS = (
     ),
     Mutant(
         "a random number excuses a strategy",
-        "if all(timed.draws for timed in peers) and",
-        "if any(timed.draws for timed in peers) and",
+        "if all(timed.draws_random_numbers for timed in peers) and",
+        "if any(timed.draws_random_numbers for timed in peers) and",
         _in("test_timed_losses", "only_a_strategy"),
     ),
     Mutant(
@@ -297,7 +297,7 @@ MUTANTS = (
     ),
     Mutant(
         "norms are payload",
-        "for op, size in self._sum_by_op(SCALAR).items():",
+        "for op, size in self._sum_by_op(SCALAR_BYTES).items():",
         "for op, size in self._sum_by_op(0).items():",
         _in("test_communication", "textbooks"),
     ),
@@ -310,7 +310,7 @@ MUTANTS = (
     # judgements
     Mutant(
         "steps of a trial are independent",
-        "variance *= _inflation(n, _persistence(values))",
+        "variance *= _variance_inflation(n, _autocorrelation(values))",
         "variance *= 1.0",
         _in("test_drift"),
     ),
@@ -322,8 +322,8 @@ MUTANTS = (
     ),
     Mutant(
         "chances of many cases are those of one",
-        "min(1.0, (len(chances) - rank) * chances[place])",
-        "chances[place]",
+        "min(1.0, (len(p_values) - rank) * p_values[place])",
+        "p_values[place]",
         _in("test_convergence", "not train"),
     ),
     Mutant(
@@ -340,8 +340,8 @@ MUTANTS = (
     ),
     Mutant(
         "days do not differ",
-        "half=known.half(CONFIDENCE), freedom=known.freedom",
-        "half=ratio.half",
+        "half_log_width=known.half_log_width(CONFIDENCE),",
+        "half_log_width=ratio.half_log_width,",
         _in("test_comparison", "days"),
     ),
     Mutant(
@@ -378,8 +378,8 @@ MUTANTS = (
     # pipelines, and checkpoints into another mesh
     Mutant(
         "the thread of messages is taken for the backend's own",
-        " - {event.thread for event in self.issues}",
-        "",
+        "event.thread for event in self.host_calls",
+        "event.thread for event in ()",
         _in("test_trace", "message"),
     ),
     Mutant(
@@ -403,8 +403,8 @@ MUTANTS = (
     # models that are split
     Mutant(
         "ranks that split a copy of the model get different samples",
-        "return rank // (ranks // self.data_ranks(ranks))",
-        "return rank % self.data_ranks(ranks)",
+        "return rank // (ranks // self.data_parallel_size(ranks))",
+        "return rank % self.data_parallel_size(ranks)",
         _in("test_tensor_parallel", "mistakes_in_it"),
     ),
     Mutant(
@@ -421,13 +421,13 @@ MUTANTS = (
     ),
     Mutant(
         "gradients of experts are sums over ranks",
-        "gradient.div_(self._setting.world_size)",
+        "gradient.div_(self._context.world_size)",
         "gradient.div_(1)",
         _in("test_mixture", "mistakes"),
     ),
     Mutant(
         "what moves over another dimension than theory has it over is not told",
-        "        if moved > EXPLAINED * math.fsum(each.theory or 0.0 for each in same):",
+        "        if moved > UNEXPLAINED_TOLERANCE * math.fsum(each.theory or 0.0 for each in same):",
         "        if moved < 0:",
         _in("test_mesh_dimensions"),
     ),
@@ -440,14 +440,14 @@ MUTANTS = (
     ),
     Mutant(
         "nothing has the memory of the leanest",
-        "less * (1 + SAME_MEMORY)",
-        "less * (1 - SAME_MEMORY)",
+        "less * (1 + MEMORY_TOLERANCE)",
+        "less * (1 - MEMORY_TOLERANCE)",
         _in("test_choice"),
     ),
     Mutant(
         "the leanest must be faster than the fastest",
-        "default=0.0) * (1 - wish.within)",
-        "default=0.0) * (1 + wish.within)",
+        "default=0.0) * (1 - requirements.within)",
+        "default=0.0) * (1 + requirements.within)",
         _in("test_choice"),
     ),
     # gate
@@ -465,21 +465,21 @@ MUTANTS = (
     ),
     Mutant(
         "other work is compared",
-        "elif unequal := _unequal(mate, own):",
-        "elif unequal := _unequal(own, own):",
+        "elif unequal := _pairing_problem(mate, own):",
+        "elif unequal := _pairing_problem(own, own):",
         _in("test_gate_rules"),
     ),
     # resume
     Mutant(
         "a gate that goes on makes all again",
-        "record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)",
-        "record = bench.make(task, keep=keep)",
+        "record = (bench.stored_record(task) if keep else None) or bench.run(task, keep=keep)",
+        "record = bench.run(task, keep=keep)",
         _in("test_gate_series"),
     ),
     Mutant(
         "what was stopped counts as made",
-        "_NOT_RUN = (None, Status.CANCELLED)",
-        "_NOT_RUN = (None,)",
+        "_UNFINISHED = (None, Status.CANCELLED)",
+        "_UNFINISHED = (None,)",
         _in("test_faults", "ctrl_c"),
     ),
     # what a pick rests on
@@ -503,26 +503,26 @@ MUTANTS = (
     ),
     Mutant(
         "each case has its own spread alone",
-        "behind = np.interp(-far / near, -theirs[1] / theirs[0], _FREEDOMS)",
+        "behind = np.interp(-far / near, -theirs[1] / theirs[0], _DEGREES_OF_FREEDOM_GRID)",
         "behind, near = freedoms, np.sqrt(variances) * special.stdtrit(freedoms, 0.975)",
         _in("test_noise"),
     ),
     Mutant(
         "the simplest of a tie is taken, however slow",
-        "least, most = best * (1 - wish.margin)",
-        "least, most = best * (0 - wish.margin)",
+        "least, most = best * (1 - requirements.margin)",
+        "least, most = best * (0 - requirements.margin)",
         _in("test_choice"),
     ),
     Mutant(
         "every look has the whole risk",
-        "risk = (1 - CONFIDENCE) / (look * (look + 1))",
+        "risk = (1 - CONFIDENCE) / (round_number * (round_number + 1))",
         "risk = 1 - CONFIDENCE",
         _in("test_settling"),
     ),
     # the cache, and what a killed process left
     Mutant(
         "a library that cannot be loaded is used",
-        "if library.exists() and not damage(library):",
+        "if library.exists() and not load_error(library):",
         "if library.exists():",
         _in("test_cache_faults", "damaged"),
     ),

@@ -20,7 +20,7 @@ Rounds = tuple[int, ...]
 """Rounds of a case's trials, in ascending order."""
 _GRID = np.linspace(0.0, 0.95, 39)
 """Autocorrelations considered."""
-_LEAST = 1.28
+_MIN_Z_SCORE = 1.28
 """Standard errors above what independent trials show, beyond which there is one; by chance in 1 run of 10."""
 
 
@@ -33,7 +33,9 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
         freedom: Degrees of freedom behind the residuals.
     """
     told = [
-        (left, _centred(of), _adjacent(of)) for left, of in zip(residuals, rounds, strict=True) if len(of) > 2
+        (left, _centered_moments(of), _has_successor(of))
+        for left, of in zip(residuals, rounds, strict=True)
+        if len(of) > 2
     ]
     squares = sum(float(left @ left) for left, _, _ in told)
     if not squares or freedom < 1:
@@ -45,13 +47,13 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
     of_form = sum(each.of_form for _, each, _ in told) / space - expected[0] ** 2
     # of a ratio of quadratic forms in independent normal numbers
     error = math.sqrt(2 * max(0.0, of_form) / (freedom + 2))
-    if found - expected[0] <= _LEAST * error:
+    if found - expected[0] <= _MIN_Z_SCORE * error:
         return 0.0
     return float(_GRID[np.abs(expected - found).argmin()])
 
 
 @functools.cache
-def widening(rho: float, rounds: Rounds) -> float:
+def error_inflation(rho: float, rounds: Rounds) -> float:
     """Error of the mean of trials in *rounds* whose autocorrelation is *rho*, over that of independent ones.
 
     Both by the deviation of the trials from their mean, which an autocorrelation makes smaller.
@@ -64,7 +66,7 @@ def widening(rho: float, rounds: Rounds) -> float:
 
 
 @dataclass(frozen=True)
-class _Centred:
+class _CenteredMoments:
     """What trials of deviation 1 show when their mean was taken out."""
 
     products: np.ndarray
@@ -76,18 +78,18 @@ class _Centred:
 
 
 @functools.cache
-def _centred(rounds: Rounds) -> _Centred:
-    matrices, count, near = _correlations(rounds, _GRID), len(rounds), _adjacent(rounds)
+def _centered_moments(rounds: Rounds) -> _CenteredMoments:
+    matrices, count, near = _correlations(rounds, _GRID), len(rounds), _has_successor(rounds)
     rows, total = matrices.sum(axis=2), matrices.sum(axis=(1, 2))
     neighbours = np.diagonal(matrices, 1, axis1=1, axis2=2)[:, near].sum(axis=1)
     both = (rows[:, :-1] + rows[:, 1:])[:, near].sum(axis=1)
     products = neighbours - both / count + near.sum() * total / count**2
     form = np.diag(near / 2, 1) + np.diag(near / 2, -1)
     form = form - form.mean(axis=0) - form.mean(axis=1)[:, None] + form.mean()
-    return _Centred(products, count - total / count, float((form**2).sum()))
+    return _CenteredMoments(products, count - total / count, float((form**2).sum()))
 
 
-def _adjacent(rounds: Rounds) -> np.ndarray:
+def _has_successor(rounds: Rounds) -> np.ndarray:
     """Which trials are followed by one of the next round."""
     found: np.ndarray = np.diff(rounds) == 1
     return found

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from distbench.analysis.statistics.quantiles import t_quantile
 
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Fewer runs between which nothing changed say nothing about how runs differ."""
 
 
 @dataclass(frozen=True)
-class Days:
+class RunVariance:
     """Spread of a number of one case over runs."""
 
     deviation: float
@@ -27,40 +27,40 @@ class Days:
     """Between which something did change."""
 
     @property
-    def freedom(self) -> int:
+    def degrees_of_freedom(self) -> int:
         """Degrees of freedom behind ``deviation``."""
         return self.runs - self.levels
 
-    def half(self, confidence: float) -> float:
+    def half_log_width(self, confidence: float) -> float:
         """Half the width of the interval of the log ratio of two runs between which nothing changed."""
-        return t_quantile((1 + confidence) / 2, self.freedom) * math.sqrt(2) * self.deviation
+        return t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * math.sqrt(2) * self.deviation
 
 
 @dataclass(frozen=True)
-class Past:
+class RunVariances:
     """How much runs of several cases have differed."""
 
-    days: Mapping[tuple[str, str], Days] = field(default_factory=dict)
+    by_case_and_column: Mapping[tuple[str, str], RunVariance] = field(default_factory=dict)
     """By case id and column."""
-    absent: str = f"it takes {LEAST_RUNS} runs of a case in one environment"
+    absent: str = f"it takes {MIN_RUNS} runs of a case in one environment"
     """Why ``days`` lacks a case."""
 
 
-NO_PAST = Past()
+NO_EARLIER_RUNS = RunVariances()
 """No other runs."""
 
 
-def days(levels: Sequence[Sequence[float]]) -> Days | None:
+def run_variance(levels: Sequence[Sequence[float]]) -> RunVariance | None:
     """Spread within *levels*, each the numbers of runs between which nothing changed.
 
     None: there are too few of them, or one is not above 0.
     """
     freedom = sum(map(len, levels)) - len(levels)
-    if freedom < LEAST_RUNS - 1 or min(map(min, levels)) <= 0:
+    if freedom < MIN_RUNS - 1 or min(map(min, levels)) <= 0:
         return None
     squares = 0.0
     for values in levels:
         logs = [math.log(value) for value in values]
         middle = math.fsum(logs) / len(logs)
         squares += math.fsum((log - middle) ** 2 for log in logs)
-    return Days(math.sqrt(squares / freedom), sum(map(len, levels)), len(levels))
+    return RunVariance(math.sqrt(squares / freedom), sum(map(len, levels)), len(levels))

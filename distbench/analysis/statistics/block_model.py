@@ -15,38 +15,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.statistics.autocorrelation import autocorrelation, widening
+from distbench.analysis.statistics.autocorrelation import autocorrelation, error_inflation
 from distbench.analysis.statistics.quantiles import chi2_quantile
-from distbench.analysis.statistics.variance_shrinkage import shrunk, spreads
+from distbench.analysis.statistics.variance_shrinkage import moderated_variances, variance_posterior
 
-Trials = Mapping[int, float]
+TrialsByRound = Mapping[int, float]
 """Round -> the positive number of its trial."""
 SINGULAR = 1e-10
 """Singular values below this share of the largest are 0 but for rounding. A design of cases and rounds always
 has one, as all rounds together are all cases together; rounding makes it larger the more trials there are."""
-_FAR = 10.0
+_OUTLIER_DEVIATIONS = 10.0
 """Typical deviations from the median of its case beyond which a trial may be set aside."""
-_ALONE = 20.0
+_OUTLIER_RANGE_RATIO = 20.0
 """... if it is that many times as far from it as the other trials are from one another."""
 
 
 @dataclass(frozen=True)
-class Effects:
+class BlockFit:
     """Cases with the rounds taken out, each array of shape (cases,)."""
 
     logs: np.ndarray
     """Logarithm of what a case would show in the average round."""
     errors: np.ndarray
     """Standard errors of ``logs``; NaN if no case has a second trial."""
-    freedoms: np.ndarray
+    degrees_of_freedom: np.ndarray
     """Degrees of freedom behind ``errors``."""
-    scale: float
+    typical_deviation: float
     """Typical standard deviation of the logarithm of a trial; NaN as ``errors``."""
     autocorrelation: float = 0.0
     """Of the trials of a case from one round to the next, as ``errors`` hold it."""
 
 
-def effects(samples: Sequence[Trials], *, counted: bool = False) -> Effects:
+def fit_blocks(samples: Sequence[TrialsByRound], *, counted: bool = False) -> BlockFit:
     """Fit of cases and rounds to *samples*, by least squares weighted by the cases' own variances.
 
     A number that is *counted*, such as bytes, owes nothing to the state of the machine: rounds have no
@@ -57,25 +57,25 @@ def effects(samples: Sequence[Trials], *, counted: bool = False) -> Effects:
     """
     if not samples:
         nothing = np.zeros(0)
-        return Effects(nothing, nothing, nothing, math.nan)
+        return BlockFit(nothing, nothing, nothing, math.nan)
     if not all(samples) or min((min(trials.values()) for trials in samples), default=1.0) <= 0:
         raise ValueError("every case needs at least one trial, and every number must be above 0")
     if counted:
         return _fit(samples, _no_rounds(samples))
-    typical = _typical(samples)
-    kept = [_sound(trials, typical) for trials in samples]
+    typical = _typical_deviation(samples)
+    kept = [_without_outlier(trials, typical) for trials in samples]
     blocked = _fit(kept, _shared_rounds(kept))
     # too few trials to tell rounds from noise: the noise then holds what the rounds did
-    return blocked if blocked.freedoms.any() else _fit(kept, _no_rounds(kept))
+    return blocked if blocked.degrees_of_freedom.any() else _fit(kept, _no_rounds(kept))
 
 
-def set_aside(samples: Sequence[Trials]) -> list[list[int]]:
+def outlier_rounds(samples: Sequence[TrialsByRound]) -> list[list[int]]:
     """Rounds of each case whose trial is so far from the case's others that it is left out of the fit."""
-    typical = _typical(samples)
-    return [sorted(set(trials) - set(_sound(trials, typical))) for trials in samples]
+    typical = _typical_deviation(samples)
+    return [sorted(set(trials) - set(_without_outlier(trials, typical))) for trials in samples]
 
 
-def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
+def _fit(samples: Sequence[TrialsByRound], in_round: np.ndarray) -> BlockFit:
     """Least squares on the indicators *in_round*, shape (trials, rounds), within the cases."""
     case = np.repeat(np.arange(len(samples)), [len(trials) for trials in samples])
     logs = np.log([number for trials in samples for number in trials.values()])
@@ -99,19 +99,19 @@ def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
         own = np.bincount(case, left**2) / np.where(freedoms > 0, freedoms, 1.0)
     if not freedoms.any():
         unknown = np.full(len(samples), np.nan)
-        return Effects(means, unknown, freedoms, np.nan)
-    variances, behind = shrunk(own, freedoms)
+        return BlockFit(means, unknown, freedoms, np.nan)
+    variances, behind = moderated_variances(own, freedoms)
     middle = float(np.median(variances))
     of_rounds = middle * ((shares @ inverse) ** 2).sum(axis=1)
     errors = np.sqrt(variances / counts + of_rounds)
     rounds = [tuple(sorted(trials)) for trials in samples]
     units = np.sqrt(np.where(variances > 0, variances, 1.0))
     rho = autocorrelation(_in_order(left / units[case], samples), rounds, float(freedoms.sum()))
-    widened = errors * [widening(rho, of) for of in rounds]
-    return Effects(means - shares @ moved, widened, behind, middle**0.5, rho)
+    widened = errors * [error_inflation(rho, of) for of in rounds]
+    return BlockFit(means - shares @ moved, widened, behind, middle**0.5, rho)
 
 
-def _in_order(left: np.ndarray, samples: Sequence[Trials]) -> list[np.ndarray]:
+def _in_order(left: np.ndarray, samples: Sequence[TrialsByRound]) -> list[np.ndarray]:
     """What is *left* of the trials of each case, in the order of their rounds."""
     ends = np.cumsum([len(trials) for trials in samples])[:-1]
     return [of[np.argsort(list(trials))] for of, trials in zip(np.split(left, ends), samples, strict=True)]
@@ -121,12 +121,12 @@ def _weights(variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
     """How much each case has to say in what the rounds did: the less the noisier it is."""
     if not np.where(freedoms > 0, variances, 0.0).any():
         return np.ones(len(variances))
-    typical = spreads(variances, freedoms).typical
+    typical = variance_posterior(variances, freedoms).typical
     weights: np.ndarray = np.median(typical) / typical
     return weights
 
 
-def _shared_rounds(samples: Sequence[Trials]) -> np.ndarray:
+def _shared_rounds(samples: Sequence[TrialsByRound]) -> np.ndarray:
     """Which trial was in which round, shape (trials, rounds); a round of one case alone has no column."""
     rounds = [number for trials in samples for number in trials]
     shared = sorted(number for number in set(rounds) if rounds.count(number) > 1)
@@ -135,11 +135,11 @@ def _shared_rounds(samples: Sequence[Trials]) -> np.ndarray:
     return np.array([[number == each for each in shared] for number in rounds], dtype=float)
 
 
-def _no_rounds(samples: Sequence[Trials]) -> np.ndarray:
+def _no_rounds(samples: Sequence[TrialsByRound]) -> np.ndarray:
     return np.zeros((sum(map(len, samples)), 1))
 
 
-def _typical(samples: Sequence[Trials]) -> float | None:
+def _typical_deviation(samples: Sequence[TrialsByRound]) -> float | None:
     """Deviation of a trial's logarithm in most cases, whatever a disturbed one does; None: no second trials.
 
     The median over cases of the standard deviation, each divided by the median of its own distribution
@@ -154,7 +154,7 @@ def _typical(samples: Sequence[Trials]) -> float | None:
     return statistics.median(deviations) if deviations else None
 
 
-def _sound(trials: Trials, typical: float | None) -> Trials:
+def _without_outlier(trials: TrialsByRound, typical: float | None) -> TrialsByRound:
     """*trials* without one that is far from all others, as far as three or more can show it."""
     if len(trials) < 3 or typical is None:
         return trials
@@ -162,7 +162,7 @@ def _sound(trials: Trials, typical: float | None) -> Trials:
     middle = statistics.median(logs.values())
     far = max(logs, key=lambda number: abs(logs[number] - middle))
     others = [log for number, log in logs.items() if number != far]
-    limit = max(_FAR * typical, _ALONE * (max(others) - min(others)))
+    limit = max(_OUTLIER_DEVIATIONS * typical, _OUTLIER_RANGE_RATIO * (max(others) - min(others)))
     if abs(logs[far] - middle) <= limit:
         return trials
     return {number: value for number, value in trials.items() if number != far}

@@ -30,29 +30,29 @@ from typing import Any
 import numpy as np
 import scipy
 
-from distbench.analysis.statistics.outliers import SMALLEST_DEVIATION, without_outliers
-from distbench.analysis.statistics.quantiles import chi2_quantile, t_two_sided
+from distbench.analysis.statistics.outliers import MIN_DEVIATION, hampel_replacements
+from distbench.analysis.statistics.quantiles import chi2_quantile, t_p_value
 
-LEAST_POINTS = 3
+MIN_POINTS = 3
 """On each side of a step. Fewer may be bad luck, and have no known spread."""
-CHANCE = 3e-3
+FALSE_ALARM_RATE = 3e-3
 """Chance that a step is reported in a history that has none."""
-_DRIFT = tuple((share, 0.9) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+_DRIFT_MIXTURES = tuple((share, 0.9) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
 """Mixtures: fraction of the variance of a point that is drift, and the correlation of drift from one point to
 the next: above what is seen from day to day (0.8), for slower drift looks more like a step."""
-_WALK = tuple((share, 0.99) for share in (0.5, 0.8, 0.9, 0.97, 1.0))
+_RANDOM_WALK_MIXTURES = tuple((share, 0.99) for share in (0.5, 0.8, 0.9, 0.97, 1.0))
 """Mixtures with what is a random walk over a hundred points."""
-_CLEARLY = 3.0
+_MIN_LOG_LIKELIHOOD_GAIN = 3.0
 """By how much the log likelihood of levels must at least be above that of a straight line."""
-_PLAUSIBLE = chi2_quantile(0.95, 1) / 2
+_PLAUSIBLE_LOG_LIKELIHOOD_LOSS = chi2_quantile(0.95, 1) / 2
 """How far the log likelihood of a mixture may be below the best."""
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
+FloatArray = np.ndarray[Any, np.dtype[Any]]
 Mixtures = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Step:
+class LevelShift:
     """A change of level between two points."""
 
     place: int
@@ -71,36 +71,36 @@ class Step:
         return (self.after - self.before) / abs(self.before) if self.before else float("inf")
 
 
-def missing() -> str:
+def missing_dependency() -> str:
     """What must be installed before steps can be found, and how; empty if nothing is missing."""
     lacks = importlib.util.find_spec("ruptures") is None
     return "ruptures, which is missing: pip install ruptures" if lacks else ""
 
 
-def steps(values: Sequence[float], least: float) -> list[Step]:
-    """Steps of *values*, in order, each at least *least* (a fraction).
+def find_shifts(values: Sequence[float], min_effect: float) -> list[LevelShift]:
+    """Steps of *values*, in order, each at least *min_effect* (a fraction).
 
     Raises:
         ValueError: a value is not finite.
     """
-    series = _Cleaned.of(values)
-    ends = [*_places(series, least), len(values)]
+    series = _CleanedSeries.of(values)
+    ends = [*_shift_indices(series, min_effect), len(values)]
     starts = [0, *ends[:-1]]
     # once all are known, each is measured by the levels on both sides
     return [
-        _step(series.part(start, end), middle - start, first=start, searched=len(values))
+        _measure_shift(series.segment(start, end), middle - start, first=start, searched=len(values))
         for start, (middle, end) in zip(starts, pairwise(ends), strict=False)
     ]
 
 
-def step_at(values: Sequence[float], place: int) -> Step | None:
-    """Change at a *place* that was known beforehand; None with too few points on a side."""
-    if min(place, len(values) - place) < LEAST_POINTS:
+def shift_at(values: Sequence[float], index: int) -> LevelShift | None:
+    """Change at a *index* that was known beforehand; None with too few points on a side."""
+    if min(index, len(values) - index) < MIN_POINTS:
         return None
-    return _step(_Cleaned.of(values), place, first=0, searched=1)
+    return _measure_shift(_CleanedSeries.of(values), index, first=0, searched=1)
 
 
-def trend(values: Sequence[float]) -> Step | None:
+def fit_trend(values: Sequence[float]) -> LevelShift | None:
     """Change along the straight line through *values*, from the first to the last; None with too few points.
 
     What creeps is no step, but held against the same noise and drift.
@@ -108,28 +108,28 @@ def trend(values: Sequence[float]) -> Step | None:
     Raises:
         ValueError: a value is not finite.
     """
-    if len(values) < 2 * LEAST_POINTS:
+    if len(values) < 2 * MIN_POINTS:
         return None
-    scaled, along = _scaled(values), np.linspace(0, 1, len(values))
+    scaled, along = _transform(values), np.linspace(0, 1, len(values))
     ends = np.column_stack([1 - along, along])
     # outliers of what is left without the trend, or its ends would be some
-    tilt = _tilt(scaled, along)
-    flat = (scaled - tilt)[without_outliers(scaled - tilt)]
-    (chance,) = _chances(flat + tilt, ends)
+    tilt = _theil_sen_trend(scaled, along)
+    flat = (scaled - tilt)[hampel_replacements(scaled - tilt)]
+    (chance,) = _worst_case_p_values(flat + tilt, ends)
     first, last = np.linalg.lstsq(ends, flat + tilt, rcond=None)[0]
     if min(values) > 0:
-        return Step(0, float(np.exp(first)), float(np.exp(last)), chance)
+        return LevelShift(0, float(np.exp(first)), float(np.exp(last)), chance)
     largest = max(map(abs, values))
-    return Step(0, float(first * largest), float(last * largest), chance)
+    return LevelShift(0, float(first * largest), float(last * largest), chance)
 
 
-def _tilt(scaled: Numbers, along: Numbers) -> Numbers:
+def _theil_sen_trend(scaled: FloatArray, along: FloatArray) -> FloatArray:
     """The trend that outliers don't move: Theil and Sen's, the median of the slopes between all points."""
     i, j = np.triu_indices(len(scaled), 1)
     return np.asarray(np.median((scaled[j] - scaled[i]) / (along[j] - along[i])) * along)
 
 
-def level(values: Sequence[float]) -> float:
+def segment_level(values: Sequence[float]) -> float:
     """Middle of some points: the geometric mean, or the mean if one is not positive."""
     largest = max(map(abs, values))
     if min(values) == max(values):
@@ -140,45 +140,45 @@ def level(values: Sequence[float]) -> float:
     return float(np.mean(np.asarray(values) / largest) * largest)
 
 
-def _places(series: _Cleaned, least: float, first: int = 0) -> list[int]:
+def _shift_indices(series: _CleanedSeries, min_effect: float, first: int = 0) -> list[int]:
     """Places of steps: a single one, or two around a level that came and went."""
     for count in (1, 2):
-        if len(series.values) < LEAST_POINTS * (count + 1):
+        if len(series.values) < MIN_POINTS * (count + 1):
             break
-        ends = _splits(series.values, count)
-        if _is_called(series, ends, least):
-            parts = [(series.part(a, b), a) for a, b in pairwise([0, *ends])]
-            within = [_places(part, least, first + start) for part, start in parts]
+        ends = _best_splits(series.values, count)
+        if _is_significant(series, ends, min_effect):
+            parts = [(series.segment(a, b), a) for a, b in pairwise([0, *ends])]
+            within = [_shift_indices(part, min_effect, first + start) for part, start in parts]
             return sorted([*(place for part in within for place in part), *(first + e for e in ends[:-1])])
     return []
 
 
 @dataclass(frozen=True)
-class _Cleaned:
+class _CleanedSeries:
     """A series whose outliers stand where their neighbours are (Hampel, JASA 69, 1974).
 
     One bad day is no level, and would make a noise look large that is small on all other days.
     """
 
-    values: Numbers
-    """On the scale of ``_scaled``."""
-    plain: Sequence[float]
+    values: FloatArray
+    """On the scale of ``_transform``."""
+    original: Sequence[float]
     """The values as they were, those of outliers replaced likewise."""
-    is_outlier: Numbers
-    rate: float
+    is_outlier: FloatArray
+    outlier_rate: float
     """Outliers in each point of the whole series."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> _Cleaned:
+    def of(cls, values: Sequence[float]) -> _CleanedSeries:
         """*values* without their outliers.
 
         Raises:
             ValueError: a value is not finite.
         """
-        scaled = _scaled(values)
-        if len(values) <= 2 * LEAST_POINTS:
+        scaled = _transform(values)
+        if len(values) <= 2 * MIN_POINTS:
             return cls(scaled, values, np.zeros(len(values), bool), 0.0)
-        sources = without_outliers(scaled)
+        sources = hampel_replacements(scaled)
         is_outlier = sources != np.arange(len(values))
         return cls(
             scaled[sources],
@@ -187,56 +187,59 @@ class _Cleaned:
             float((is_outlier.sum() + 1) / (len(values) + 2)) if is_outlier.any() else 0.0,
         )
 
-    def part(self, start: int, end: int) -> _Cleaned:
+    def segment(self, start: int, end: int) -> _CleanedSeries:
         """The points from *start* to before *end*."""
-        return _Cleaned(self.values[start:end], self.plain[start:end], self.is_outlier[start:end], self.rate)
+        return _CleanedSeries(
+            self.values[start:end], self.original[start:end], self.is_outlier[start:end], self.outlier_rate
+        )
 
-    def chance_of_spell(self, ends: Sequence[int]) -> float:
+    def outlier_run_p_value(self, ends: Sequence[int]) -> float:
         """Chance that as many outliers followed one another as the shortest part up to *ends* has points."""
         shortest = min(int((~self.is_outlier[a:b]).sum()) for a, b in pairwise([0, *ends]))
-        return float(min(1.0, len(self.values) * self.rate**shortest)) if self.rate else 0.0
+        return float(min(1.0, len(self.values) * self.outlier_rate**shortest)) if self.outlier_rate else 0.0
 
 
-def _splits(scaled: Numbers, count: int) -> list[int]:
+def _best_splits(scaled: FloatArray, count: int) -> list[int]:
     """Ends of the parts into which *count* splits leave the least squares."""
     # importing it takes a tenth of a second, and only history needs it
     import ruptures
 
     # the linear kernel is least squares, and the only search of the library that is not in Python
-    search = ruptures.KernelCPD(kernel="linear", min_size=LEAST_POINTS)
+    search = ruptures.KernelCPD(kernel="linear", min_size=MIN_POINTS)
     return [int(end) for end in search.fit(scaled.reshape(-1, 1)).predict(n_bkps=count)]
 
 
-def _is_called(series: _Cleaned, ends: Sequence[int], least: float) -> bool:
-    values, room = series.values, _room(len(series.values))
-    levels = [level(series.plain[a:b]) for a, b in pairwise([0, *ends])]
-    if not all(abs(Step(0, a, b, 0).effect) >= least for a, b in pairwise(levels)):
+def _is_significant(series: _CleanedSeries, ends: Sequence[int], min_effect: float) -> bool:
+    values, room = series.values, _candidate_count(len(series.values))
+    levels = [segment_level(series.original[a:b]) for a, b in pairwise([0, *ends])]
+    if not all(abs(LevelShift(0, a, b, 0).effect) >= min_effect for a, b in pairwise(levels)):
         return False
     # what is quick first: most histories have no step
     return (
-        max(_chances(values, _levels(ends), _DRIFT)) * room <= CHANCE
-        and max(_chances(values, _levels(ends))) * room + series.chance_of_spell(ends) <= CHANCE
+        max(_worst_case_p_values(values, _step_design(ends), _DRIFT_MIXTURES)) * room <= FALSE_ALARM_RATE
+        and max(_worst_case_p_values(values, _step_design(ends))) * room + series.outlier_run_p_value(ends)
+        <= FALSE_ALARM_RATE
         and not _is_trend(values, ends)
     )
 
 
-def _step(series: _Cleaned, place: int, *, first: int, searched: int) -> Step:
-    ends = [place, len(series.values)]
-    (chance,) = _chances(series.values, _levels(ends))
-    sides = level(series.plain[:place]), level(series.plain[place:])
-    return Step(
-        first + place,
+def _measure_shift(series: _CleanedSeries, index: int, *, first: int, searched: int) -> LevelShift:
+    ends = [index, len(series.values)]
+    (chance,) = _worst_case_p_values(series.values, _step_design(ends))
+    sides = segment_level(series.original[:index]), segment_level(series.original[index:])
+    return LevelShift(
+        first + index,
         *sides,
-        min(1.0, chance * _room(searched) + series.chance_of_spell(ends) * (searched > 1)),
+        min(1.0, chance * _candidate_count(searched) + series.outlier_run_p_value(ends) * (searched > 1)),
     )
 
 
-def _room(points: int) -> int:
+def _candidate_count(points: int) -> int:
     """Number of places among so many points where a step may be."""
-    return max(1, points - 2 * LEAST_POINTS + 1)
+    return max(1, points - 2 * MIN_POINTS + 1)
 
 
-def _scaled(values: Sequence[float]) -> Numbers:
+def _transform(values: Sequence[float]) -> FloatArray:
     """*values* as logarithms, in which noise is even; as fractions of the largest if one has none."""
     plain = np.asarray(values, float)
     if not np.isfinite(plain).all():
@@ -247,78 +250,94 @@ def _scaled(values: Sequence[float]) -> Numbers:
     return plain / largest if largest else plain
 
 
-def _chances(scaled: Numbers, design: Numbers, mixtures: Mixtures = _DRIFT + _WALK) -> list[float]:
+def _worst_case_p_values(
+    scaled: FloatArray, design: FloatArray, mixtures: Mixtures = _DRIFT_MIXTURES + _RANDOM_WALK_MIXTURES
+) -> list[float]:
     """p of the difference between each two neighbouring columns, under the worst plausible mixture."""
-    fits = _fits(scaled, design, mixtures)
-    best = max(fit.restricted for fit in fits)
-    plausible = [fit.chances() for fit in fits if fit.restricted >= best - _PLAUSIBLE]
+    fits = _fit_all(scaled, design, mixtures)
+    best = max(fit.restricted_log_likelihood for fit in fits)
+    plausible = [
+        fit.p_values()
+        for fit in fits
+        if fit.restricted_log_likelihood >= best - _PLAUSIBLE_LOG_LIKELIHOOD_LOSS
+    ]
     return [max(same) for same in zip(*plausible, strict=True)]
 
 
-def _is_trend(scaled: Numbers, ends: Sequence[int]) -> bool:
+def _is_trend(scaled: FloatArray, ends: Sequence[int]) -> bool:
     """Whether a straight line, with any mixture, is about as likely as the levels up to *ends*."""
     line = np.column_stack([np.ones(len(scaled)), np.linspace(-1, 1, len(scaled))])
-    flat, sloped = (max(fit.likelihood for fit in _fits(scaled, each)) for each in (_levels(ends), line))
+    flat, sloped = (
+        max(fit.log_likelihood for fit in _fit_all(scaled, each)) for each in (_step_design(ends), line)
+    )
     # the best of many places is the likelier for having been searched for, each step anew
-    return flat - sloped < max(_CLEARLY, (len(ends) - 1) * float(np.log(_room(len(scaled)))))
+    return flat - sloped < max(
+        _MIN_LOG_LIKELIHOOD_GAIN, (len(ends) - 1) * float(np.log(_candidate_count(len(scaled))))
+    )
 
 
-def _levels(ends: Sequence[int]) -> Numbers:
+def _step_design(ends: Sequence[int]) -> FloatArray:
     return np.repeat(np.eye(len(ends)), np.diff([0, *ends]), axis=0)
 
 
-def _fits(scaled: Numbers, design: Numbers, mixtures: Mixtures = _DRIFT + _WALK) -> list[_Fit]:
-    return [_fit(scaled, design, *mixture) for mixture in mixtures]
+def _fit_all(
+    scaled: FloatArray, design: FloatArray, mixtures: Mixtures = _DRIFT_MIXTURES + _RANDOM_WALK_MIXTURES
+) -> list[_Fit]:
+    return [_fit_gls(scaled, design, *mixture) for mixture in mixtures]
 
 
 @dataclass(frozen=True)
 class _Fit:
     """Generalised least squares of a series on a design, under one mixture."""
 
-    restricted: float
+    restricted_log_likelihood: float
     """Log likelihood of the residuals, up to a constant of the design."""
-    likelihood: float
+    log_likelihood: float
     """Log likelihood, up to a constant of the series."""
-    estimates: Numbers
-    covariance: Numbers
-    freedom: int
+    estimates: FloatArray
+    covariance: FloatArray
+    degrees_of_freedom: int
 
-    def chances(self) -> list[float]:
+    def p_values(self) -> list[float]:
         """p of the difference between each two neighbouring columns, by Student's t."""
         contrasts = np.diff(np.eye(len(self.estimates)), axis=0)
         errors = np.sqrt(np.diag(contrasts @ self.covariance @ contrasts.T))
-        return [t_two_sided(value, self.freedom) for value in contrasts @ self.estimates / errors]
+        return [t_p_value(value, self.degrees_of_freedom) for value in contrasts @ self.estimates / errors]
 
 
-def _fit(scaled: Numbers, design: Numbers, share: float, persistence: float) -> _Fit:
-    weighted, log_determinant = _weighted(np.column_stack([design, scaled]), share, persistence)
+def _fit_gls(scaled: FloatArray, design: FloatArray, drift_share: float, autocorrelation: float) -> _Fit:
+    weighted, log_determinant = _apply_precision_matrix(
+        np.column_stack([design, scaled]), drift_share, autocorrelation
+    )
     information = design.T @ weighted[:, :-1]
     estimates = scipy.linalg.solve(information, design.T @ weighted[:, -1], assume_a="pos")
     points, freedom = len(scaled), len(scaled) - design.shape[1]
     squares = float((scaled - design @ estimates) @ (weighted[:, -1] - weighted[:, :-1] @ estimates))
-    variance = max(squares / freedom, SMALLEST_DEVIATION**2)
+    variance = max(squares / freedom, MIN_DEVIATION**2)
     of_design = float(np.linalg.slogdet(information)[1])
     return _Fit(
-        restricted=-(log_determinant + of_design + freedom * float(np.log(variance))) / 2,
-        likelihood=-(log_determinant + points * float(np.log(variance * freedom / points))) / 2,
+        restricted_log_likelihood=-(log_determinant + of_design + freedom * float(np.log(variance))) / 2,
+        log_likelihood=-(log_determinant + points * float(np.log(variance * freedom / points))) / 2,
         estimates=estimates,
         covariance=variance * np.linalg.inv(information),
-        freedom=freedom,
+        degrees_of_freedom=freedom,
     )
 
 
-def _weighted(columns: Numbers, share: float, persistence: float) -> tuple[Numbers, float]:
+def _apply_precision_matrix(
+    columns: FloatArray, drift_share: float, autocorrelation: float
+) -> tuple[FloatArray, float]:
     """Inverse of the mixture's covariance times *columns*, and the log of its determinant.
 
     The inverse of drift's own covariance is Q, of three diagonals; that of the mixture is
     Q (share + (1 - share) Q)^-1.
     """
-    unit = 1 / (1 - persistence**2)
-    main, beside = np.full(len(columns), (1 + persistence**2) * unit), -persistence * unit
+    unit = 1 / (1 - autocorrelation**2)
+    main, beside = np.full(len(columns), (1 + autocorrelation**2) * unit), -autocorrelation * unit
     main[[0, -1]] = unit
     bands = np.zeros((2, len(columns)))
-    bands[0] = share + (1 - share) * main
-    bands[1, :-1] = (1 - share) * beside
+    bands[0] = drift_share + (1 - drift_share) * main
+    bands[1, :-1] = (1 - drift_share) * beside
     root = scipy.linalg.cholesky_banded(bands, lower=True)
     solved = scipy.linalg.cho_solve_banded((root, True), columns)
     weighted = main[:, None] * solved

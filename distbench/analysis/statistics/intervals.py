@@ -12,38 +12,38 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.statistics.block_model import Trials, effects
-from distbench.analysis.statistics.quantiles import range_quantile, t_quantile
-from distbench.core.units import number_text
+from distbench.analysis.statistics.block_model import TrialsByRound, fit_blocks
+from distbench.analysis.statistics.quantiles import studentized_range_quantile, t_quantile
+from distbench.core.units import format_number
 
 CONFIDENCE = 0.95
-_UNKNOWN = 100.0
+_MAX_HALF_LOG_WIDTH = 100.0
 """Half of an interval of the logarithm beyond which its ends need not be told apart from 0 and infinity."""
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A number with its 95% interval, symmetric in the logarithm."""
 
     value: float
-    half: float | None = None
+    half_log_width: float | None = None
     """Half the width of the interval of its natural logarithm; None: no case has two trials."""
-    freedom: float = math.inf
-    """Degrees of freedom behind ``half``."""
+    degrees_of_freedom: float = math.inf
+    """Degrees of freedom behind ``half_log_width``."""
     trials: int = 1
-    reach: float | None = None
-    """``half`` made so wide that the ratios of all cases that it is compared with hold together; None: of
-    this one ratio alone."""
+    simultaneous_half_log_width: float | None = None
+    """``half_log_width`` made so wide that the ratios of all cases that it is compared with hold together;
+    None: of this one ratio alone."""
 
     @property
     def low(self) -> float:
         """Lower end; the value itself if the spread is unknown."""
-        return self.value * math.exp(-(self.half or 0.0))
+        return self.value * math.exp(-(self.half_log_width or 0.0))
 
     @property
     def high(self) -> float:
         """Upper end; the value itself if the spread is unknown."""
-        return self.value * math.exp(self.half or 0.0)
+        return self.value * math.exp(self.half_log_width or 0.0)
 
     @property
     def half_width(self) -> float:
@@ -52,60 +52,71 @@ class Interval:
 
     def text(self, value: float | None = None) -> str:
         """The number, or another *value* next to it, with the digits that the interval allows."""
-        return number_text(self.value if value is None else value, self.half_width)
+        return format_number(self.value if value is None else value, self.half_width)
 
     def to_json(self) -> dict[str, float | None]:
         """The value and its ends, null if the spread is unknown."""
-        low, high = (None, None) if self.half is None else (self.low, self.high)
+        low, high = (None, None) if self.half_log_width is None else (self.low, self.high)
         return {"value": self.value, "low": low, "high": high}
 
-    def among(self, count: int) -> Interval:
+    def for_comparisons_of(self, count: int) -> ConfidenceInterval:
         """This as one of *count* numbers, any two of which may be compared (Tukey's range)."""
-        if self.half is None or count < 2:
+        if self.half_log_width is None or count < 2:
             return self
         # whole degrees of freedom: the quantile takes a while, and differs little in between
-        freedom = max(1, round(self.freedom)) if math.isfinite(self.freedom) else 10**6
-        widening = range_quantile(CONFIDENCE, count, freedom) / _quantile(freedom)
-        return dataclasses.replace(self, reach=self.half * max(1.0, widening))
+        freedom = max(1, round(self.degrees_of_freedom)) if math.isfinite(self.degrees_of_freedom) else 10**6
+        widening = studentized_range_quantile(CONFIDENCE, count, freedom) / _quantile(freedom)
+        return dataclasses.replace(self, simultaneous_half_log_width=self.half_log_width * max(1.0, widening))
 
-    def half_as_one_of(self, count: int) -> float | None:
-        """``half`` made so wide that *count* such intervals, of independent numbers, hold together.
+    def simultaneous_half_log_width_of(self, count: int) -> float | None:
+        """``half_log_width`` made so wide that *count* such intervals, of independent numbers, hold together.
 
         Z. Sidak (1967), "Rectangular confidence regions for the means of multivariate normal distributions",
-        J. American Statistical Association 62; None: as ``half``.
+        J. American Statistical Association 62; None: as ``half_log_width``.
         """
-        if self.half is None or count < 2:
-            return self.half
+        if self.half_log_width is None or count < 2:
+            return self.half_log_width
         each = CONFIDENCE ** (1 / count)
-        return self.half * _quantile(self.freedom, (1 + each) / 2) / _quantile(self.freedom)
+        return (
+            self.half_log_width
+            * _quantile(self.degrees_of_freedom, (1 + each) / 2)
+            / _quantile(self.degrees_of_freedom)
+        )
 
-    def half_as_best_of(self, count: int) -> float:
-        """``half`` toward the worse, if this was chosen as the best of *count* that can't be told apart.
+    def half_log_width_after_selection(self, count: int) -> float:
+        """``half_log_width`` toward the worse, if this was chosen as the best of *count* that are tied.
 
         Noise that made it look better helped to choose it, so nearly all of the error lies on that side:
         Bonferroni over the numbers that it was chosen from, which is exact if they are all alike and wide
         if not. (The posterior under a prior learnt from the other cases is a fifth narrower from three
         trials on, but holds in 88% of runs with two trials if some cases are far noisier.)
         """
-        chosen = _quantile(self.freedom, 1 - (1 - CONFIDENCE) * (1 - 1 / (2 * count)) / count)
-        return (self.half or 0.0) * chosen / _quantile(self.freedom)
+        chosen = _quantile(self.degrees_of_freedom, 1 - (1 - CONFIDENCE) * (1 - 1 / (2 * count)) / count)
+        return (self.half_log_width or 0.0) * chosen / _quantile(self.degrees_of_freedom)
 
-    def ratio(self, other: Interval) -> Interval:
+    def ratio(self, other: ConfidenceInterval) -> ConfidenceInterval:
         """Ratio of this to *other*, both independent, its ends by their distances (MOVER).
 
         G. Y. Zou and A. Donner (2008), "Construction of confidence limits about effect measures",
         Statistics in Medicine 27(10): limits of a difference from those of its two sides, whose freedoms
         may differ; the ratio counts as known by the fewer.
         """
-        reaches = [side.half if side.reach is None else side.reach for side in (self, other)]
+        reaches = [
+            side.half_log_width
+            if side.simultaneous_half_log_width is None
+            else side.simultaneous_half_log_width
+            for side in (self, other)
+        ]
         known = [reach for reach in reaches if reach is not None]
         half = math.hypot(*known) if len(known) == 2 else None
-        return Interval(self.value / other.value, half, min(self.freedom, other.freedom))
+        return ConfidenceInterval(
+            self.value / other.value, half, min(self.degrees_of_freedom, other.degrees_of_freedom)
+        )
 
-    def is_apart_from(self, other: Interval) -> bool:
+    def differs_from(self, other: ConfidenceInterval) -> bool:
         """Whether the two differ by more than the noise; if the spread is unknown, whether they differ."""
         ratio = self.ratio(other)
-        return abs(math.log(ratio.value)) > (ratio.half or 0.0)
+        return abs(math.log(ratio.value)) > (ratio.half_log_width or 0.0)
 
 
 @dataclass(frozen=True)
@@ -118,36 +129,47 @@ class Noise:
     """Of the trials of a case from one round to the next; 0: none shows."""
 
 
-def noise_of(samples: Sequence[Trials]) -> Noise | None:
+def noise_of(samples: Sequence[TrialsByRound]) -> Noise | None:
     """Noise of the trials of several cases; None if no case has two."""
-    found = effects(samples)
-    return None if math.isnan(found.scale) else Noise(found.scale, found.autocorrelation)
+    found = fit_blocks(samples)
+    return (
+        None if math.isnan(found.typical_deviation) else Noise(found.typical_deviation, found.autocorrelation)
+    )
 
 
-def intervals(samples: Sequence[Trials], *, counted: bool = False) -> list[Interval]:
+def intervals(samples: Sequence[TrialsByRound], *, is_exact: bool = False) -> list[ConfidenceInterval]:
     """Interval of each case; *samples* are the trials of the cases that share their noise, by round.
 
-    A number that is *counted*, such as bytes, owes nothing to the round in which it was.
+    A number that is *is_exact*, such as bytes, owes nothing to the round in which it was.
 
     Raises:
         ValueError: a value is not positive, or a case has none.
     """
-    fit = effects(samples, counted=counted)
+    fit = fit_blocks(samples, counted=is_exact)
     return [
         _interval(trials, float(log), float(error), float(freedom))
-        for trials, log, error, freedom in zip(samples, fit.logs, fit.errors, fit.freedoms, strict=True)
+        for trials, log, error, freedom in zip(
+            samples, fit.logs, fit.errors, fit.degrees_of_freedom, strict=True
+        )
     ]
 
 
-def _interval(trials: Trials, log: float, error: float, freedom: float) -> Interval:
+def _interval(
+    trials: TrialsByRound, log: float, error: float, degrees_of_freedom: float
+) -> ConfidenceInterval:
     mean = math.exp(log)
     # a logarithm and back costs the last digits; what was the same in all trials stays that to the byte
     same = (trial for trial in trials.values() if math.isclose(trial, mean, rel_tol=1e-12))
     value = next(same, float(f"{mean:.12g}"))
     if math.isnan(error):
-        return Interval(value, trials=len(trials))
-    return Interval(value, min(_UNKNOWN, _quantile(freedom) * error), freedom, len(trials))
+        return ConfidenceInterval(value, trials=len(trials))
+    return ConfidenceInterval(
+        value,
+        min(_MAX_HALF_LOG_WIDTH, _quantile(degrees_of_freedom) * error),
+        degrees_of_freedom,
+        len(trials),
+    )
 
 
-def _quantile(freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> float:
-    return t_quantile(probability, freedom)
+def _quantile(degrees_of_freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> float:
+    return t_quantile(probability, degrees_of_freedom)

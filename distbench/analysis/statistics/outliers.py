@@ -6,22 +6,24 @@ from typing import Any
 
 import numpy as np
 
-SMALLEST_DEVIATION = 1e-9
+MIN_DEVIATION = 1e-9
 """Counted numbers, such as bytes, have no spread; any step in them is certain."""
-_FAR = 4.0
+_OUTLIER_DEVIATIONS = 4.0
 """A point so many robust standard deviations from its neighbours is an outlier."""
-_BESIDE = 2
+_NEIGHBORS = 2
 """Neighbours on each side: of five points a lasting level has three, an outlier has no majority."""
-_OF_MEDIAN = 1 / 0.4895
+_MEDIAN_TO_DEVIATION = 1 / 0.4895
 """Standard deviation of normal values over their median distance from the median of five."""
 
 
-def without_outliers(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def hampel_replacements(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Index of the point that stands for each: its own, or for an outlier the middle of its neighbours."""
     count = len(values)
-    places = [range(max(0, i - _BESIDE), min(count, i + _BESIDE + 1)) for i in range(count)]
+    places = [range(max(0, i - _NEIGHBORS), min(count, i + _NEIGHBORS + 1)) for i in range(count)]
     # the lower middle: a value that was there, on either scale
     middles = [sorted(near, key=lambda place: values[place])[(len(near) - 1) // 2] for near in places]
     distances = np.abs(values - values[middles])
-    is_outlier = distances > max(_FAR * _OF_MEDIAN * float(np.median(distances)), SMALLEST_DEVIATION)
+    is_outlier = distances > max(
+        _OUTLIER_DEVIATIONS * _MEDIAN_TO_DEVIATION * float(np.median(distances)), MIN_DEVIATION
+    )
     return np.where(is_outlier, middles, np.arange(count))

@@ -6,42 +6,42 @@ import math
 from collections.abc import Sequence
 
 
-def fisher(bad: int, trials: int, others_bad: int, others: int) -> float:
-    """Chance of *bad* or more of *trials* if they fail as often as the *others* do.
+def fisher_exact_tail(failures: int, trials: int, other_failures: int, other_trials: int) -> float:
+    """Chance of *failures* or more of *trials* if they fail as often as the *other_trials* do.
 
     Fisher's exact test, one-sided: the tail of the hypergeometric distribution (R. A. Fisher, Statistical
     Methods for Research Workers, 5th edition 1934, section 21.02).
     """
-    failed = bad + others_bad
+    failed = failures + other_failures
     ways = (
-        math.comb(trials, count) * math.comb(others, failed - count)
-        for count in range(bad, min(trials, failed) + 1)
+        math.comb(trials, count) * math.comb(other_trials, failed - count)
+        for count in range(failures, min(trials, failed) + 1)
     )
-    return sum(ways) / math.comb(trials + others, failed)
+    return sum(ways) / math.comb(trials + other_trials, failed)
 
 
-def at_least(count: int, chances: Sequence[float]) -> float:
-    """Chance that *count* or more of independent events happen, whose own chances are *chances*.
+def poisson_binomial_tail(count: int, probabilities: Sequence[float]) -> float:
+    """Chance that *count* or more of independent events happen, whose own chances are *probabilities*.
 
-    The tail of Poisson's binomial distribution, of equal *chances* the binomial one, by recursion (R. E.
-    Barlow and K. D. Heidtmann, IEEE Transactions on Reliability R-33(4), 1984).
+    The tail of Poisson's binomial distribution, of equal *probabilities* the binomial one, by recursion (R.
+    E. Barlow and K. D. Heidtmann, IEEE Transactions on Reliability R-33(4), 1984).
     """
     # shape (events + 1,): chance of each number of them
     numbers = [1.0]
-    for chance in chances:
+    for chance in probabilities:
         without, with_it = [*numbers, 0.0], [0.0, *numbers]
         numbers = [no * (1 - chance) + yes * chance for no, yes in zip(without, with_it, strict=True)]
     return math.fsum(numbers[max(count, 0) :])
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """*chances* adjusted for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979).
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """*p_values* adjusted for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979).
 
     Whatever depends on what: those below a level are all right, but for one family in 1/level.
     """
-    order = sorted(range(len(chances)), key=lambda place: chances[place])
-    adjusted, largest = [0.0] * len(chances), 0.0
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(chances) - rank) * chances[place]))
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted

@@ -8,7 +8,7 @@ look too sure. Here the variances are a mixture, as in M. Lu and M. Stephens (20
 shrinkage (vash)", Bioinformatics 32(22): most cases share one variance, and some have more of it.
 
 The model, with flat priors on a grid: a case has the common variance, or with a chance that all cases
-together tell (``_SHARES``) a larger one: of any deviation up to five times the common one alike, in
+together tell (``_NOISY_SHARES``) a larger one: of any deviation up to five times the common one alike, in
 logarithms, and beyond as seldom as it is larger. An unbiased estimate with d degrees of freedom is its
 case's variance times chi-squared over d.
 """
@@ -21,54 +21,56 @@ import numpy as np
 import scipy
 
 # a variance of 0, of trials that agree by chance or are counted, has no logarithm (as in limma)
-_LEAST = 1e-5
-_SAME = 1e-9
+_MIN_VARIANCE_RATIO = 1e-5
+_EQUALITY_TOLERANCE = 1e-9
 """Variances that differ by a smaller part are the same, but for rounding."""
-_STEP = 0.25
+_GRID_STEP = 0.25
 """Of the grid, in logarithms of variances: an eighth of a standard deviation."""
-_BELOW, _ABOVE = 6.0, 14.0
+_GRID_BELOW, _GRID_ABOVE = 6.0, 14.0
 """How far the grid goes beyond the estimates, in logarithms: far up, for few trials exclude little."""
-_SHARES = np.array([0.03, 0.1, 0.2])
+_NOISY_SHARES = np.array([0.03, 0.1, 0.2])
 """Parts of the cases that may be noisier than the rest."""
-_NOISIER = 5.0
+_FLAT_PRIOR_RATIO = 5.0
 """How many times the common deviation is as likely as fewer; beyond, the chance falls as one over it."""
-_TAILS = 0.025, 0.001
+_MATCHED_TAILS = 0.025, 0.001
 """Where Student's t agrees with the mixture: the ends of a 95% interval, and those for many comparisons."""
-_FREEDOMS = np.geomspace(1.0, 1000.0, 200)
+_DEGREES_OF_FREEDOM_GRID = np.geomspace(1.0, 1000.0, 200)
 
 
 @dataclass(frozen=True)
-class Spreads:
+class VariancePosterior:
     """What the variances of cases may be, as normal noise whose variance is a mixture."""
 
     variances: np.ndarray
     """Shape (grid,)."""
-    chances: np.ndarray
+    probabilities: np.ndarray
     """Of each variance for each case, shape (cases, grid)."""
 
     @property
     def typical(self) -> np.ndarray:
         """Geometric mean of each case's variance, shape (cases,)."""
-        typical: np.ndarray = np.exp(self.chances @ np.log(self.variances))
+        typical: np.ndarray = np.exp(self.probabilities @ np.log(self.variances))
         return typical
 
 
-def spreads(variances: np.ndarray, freedoms: np.ndarray) -> Spreads:
+def variance_posterior(variances: np.ndarray, degrees_of_freedom: np.ndarray) -> VariancePosterior:
     """What the variances of cases may be.
 
     Args:
         variances: unbiased estimates, shape (cases,), not all 0; without meaning where ``freedoms`` is 0.
-        freedoms: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
+        degrees_of_freedom: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
     """
-    known = freedoms > 0
+    known = degrees_of_freedom > 0
     own = np.where(known, variances, 0.0)
-    own = np.maximum(own, _LEAST * np.median(own[own > 0]))
-    logs = np.arange(np.log(own[known].min()) - _BELOW, np.log(own[known].max()) + _ABOVE, _STEP)
-    weighed = -0.5 * freedoms[:, None] * (logs + own[:, None] * np.exp(-logs))
+    own = np.maximum(own, _MIN_VARIANCE_RATIO * np.median(own[own > 0]))
+    logs = np.arange(
+        np.log(own[known].min()) - _GRID_BELOW, np.log(own[known].max()) + _GRID_ABOVE, _GRID_STEP
+    )
+    weighed = -0.5 * degrees_of_freedom[:, None] * (logs + own[:, None] * np.exp(-logs))
     likely = np.exp(weighed - weighed.max(axis=1, keepdims=True))
-    noisier = _noisier(len(logs))
+    noisier = _noisier_prior(len(logs))
     # of each case, were the common variance that one: shapes (shares, cases, grid)
-    shares = _SHARES[:, None, None]
+    shares = _NOISY_SHARES[:, None, None]
     of_common = (1 - shares) * likely + shares * (likely @ noisier.T)
     # below the smallest normal number a case excludes that common variance
     of_common = np.maximum(of_common, np.finfo(float).tiny)
@@ -77,57 +79,59 @@ def spreads(variances: np.ndarray, freedoms: np.ndarray) -> Spreads:
     common /= common.sum()
     each = common[:, None, :] / of_common
     chances = likely * (((1 - shares) * each).sum(axis=0) + (shares * each).sum(axis=0) @ noisier)
-    return Spreads(np.exp(logs), chances / chances.sum(axis=1, keepdims=True))
+    return VariancePosterior(np.exp(logs), chances / chances.sum(axis=1, keepdims=True))
 
 
-def shrunk(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moderated_variances(
+    variances: np.ndarray, degrees_of_freedom: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Variances as Student's t needs them, and the degrees of freedom behind each.
 
-    The mean of a case has the tails of its ``spreads`` at both chances of ``_TAILS``.
+    The mean of a case has the tails of its ``variance_posterior`` at both chances of ``_MATCHED_TAILS``.
 
     Args:
         variances: unbiased estimates, shape (cases,); without meaning where ``freedoms`` is 0.
-        freedoms: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
+        degrees_of_freedom: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
     """
-    known = freedoms > 0
+    known = degrees_of_freedom > 0
     own = variances[known]
     # one case, or two of the same rounds, whose residuals mirror each other: nothing tells which is noisier
-    if np.ptp(own) <= _SAME * own.max():
-        common = np.average(own, weights=freedoms[known])
-        return np.full(len(known), common), np.full(len(known), freedoms.sum())
-    found = spreads(variances, freedoms)
+    if np.ptp(own) <= _EQUALITY_TOLERANCE * own.max():
+        common = np.average(own, weights=degrees_of_freedom[known])
+        return np.full(len(known), common), np.full(len(known), degrees_of_freedom.sum())
+    found = variance_posterior(variances, degrees_of_freedom)
     deviations = np.sqrt(found.variances)
-    near, far = (upper(deviations, found.chances, tail) for tail in _TAILS)
-    theirs = scipy.special.stdtrit(_FREEDOMS, 1 - np.array(_TAILS)[:, None])
+    near, far = (mixture_quantiles(deviations, found.probabilities, tail) for tail in _MATCHED_TAILS)
+    theirs = scipy.special.stdtrit(_DEGREES_OF_FREEDOM_GRID, 1 - np.array(_MATCHED_TAILS)[:, None])
     # tails grow lighter with the degrees of freedom, and interpolation wants what grows
-    behind = np.interp(-far / near, -theirs[1] / theirs[0], _FREEDOMS)
-    behind = np.minimum(behind, freedoms.sum())
-    return (near / scipy.special.stdtrit(behind, 1 - _TAILS[0])) ** 2, behind
+    behind = np.interp(-far / near, -theirs[1] / theirs[0], _DEGREES_OF_FREEDOM_GRID)
+    behind = np.minimum(behind, degrees_of_freedom.sum())
+    return (near / scipy.special.stdtrit(behind, 1 - _MATCHED_TAILS[0])) ** 2, behind
 
 
-def upper(deviations: np.ndarray, chances: np.ndarray, tail: float) -> np.ndarray:
+def mixture_quantiles(deviations: np.ndarray, probabilities: np.ndarray, tail: float) -> np.ndarray:
     """Values that normal noise exceeds with the chance *tail*, if its deviation is a mixture.
 
     Args:
         deviations: above 0, of shape (grid,) or (cases, grid).
-        chances: of each deviation, shape (cases, grid).
+        probabilities: of each deviation, shape (cases, grid).
         tail: below 0.5.
     """
     reach = -scipy.special.ndtri(tail)
-    low = reach * np.broadcast_to(deviations, chances.shape).min(axis=1)
-    high = reach * np.broadcast_to(deviations, chances.shape).max(axis=1)
+    low = reach * np.broadcast_to(deviations, probabilities.shape).min(axis=1)
+    high = reach * np.broadcast_to(deviations, probabilities.shape).max(axis=1)
     # to a hundred-thousandth
     for _ in range(24):
         middle = np.sqrt(low * high)
-        beyond = (chances * scipy.special.ndtr(-middle[:, None] / deviations)).sum(axis=1) > tail
+        beyond = (probabilities * scipy.special.ndtr(-middle[:, None] / deviations)).sum(axis=1) > tail
         low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
     value: np.ndarray = np.sqrt(low * high)
     return value
 
 
-def _noisier(size: int) -> np.ndarray:
+def _noisier_prior(size: int) -> np.ndarray:
     """Chance of each variance of the grid for a noisier case, by the common one, shape (common, grid)."""
-    beyond = (np.arange(size) - np.arange(size)[:, None]) * _STEP
-    chances = np.where(beyond < 0, 0.0, np.minimum(1.0, _NOISIER * np.exp(-beyond / 2)))
+    beyond = (np.arange(size) - np.arange(size)[:, None]) * _GRID_STEP
+    chances = np.where(beyond < 0, 0.0, np.minimum(1.0, _FLAT_PRIOR_RATIO * np.exp(-beyond / 2)))
     each: np.ndarray = chances / chances.sum(axis=1, keepdims=True)
     return each

@@ -5,43 +5,43 @@ from __future__ import annotations
 import subprocess
 from typing import Annotated
 
-from distbench.cli.follow import follow, going_on
-from distbench.cli.options import REPORTS, Out, Quiet, RunName, flag
-from distbench.cli.output import note
-from distbench.cli.queue_submission import queue_of
-from distbench.core.errors import INTERRUPTED, InfrastructureError, UsageError
+from distbench.cli.follow import detach_text, follow
+from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, QuietOption, RunArgument, flag
+from distbench.cli.output import print_note
+from distbench.cli.queue_submission import launcher_queue
+from distbench.core.errors import EXIT_INTERRUPTED, InfrastructureError, UsageError
 from distbench.record import catalog, submission
 from distbench.record.run_folder import Run
-from distbench.record.untrusted import untrusted_records
-from distbench.run.control import interruptible
+from distbench.record.untrusted_records import untrusted_records
+from distbench.run.control import raise_on_termination
 
 
 def attach(
-    name: RunName,
-    out: Out = REPORTS,
+    name: RunArgument,
+    out: OutOption = DEFAULT_RUNS_FOLDER,
     cancel: Annotated[bool, flag("--cancel", text="First cancel its job.")] = False,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> int:
     """Follow a run that goes on elsewhere.
 
     Ctrl-C leaves it going on.
     """
-    run = catalog.find(name, out)
+    run = catalog.find_run(name, out)
     if cancel:
         _cancel(run)
     try:
-        with interruptible(), untrusted_records("the records"):
+        with raise_on_termination(), untrusted_records("the records"):
             return follow(run, quiet=quiet)
     except KeyboardInterrupt:
-        note(going_on(run.folder))
-        return INTERRUPTED
+        print_note(detach_text(run.folder))
+        return EXIT_INTERRUPTED
 
 
 def _cancel(run: Run) -> None:
-    handed = submission.read_job(run.folder)
+    handed = submission.read_submitted_job(run.folder)
     if handed is None:
         raise UsageError(f"{run.folder}: no job does it; stop the command that does with Ctrl-C")
-    command = queue_of(handed.launcher).cancel_command(handed.job)
+    command = launcher_queue(handed.launcher).cancel_command(handed.job)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

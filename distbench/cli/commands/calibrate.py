@@ -8,50 +8,52 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
-from distbench.cli.colour import paint
-from distbench.cli.interruption import ended
-from distbench.cli.output import note, say, say_json, width
-from distbench.cli.progress import observer
+from distbench.cli.colour import apply_style
+from distbench.cli.interruption import print_stopped
+from distbench.cli.output import print_json, print_note, print_text, terminal_width
+from distbench.cli.progress import observe_progress
 from distbench.gate import calibration, view
-from distbench.gate.arms import Arm
+from distbench.gate.arms import GateArm
 from distbench.gate.gate import Gate
-from distbench.run import unwarned
-from distbench.suite import load
+from distbench.run import ignore_time_warning
+from distbench.suite import load_suite
 from distbench.suite.gate import GateRules, Tolerances
 
 
-@unwarned()
+@ignore_time_warning()
 def calibrate(
     context: typer.Context,
-    suite: options.Suite,
+    suite: options.SuiteArgument,
     pairs: Annotated[
         int, options.option("--pairs", "N", "Pairs of equal trials per case.", has_default=True)
     ] = 10,
-    set_: options.Set = [],
-    only: options.Only = [],
-    world_sizes: options.WorldSizes = "",
-    device: options.Device = "",
-    out: options.Out = options.REPORTS,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    set_: options.SetOption = [],
+    only: options.OnlyOption = [],
+    world_sizes: options.WorldSizesOption = "",
+    device: options.DeviceOption = "",
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> int:
     """Measure what this machine can resolve (A/A pairs)."""
     rules = {f"gate.{key}={pairs}": f"--pairs {pairs}" for key in ("min_pairs", "max_pairs")}
-    loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device, option_of=rules))
+    loaded = load_suite(
+        suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)
+    )
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
-    baseline, candidate = Arm("the same", loaded), Arm("the suite as it stands", loaded)
+    baseline, candidate = GateArm("the same", loaded), GateArm("the suite as it stands", loaded)
     gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)
-    with observer(quiet=quiet) as watcher:
+    with observe_progress(quiet=quiet) as watcher:
         result = gate.run(watcher)
-    calibrated = calibration.calibrated(result, gate.cases, loaded.measure)
-    file = calibration.save(calibrated)
+    calibrated = calibration.calibrations_from(result, gate.cases, loaded.measure)
+    file = calibration.save_calibrations(calibrated)
     if as_json:
-        say_json({"cases": {case_id: dataclasses.asdict(case) for case_id, case in calibrated.items()}})
+        print_json({"cases": {case_id: dataclasses.asdict(case) for case_id, case in calibrated.items()}})
     else:
-        say(view.calibration_sheet(list(calibrated.values())).as_text(width(), paint))
-    note(f"calibration: {file}; records: {result.folder}")
+        print_text(view.calibration_table(list(calibrated.values())).to_text(terminal_width(), apply_style))
+    print_note(f"calibration: {file}; records: {result.folder}")
     if result.stopped:
-        return ended(result.stopped, "")
+        return print_stopped(result.stopped, "")
     return 0 if calibrated else 1
 
 

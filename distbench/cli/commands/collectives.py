@@ -9,23 +9,23 @@ from typing import Annotated
 
 import typer
 
-from distbench.analysis.run import AnalysedRun
+from distbench.analysis.run import RunAnalysis
 from distbench.cli import options
-from distbench.cli.colour import paint
-from distbench.cli.exit_summary import exit_code, reported
-from distbench.cli.interruption import ended, reporting, resumable
+from distbench.cli.colour import apply_style
+from distbench.cli.exit_summary import exit_code, print_results
+from distbench.cli.interruption import print_stopped, report_hint_on_abort, resume_hint_on_abort
 from distbench.cli.options import argument, option
-from distbench.cli.output import width
-from distbench.cli.preflight import forewarn
-from distbench.cli.progress import observer
+from distbench.cli.output import terminal_width
+from distbench.cli.preflight import warn_before_run
+from distbench.cli.progress import observe_progress
 from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
-from distbench.plan import machine_of
-from distbench.record.reading import rereading
+from distbench.plan import launcher_machine
+from distbench.record.record_reader import retry_eagerly
 from distbench.record.run_folder import resume_command
-from distbench.report.view import views
-from distbench.run import Execution, unwarned
-from distbench.suite import Overrides, Suite, load, of_text
+from distbench.report.view import all_views
+from distbench.run import RunExecution, ignore_time_warning
+from distbench.suite import Overrides, Suite, load_suite, parse_suite_text
 
 _KIND = "collectives"
 _SUITE = """\
@@ -42,7 +42,7 @@ collectives: {}
 """
 
 
-@unwarned()
+@ignore_time_warning()
 def collectives(
     context: typer.Context,
     suite: Annotated[
@@ -57,12 +57,12 @@ def collectives(
     dtypes: Annotated[str, option("--dtypes", "DTYPE,DTYPE", "fp64, fp32, bf16, fp16.")] = "",
     groups: Annotated[str, option("--groups", "GROUP,GROUP", "all, node, between.")] = "",
     launcher: Annotated[str, option("--launcher", "NAME", "Launcher, as in a suite: local, slurm.")] = "",
-    out: options.Out = options.REPORTS,
-    set_: options.Set = [],
-    world_sizes: options.WorldSizes = "",
-    device: options.Device = "",
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    set_: options.SetOption = [],
+    world_sizes: options.WorldSizesOption = "",
+    device: options.DeviceOption = "",
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> int:
     """Measure all-reduce and the like, as nccl-tests does."""
     changes = {f"launcher={launcher}": f"--launcher {launcher}"} if launcher else {}
@@ -72,16 +72,16 @@ def collectives(
         changes[f"{_KIND}.sizes={sizes if '..' in sizes else f'[{sizes}]'}"] = f"--sizes {sizes}"
     if factor:
         changes[f"{_KIND}.factor={factor}"] = f"--factor {factor}"
-    changed = options.overrides([*changes, *set_], [], world_sizes, device, option_of=changes)
-    execution = Execution.start(_only_collectives(suite, changed), out, context.obj)
+    changed = options.make_overrides([*changes, *set_], [], world_sizes, device, option_of=changes)
+    execution = RunExecution.create(_only_collectives(suite, changed), out, context.obj)
     resume_with = resume_command(execution.run.folder)
-    with resumable(resume_with), observer(quiet=quiet) as watcher:
-        forewarn(execution, watcher)
+    with resume_hint_on_abort(resume_with), observe_progress(quiet=quiet) as watcher:
+        warn_before_run(execution, watcher)
         was_stopped = execution.execute(watcher)
-    with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
-        analysed = rereading(partial(reported, execution.run, _shown, as_json=as_json))
+    with resume_hint_on_abort(resume_with) if was_stopped else report_hint_on_abort(execution.run.folder):
+        analysed = retry_eagerly(partial(print_results, execution.run, _links_table, as_json=as_json))
     if was_stopped:
-        return ended(was_stopped, resume_with)
+        return print_stopped(was_stopped, resume_with)
     return exit_code(analysed, strict_parity=False)
 
 
@@ -94,9 +94,9 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
     """
     jobs = [*changed.jobs, _KIND]
     changed = dataclasses.replace(changed, jobs=jobs)
-    suite = load(file, changed) if file else of_text(_SUITE, changed)
+    suite = load_suite(file, changed) if file else parse_suite_text(_SUITE, changed)
     if file is None and changed.world_sizes is None:
-        devices = machine_of(suite).devices
+        devices = launcher_machine(suite).devices
         if devices < 2:
             raise UsageError(
                 "collectives: there is one device here, and a collective needs two or more; on the CPU, "
@@ -107,5 +107,5 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
     return dataclasses.replace(suite, jobs=kept)
 
 
-def _shown(run: AnalysedRun) -> str:
-    return views()["links"].sheet(run).as_text(width(), paint)
+def _links_table(run: RunAnalysis) -> str:
+    return all_views()["links"].table(run).to_text(terminal_width(), apply_style)

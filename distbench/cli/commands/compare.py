@@ -9,26 +9,26 @@ from typing import Annotated
 
 import typer
 
-from distbench.analysis.history import past
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.statistics.between_run_variance import Past
+from distbench.analysis.history import run_variances
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.between_run_variance import RunVariances
 from distbench.cli import options
-from distbench.cli.colour import paint
-from distbench.cli.copies import once
-from distbench.cli.history_inputs import readable
-from distbench.cli.interruption import ended, resumable
+from distbench.cli.colour import apply_style
+from distbench.cli.copies import drop_copies
+from distbench.cli.history_inputs import readable_history_points
+from distbench.cli.interruption import print_stopped, resume_hint_on_abort
 from distbench.cli.options import argument, option
-from distbench.cli.output import note, say, say_json, width
-from distbench.cli.progress import observer
+from distbench.cli.output import print_json, print_note, print_text, terminal_width
+from distbench.cli.progress import observe_progress
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, damage_json
+from distbench.cli.run_reader import damage_json, load_run
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.record import catalog
 from distbench.record.run_folder import Run, resume_command
 from distbench.report import comparison_view
-from distbench.run import Execution
-from distbench.suite import load
+from distbench.run import RunExecution
+from distbench.suite import load_suite
 
 _MOST_RUNS = 30
 """So many other runs tell how much runs differ, and are read in a few seconds."""
@@ -43,41 +43,43 @@ def compare(
     html: Annotated[
         Path | None, option("--html", "FILE", "Also write a page that opens without a network.")
     ] = None,
-    markdown: options.Markdown = False,
-    out: options.Out = options.REPORTS,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    markdown: options.MarkdownOption = False,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> int:
     """Show two or more runs side by side."""
-    options.check_forms("compare", md=markdown, json=as_json)
+    options.check_exclusive("compare", md=markdown, json=as_json)
     if len(names) < 2:
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
-    first = catalog.find(names[0], out)
+    first = catalog.find_run(names[0], out)
     later: list[Run] = []
     for name in names[1:]:
-        found = _found_or_run(name, out, context.obj, quiet=quiet)
+        found = _find_or_run(name, out, context.obj, quiet=quiet)
         if isinstance(found, int):
             # half a run is not what was to be compared
             return found
         later.append(found)
     form = "json" if as_json else "md" if markdown else ""
-    return _side_by_side(first, later, {out, first.folder.parent}, html, form)
+    return _print_comparison(first, later, {out, first.folder.parent}, html, form)
 
 
 @reads_runs
-def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str) -> int:
+def _print_comparison(
+    first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str
+) -> int:
     """Print *later* runs next to the *first* as *form*; other runs in *folders* tell how much runs differ."""
-    before, *others = map(analysed, (first, *later))
+    before, *others = map(load_run, (first, *later))
     for run, after in zip(later, others, strict=True):
         if run.folder.resolve() == first.folder.resolve():
-            note(f"distbench: warning: {first.folder} is compared with itself: nothing can differ")
+            print_note(f"distbench: warning: {first.folder} is compared with itself: nothing can differ")
         elif before.info.run_id == after.info.run_id:
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
-            note(f"distbench: warning: {text}: the trials in both are compared with themselves")
-    earlier = _past([before, *others], folders)
+            print_note(f"distbench: warning: {text}: the trials in both are compared with themselves")
+    earlier = _between_run_variance([before, *others], folders)
     comparisons = [
         replace(
-            comparison_view.comparison(before, after, earlier),
+            comparison_view.compare_runs(before, after, earlier),
             is_same=run.folder.resolve() == first.folder.resolve(),
         )
         for run, after in zip(later, others, strict=True)
@@ -86,37 +88,44 @@ def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Pa
         from distbench.report import comparison_page
 
         comparison_page.write(comparisons, html)
-        note(f"comparison: {html}")
+        print_note(f"comparison: {html}")
     if form == "json":
-        say_json(
+        print_json(
             [
-                {**comparison_view.to_json(comparison), "damaged": damage_json(before, after)}
+                {**comparison_view.comparison_json(comparison), "damaged": damage_json(before, after)}
                 for comparison, after in zip(comparisons, others, strict=True)
             ]
         )
     elif form == "md":
-        say("\n\n".join(map(comparison_view.markdown, comparisons)))
+        print_text("\n\n".join(map(comparison_view.comparison_markdown, comparisons)))
     else:
-        say("\n\n".join(comparison_view.text(comparison, width(), paint) for comparison in comparisons))
+        print_text(
+            "\n\n".join(
+                comparison_view.comparison_text(comparison, terminal_width(), apply_style)
+                for comparison in comparisons
+            )
+        )
     return 0
 
 
-def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
+def _between_run_variance(compared: Sequence[RunAnalysis], folders: Iterable[Path]) -> RunVariances:
     """How much the latest other runs in *folders* differ, of the cases that are *compared*."""
     known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
-    stored = {run.folder.resolve(): run for folder in folders for run in catalog.inside(folder)}
+    stored = {run.folder.resolve(): run for folder in folders for run in catalog.runs_in(folder)}
     # names begin with the suite's, so the latest are those that were written last
     latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
-    different, _ = once(latest)
-    return past((each for each in readable(different) if each.run_id not in known), ids)
+    different, _ = drop_copies(latest)
+    return run_variances(
+        (each for each in readable_history_points(different) if each.run_id not in known), ids
+    )
 
 
-def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
+def _find_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
     """Run that *name* stands for; a suite file is run first. The exit code, if that is stopped."""
     if Path(name).suffix not in (".yaml", ".yml"):
-        return catalog.find(name, out)
-    execution = Execution.start(load(Path(name)), out, command)
+        return catalog.find_run(name, out)
+    execution = RunExecution.create(load_suite(Path(name)), out, command)
     resume = resume_command(execution.run.folder)
-    with resumable(resume), observer(quiet=quiet) as watcher:
+    with resume_hint_on_abort(resume), observe_progress(quiet=quiet) as watcher:
         stopped_by = execution.execute(watcher)
-    return ended(stopped_by, resume) if stopped_by else execution.run
+    return print_stopped(stopped_by, resume) if stopped_by else execution.run

@@ -13,10 +13,10 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from distbench.cli.options import argument, check_word
-from distbench.cli.output import say
+from distbench.cli.options import argument, check_choice
+from distbench.cli.output import print_text
 
-_BASH = """\
+_BASH_TEMPLATE = """\
 _distbench() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} words
     case $COMP_CWORD:${{COMP_WORDS[1]}} in
@@ -32,29 +32,31 @@ _distbench() {{
 }}
 complete -o filenames -F _distbench distbench
 """
-_ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
-_HOW = {
+_ZSH_PREFIX = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
+_INSTALL_HINTS = {
     "bash": 'eval "$(distbench completion bash)" in ~/.bashrc',
     "zsh": 'eval "$(distbench completion zsh)" in ~/.zshrc',
     "fish": "distbench completion fish > ~/.config/fish/completions/distbench.fish",
 }
 
-Options = dict[str, str]
+CommandOptions = dict[str, str]
 """Names of options, each with its help."""
 
 
 def completion(
-    shell: Annotated[str, argument("SHELL", f"{', '.join(_HOW)}.")],
+    shell: Annotated[str, argument("SHELL", f"{', '.join(_INSTALL_HINTS)}.")],
 ) -> int:
     """Print a script with which a shell completes commands."""
-    check_word("SHELL", shell, _HOW)
+    check_choice("SHELL", shell, _INSTALL_HINTS)
     commands = _commands()
-    say(f"# To use it: {_HOW[shell]}")
-    say(_fish(commands) if shell == "fish" else (_ZSH if shell == "zsh" else "") + _bash(commands))
+    print_text(f"# To use it: {_INSTALL_HINTS[shell]}")
+    print_text(
+        _fish(commands) if shell == "fish" else (_ZSH_PREFIX if shell == "zsh" else "") + _bash(commands)
+    )
     return 0
 
 
-def _commands() -> dict[str, Options]:
+def _commands() -> dict[str, CommandOptions]:
     """Every command with its options, read from what parses them."""
     commands = {}
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
@@ -71,12 +73,12 @@ def _commands() -> dict[str, Options]:
     return commands
 
 
-def _bash(commands: dict[str, Options]) -> str:
+def _bash(commands: dict[str, CommandOptions]) -> str:
     cases = [f'        *:{name}) words="{" ".join(options)}" ;;' for name, options in commands.items()]
-    return _BASH.format(commands=" ".join(commands), cases="\n".join(cases))
+    return _BASH_TEMPLATE.format(commands=" ".join(commands), cases="\n".join(cases))
 
 
-def _fish(commands: dict[str, Options]) -> str:
+def _fish(commands: dict[str, CommandOptions]) -> str:
     lines = [f"complete -c distbench -n __fish_use_subcommand -f -a {name}" for name in commands]
     for command, options in commands.items():
         for name, text in options.items():

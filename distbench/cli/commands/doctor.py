@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from distbench.cli import options
-from distbench.cli.job_commands import elsewhere
-from distbench.cli.output import note, say, say_json, wrapped
+from distbench.cli.job_commands import run_as_job
+from distbench.cli.output import print_json, print_note, print_text, wrap_to_terminal
 from distbench.core import registry
-from distbench.core.units import count_text
-from distbench.doctor import Finding, Link, findings, links_of, visit
-from distbench.suite import load, of_text
+from distbench.core.units import format_count
+from distbench.doctor import Diagnosis, NetworkLink, diagnose, measured_links, probe_ranks
+from distbench.suite import load_suite, parse_suite_text
 
 # what is examined doesn't depend on what is trained
-_ANY = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"
+_MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"
 
 
 def doctor(
@@ -24,34 +24,34 @@ def doctor(
         Path | None,
         options.argument("[SUITE]", "Suite whose launcher and device are examined (none: what is around)."),
     ] = None,
-    set_: options.Set = [],
-    device: options.Device = "",
-    on: options.On = "",
-    nodes: options.Nodes = None,
-    out: options.Out = options.REPORTS,
-    as_json: options.Json = False,
+    set_: options.SetOption = [],
+    device: options.DeviceOption = "",
+    on: options.OnOption = "",
+    nodes: options.NodesOption = None,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    as_json: options.JsonOption = False,
 ) -> int:
     """Examine nodes, network, limits and GPUs."""
-    given = options.overrides(set_, [], "", device, on=on)
-    loaded = load(suite, given) if suite else of_text(_ANY, given)
+    given = options.make_overrides(set_, [], "", device, on=on)
+    loaded = load_suite(suite, given) if suite else parse_suite_text(_MINIMAL_SUITE, given)
     if on:
         named = {"--set": set_, "--device": [device] if device else []}
         words = [word for name, values in named.items() for value in values for word in (name, value)]
-        return elsewhere(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
+        return run_as_job(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
     if not as_json:
-        note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
-    found = visit(loaded, out)
-    launcher = registry.make("launchers", loaded.launcher)
-    told = findings(found, getattr(launcher, "may_differ", ()))
+        print_note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
+    found = probe_ranks(loaded, out)
+    launcher = registry.create_plugin("launchers", loaded.launcher)
+    told = diagnose(found, getattr(launcher, "may_differ", ()))
     if as_json:
-        links = [_plain(link) for link in links_of(found)]
-        say_json({"findings": [dataclasses.asdict(each) for each in told], "links": links})
+        links = [_link_json(link) for link in measured_links(found)]
+        print_json({"findings": [dataclasses.asdict(each) for each in told], "links": links})
     else:
         _print(told)
     return 1 if any(each.grade == "problem" for each in told) else 0
 
 
-def _plain(link: Link) -> dict[str, Any]:
+def _link_json(link: NetworkLink) -> dict[str, Any]:
     return {
         "first": link.first,
         "second": link.second,
@@ -62,14 +62,16 @@ def _plain(link: Link) -> dict[str, Any]:
     }
 
 
-def _print(told: Sequence[Finding]) -> None:
+def _print(told: Sequence[Diagnosis]) -> None:
     widest = max(len(each.check) for each in told)
     for each in told:
         where = f"{each.where}: " if each.where else ""
-        say(wrapped(f"{each.grade:<7}  {each.check:<{widest}}  {where}{each.what}", 0, 11 + widest))
+        print_text(
+            wrap_to_terminal(f"{each.grade:<7}  {each.check:<{widest}}  {where}{each.what}", 0, 11 + widest)
+        )
         if each.remedy:
-            say(wrapped(f"-> {each.remedy}", 11 + widest))
+            print_text(wrap_to_terminal(f"-> {each.remedy}", 11 + widest))
     bad = [each for each in told if each.grade != "ok"]
-    problems = count_text(sum(each.grade == "problem" for each in bad), "problem")
-    say()
-    say(f"{problems}, {count_text(sum(each.grade == 'warning' for each in bad), 'warning')}")
+    problems = format_count(sum(each.grade == "problem" for each in bad), "problem")
+    print_text()
+    print_text(f"{problems}, {format_count(sum(each.grade == 'warning' for each in bad), 'warning')}")

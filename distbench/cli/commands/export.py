@@ -9,16 +9,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis.training_curves import curves_of
-from distbench.cli.options import REPORTS, Out, RunName, check_word, option
-from distbench.cli.output import note, say
+from distbench.analysis.training_curves import training_curves
+from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, RunArgument, check_choice, option
+from distbench.cli.output import print_note, print_text
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed
+from distbench.cli.run_reader import load_run
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.record import catalog
 from distbench.record.run_folder import Run
-from distbench.run.export import send
+from distbench.run.export import export_curves
 from distbench.system.files import slug
 from distbench.system.machine import install_hint
 
@@ -29,7 +29,7 @@ _DISTRIBUTIONS: Mapping[str, str] = {
 }
 """Tool -> distribution that writes its files."""
 
-_NEXT: Mapping[str, str] = {
+_NEXT_STEPS: Mapping[str, str] = {
     "tensorboard": "view them with: tensorboard --logdir {}",
     "mlflow": "view them with a full installation of mlflow: "
     "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
@@ -41,56 +41,56 @@ _BENCHMARKS = "pytest-benchmark"
 
 @reads_runs
 def export(
-    name: RunName,
+    name: RunArgument,
     to: Annotated[str, option("--to", "TOOL", "tensorboard, mlflow, wandb or pytest-benchmark.")],
     into: Annotated[
         Path | None, option("--into", "DIR", "Empty folder, or a pytest-benchmark storage.")
     ] = None,
-    out: Out = REPORTS,
+    out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
     """Export a run's curves or times to another tool."""
-    check_word("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
-    run = catalog.find(name, out)
+    check_choice("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
+    run = catalog.find_run(name, out)
     return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
 
 
 def _export_times(run: Run, into: Path | None) -> int:
-    if not _installed(_BENCHMARKS):
+    if not _is_installed(_BENCHMARKS):
         raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
-    from distbench.report.benchmark_export import refused, save
+    from distbench.report.benchmark_export import refusal, save
 
-    read = analysed(run)
-    reasons = [(row, refused(row)) for row in read.cases]
+    read = load_run(run)
+    reasons = [(row, refusal(row)) for row in read.cases]
     exported = [row for row, reason in reasons if not reason]
     for row, reason in reasons:
         if reason:
-            note(f"skipped: {one_line(row.case.name, 100)}: {reason}")
+            print_note(f"skipped: {one_line(row.case.name, 100)}: {reason}")
     if not exported:
         raise UsageError(f"{run.folder}: no case of this run has times that can be compared")
-    folder = (into or _inside(run, _BENCHMARKS)).resolve()
+    folder = (into or _subfolder(run, _BENCHMARKS)).resolve()
     save(read.info, exported, folder)
     command = f"pytest-benchmark --storage {shlex.quote(str(folder))} compare"
-    say(f"{len(exported)} benchmarks in {folder}; compare them with: {command}")
+    print_text(f"{len(exported)} benchmarks in {folder}; compare them with: {command}")
     return 0
 
 
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
     needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
-    if missing := [distribution for distribution in needed if not _installed(distribution)]:
+    if missing := [distribution for distribution in needed if not _is_installed(distribution)]:
         raise UsageError(f"--to {to}: needs {', '.join(missing)}; install it {install_hint('trackers')}")
-    read = analysed(run)
-    curves = curves_of(read.records)
+    read = load_run(run)
+    curves = training_curves(read.records)
     if not curves:
         raise UsageError(f"{run.folder}: no curves: no trial of this run was measured or trained to a target")
-    folder = (into or _inside(run, to)).resolve()
+    folder = (into or _subfolder(run, to)).resolve()
     # one project per suite, so that its runs can be compared
     project = f"{slug(read.info.suite_name)}-{slug(read.info.run_id)}"
-    send(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
-    say(f"{len(curves)} {to} runs in {folder}; {_NEXT[to].format(shlex.quote(str(folder)))}")
+    export_curves(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
+    print_text(f"{len(curves)} {to} runs in {folder}; {_NEXT_STEPS[to].format(shlex.quote(str(folder)))}")
     return 0
 
 
-def _inside(run: Run, name: str) -> Path:
+def _subfolder(run: Run, name: str) -> Path:
     """Folder *name* of *run*, which may come from anybody.
 
     Raises:
@@ -102,7 +102,7 @@ def _inside(run: Run, name: str) -> Path:
     return folder
 
 
-def _installed(distribution: str) -> bool:
+def _is_installed(distribution: str) -> bool:
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:

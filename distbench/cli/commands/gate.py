@@ -12,38 +12,38 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
-from distbench.cli.colour import paint
-from distbench.cli.gate_stored import gate_stored
-from distbench.cli.interruption import ended, resumable
+from distbench.cli.colour import apply_style
+from distbench.cli.interruption import print_stopped, resume_hint_on_abort
 from distbench.cli.options import flag, option
-from distbench.cli.output import note, say, say_json, width
-from distbench.cli.progress import observer
+from distbench.cli.output import print_json, print_note, print_text, terminal_width
+from distbench.cli.progress import observe_progress
+from distbench.cli.stored_gate import run_against_stored
 from distbench.core.errors import UsageError
 from distbench.gate import outputs, view
-from distbench.gate.arms import Arm, moved
+from distbench.gate.arms import GateArm, baseline_arm
 from distbench.gate.checkout import commit_of
 from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
-from distbench.gate.verdicts import Result
-from distbench.launchers.base import Place
+from distbench.gate.verdicts import GateResult
+from distbench.launchers.base import PythonTarget
 from distbench.record import catalog
-from distbench.run import unwarned
-from distbench.suite import Overrides, Suite, load
-from distbench.system.files import write_whole, writing
+from distbench.run import ignore_time_warning
+from distbench.suite import Overrides, Suite, load_suite
+from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.system.temporary import temporary_folder
 
 
-@unwarned()
+@ignore_time_warning()
 def gate(
     context: typer.Context,
-    suite: options.Suite,
+    suite: options.SuiteArgument,
     baseline: Annotated[
         str, option("--baseline", "REF|ENV|RUN", "Git revision, Python environment or stored run.")
     ] = "",
     since: Annotated[
         str, option("--since", "REF|ENV", "Also compare with this older baseline: losses that creep.")
     ] = "",
-    set_: options.Set = [],
+    set_: options.SetOption = [],
     set_baseline: Annotated[
         list[str], option("--set-baseline", "KEY=VALUE", "Like --set, for the baseline only.")
     ] = [],
@@ -53,9 +53,9 @@ def gate(
     env_baseline: Annotated[
         list[str], option("--env-baseline", "NAME=VALUE", "Like --env, for the baseline only.")
     ] = [],
-    only: options.Only = [],
-    world_sizes: options.WorldSizes = "",
-    device: options.Device = "",
+    only: options.OnlyOption = [],
+    world_sizes: options.WorldSizesOption = "",
+    device: options.DeviceOption = "",
     max_pairs: Annotated[int | None, option("--max-pairs", "N", "Most pairs of trials per case.")] = None,
     minutes: Annotated[float | None, option("--minutes", "N", "Start no new pair after N minutes.")] = None,
     inconclusive: Annotated[
@@ -75,59 +75,61 @@ def gate(
     github: Annotated[
         bool, flag("--github", text="Also print annotations and write the job summary.")
     ] = False,
-    markdown: options.Markdown = False,
-    out: options.Out = options.REPORTS,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    markdown: options.MarkdownOption = False,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> int:
     """Run candidate and baseline in turn; fail on a regression."""
-    options.check_word("--inconclusive", inconclusive, ("tell", "pass", "fail"))
-    options.check_forms("gate", md=markdown, json=as_json)
-    rules = _rules(max_pairs=max_pairs, minutes=minutes)
+    options.check_choice("--inconclusive", inconclusive, ("tell", "pass", "fail"))
+    options.check_exclusive("gate", md=markdown, json=as_json)
+    rules = _limit_settings(max_pairs=max_pairs, minutes=minutes)
     option_of = rules | {setting: f"--set-baseline {setting}" for setting in set_baseline}
-    before = _Side(
-        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device, option_of=option_of),
-        _variables(env_baseline, "--env-baseline"),
+    before = _ArmOptions(
+        options.make_overrides(
+            [*set_, *rules, *set_baseline], only, world_sizes, device, option_of=option_of
+        ),
+        _parse_variables(env_baseline, "--env-baseline"),
         (*set_baseline, *env_baseline),
     )
-    after = _Side(
-        options.overrides([*set_, *rules], only, world_sizes, device, option_of=rules),
-        _variables(env, "--env"),
+    after = _ArmOptions(
+        options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules),
+        _parse_variables(env, "--env"),
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )
     is_changed, resume_with = bool(before.changes or env), ""
-    if stored := catalog.find_stored(baseline, out):
+    if stored := catalog.find_run_strict(baseline, out):
         _check_meant(baseline, stored.folder)
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
         _check_since(since, is_alone=True)
-        result = gate_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
+        result = run_against_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
     else:
         _check_difference(is_different=is_changed or bool(baseline), self_test=self_test)
         _check_since(since, is_alone=dry_run or bool(resume) or not baseline)
-        with _arms(suite, baseline, before, after, self_test=self_test) as arms:
+        with _make_arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, out, as_json=as_json)
             started = Gate(out, *arms, command=context.obj, resume=resume)
             resume_with = "" if since else started.resume_command
-            with resumable(resume_with), observer(quiet=quiet) as watcher:
+            with resume_hint_on_abort(resume_with), observe_progress(quiet=quiet) as watcher:
                 result = started.run(watcher)
         if since and result.state == "finished" and result.exit_code("pass") == 0:
             with (
-                _arms(suite, since, before, after, self_test=False) as (older, arm),
-                observer(quiet=quiet) as watcher,
+                _make_arms(suite, since, before, after, self_test=False) as (older, arm),
+                observe_progress(quiet=quiet) as watcher,
             ):
-                pinned = Gate(out, older, _pinned(arm), command=context.obj).run(watcher)
+                pinned = Gate(out, older, _with_pinned_rules(arm), command=context.obj).run(watcher)
             result = replace(result, since=pinned, stopped=pinned.stopped)
-    with resumable(resume_with):
+    with resume_hint_on_abort(resume_with):
         _print(result, markdown=markdown, as_json=as_json)
         _write(result, junit=junit, metrics=metrics, github=github, is_data=as_json or markdown)
     if result.stopped:
-        return ended(result.stopped, resume_with)
+        return print_stopped(result.stopped, resume_with)
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
 
 
 @dataclass(frozen=True)
-class _Side:
+class _ArmOptions:
     """Baseline or candidate, as the command line describes it."""
 
     overrides: Overrides
@@ -138,24 +140,24 @@ class _Side:
 
     def load(self, file: Path) -> Suite:
         """Suite in *file* with the jobs that its gate requires switched on."""
-        suite = load(file, self.overrides)
+        suite = load_suite(file, self.overrides)
         if suite.gate.equivalence == "required" and "check" not in suite.jobs:
-            return suite.asking_for("check")
+            return suite.with_job("check")
         return suite
 
-    def arm(self, file: Path, name: str = "") -> Arm:
+    def arm(self, file: Path, name: str = "") -> GateArm:
         """Arm that runs here, called *name* or by its changes."""
         name = name or ", ".join(self.changes) or "the suite as it stands"
-        return Arm(name, self.load(file), Place(environment=self.variables))
+        return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
 
 
-def _rules(**limits: float | None) -> dict[str, str]:
+def _limit_settings(**limits: float | None) -> dict[str, str]:
     """Settings for the *limits* that are given, each with its option."""
     given = {key: limit for key, limit in limits.items() if limit is not None}
     return {f"gate.{key}={limit}": f"--{key.replace('_', '-')} {limit}" for key, limit in given.items()}
 
 
-def _variables(settings: Sequence[str], option: str) -> dict[str, str]:
+def _parse_variables(settings: Sequence[str], option: str) -> dict[str, str]:
     pairs = [(setting, *setting.partition("=")) for setting in settings]
     if wrong := [setting for setting, name, equals, _ in pairs if not (equals and name.isidentifier())]:
         raise UsageError(f"{option} {wrong[0]!r}: expected NAME=VALUE")
@@ -195,9 +197,9 @@ def _check_since(since: str, *, is_alone: bool) -> None:
         )
 
 
-def _pinned(arm: Arm) -> Arm:
+def _with_pinned_rules(arm: GateArm) -> GateArm:
     """*arm* with the rules for an older baseline."""
-    return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.since))
+    return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.for_pinned_baseline))
 
 
 def _check_difference(*, is_different: bool, self_test: bool) -> None:
@@ -215,48 +217,50 @@ def _check_difference(*, is_different: bool, self_test: bool) -> None:
 
 
 @contextmanager
-def _arms(
-    file: Path, baseline: str, before: _Side, after: _Side, *, self_test: bool
-) -> Iterator[tuple[Arm, Arm]]:
+def _make_arms(
+    file: Path, baseline: str, before: _ArmOptions, after: _ArmOptions, *, self_test: bool
+) -> Iterator[tuple[GateArm, GateArm]]:
     """Baseline and candidate, ready to run."""
     arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
     if not baseline:
         yield arm, candidate
         return
     with temporary_folder() as folder:
-        yield moved(baseline, arm, folder, before.load), candidate
+        yield baseline_arm(baseline, arm, folder, before.load), candidate
 
 
-def _print_forecast(baseline: Arm, candidate: Arm, out: Path, *, as_json: bool) -> int:
+def _print_forecast(baseline: GateArm, candidate: GateArm, out: Path, *, as_json: bool) -> int:
     expected = forecast(baseline, candidate, out)
-    say_json(expected.to_json()) if as_json else say(view.forecast_text(expected, width()))
+    print_json(expected.to_json()) if as_json else print_text(view.forecast_text(expected, terminal_width()))
     return 0
 
 
-def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
+def _print(result: GateResult, *, markdown: bool, as_json: bool) -> None:
     if as_json:
-        say_json(result.to_json())
+        print_json(result.to_json())
     elif markdown:
-        say(outputs.markdown(result))
+        print_text(outputs.to_markdown(result))
     else:
-        say(view.text(result, width(), paint))
+        print_text(view.result_text(result, terminal_width(), apply_style))
 
 
-def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool, is_data: bool) -> None:
+def _write(
+    result: GateResult, *, junit: Path | None, metrics: Path | None, github: bool, is_data: bool
+) -> None:
     """Write what goes beside the result; *is_data*: the standard output has JSON or Markdown alone."""
-    for file, text in ((junit, outputs.junit), (metrics, outputs.openmetrics)):
+    for file, text in ((junit, outputs.to_junit), (metrics, outputs.to_openmetrics)):
         if file:
-            with writing(file):
-                write_whole(file, text(result))
+            with infrastructure_errors(file):
+                write_atomic(file, text(result))
     if github:
         # GitHub reads both
-        annotate = note if is_data else say
-        for line in outputs.github(result):
+        annotate = print_note if is_data else print_text
+        for line in outputs.github_annotations(result):
             annotate(line)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with writing(Path(summary)), Path(summary).open("a") as stream:
-                stream.write(outputs.markdown(result) + "\n")
-    note(f"records: {result.folder}")
+            with infrastructure_errors(Path(summary)), Path(summary).open("a") as stream:
+                stream.write(outputs.to_markdown(result) + "\n")
+    print_note(f"records: {result.folder}")
     arms = [Path(result.folder) / name for name in ("baseline", "candidate")]
     if arms[0].is_dir():
-        note(f"as HTML: distbench compare {arms[0]} {arms[1]} --html FILE")
+        print_note(f"as HTML: distbench compare {arms[0]} {arms[1]} --html FILE")

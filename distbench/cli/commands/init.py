@@ -11,19 +11,19 @@ from typing import Annotated
 
 import typer
 
-from distbench.cli.options import argument, counts, option, parsed
-from distbench.cli.output import note, say
+from distbench.cli.options import argument, option, parse_counts, parse_option
+from distbench.cli.output import print_note, print_text
 from distbench.cli.own_models import constructed_models
-from distbench.core.case import Choice
+from distbench.core.case import PluginChoice
 from distbench.core.errors import UsageError, did_you_mean
-from distbench.suite import of_text, template
-from distbench.system.files import write_whole, writing
+from distbench.suite import parse_suite_text, template
+from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.system.machine import detect_machine
 
-_ASKED = {
+_PROMPTS = {
     "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
     "devices": "Numbers of devices, such as 1,2,4; auto: as many as there are",
-    "goal": f"Goal: {', '.join(template.GOALS)}",
+    "goal": f"Goal: {', '.join(template.SUITE_GOALS)}",
 }
 _DEFAULTS = {"model": "tiny", "devices": "auto", "goal": "throughput"}
 
@@ -42,64 +42,66 @@ def init(
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
     given = {"model": model, "devices": devices, "goal": goal}
-    answers = _answers({**_asked(given), **{key: value for key, value in given.items() if value}})
-    if template.is_own(answers.model):
+    answers = _to_answers({**_ask_missing(given), **{key: value for key, value in given.items() if value}})
+    if template.is_user_model(answers.model):
         answers = _with_shape(answers)
-    suite = template.text(answers, shlex.quote(str(file)))
+    suite = template.render_suite(answers, shlex.quote(str(file)))
     # what is written is a suite, whatever was answered
-    of_text(suite, file=str(file))
-    with writing(file):
-        write_whole(file, suite)
-    say(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")
+    parse_suite_text(suite, file=str(file))
+    with infrastructure_errors(file):
+        write_atomic(file, suite)
+    print_text(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")
     return 0
 
 
-def _with_shape(answers: template.Answers) -> template.Answers:
+def _with_shape(answers: template.SuiteAnswers) -> template.SuiteAnswers:
     """*answers* with the shape that a forward pass of the user's own model was seen to take.
 
     Raises:
         UsageError: it can't be imported or constructed.
     """
-    for found in constructed_models([Choice("user", {"model": answers.model})]):
+    for found in constructed_models([PluginChoice("user", {"model": answers.model})]):
         if found.problem:
             raise UsageError(f"--model: {found.problem}")
         if not found.shape:
-            note(f"{answers.model}: {template.NO_SHAPE}")
+            print_note(f"{answers.model}: {template.UNKNOWN_SHAPE_ADVICE}")
         return dataclasses.replace(answers, shape=found.shape)
     return answers
 
 
-def _asked(given: dict[str, str]) -> dict[str, str]:
+def _ask_missing(given: dict[str, str]) -> dict[str, str]:
     """Answers to what is not *given*: asked for on a terminal, or else the defaults, which are said."""
     missing = [key for key, value in given.items() if not value]
     if sys.stdin.isatty():
-        return {key: _ask(key) for key in missing}
+        return {key: _prompt(key) for key in missing}
     for key in missing:
-        note(f"{key}: {_DEFAULTS[key]} (no terminal to ask on; --{key} sets it)")
+        print_note(f"{key}: {_DEFAULTS[key]} (no terminal to ask on; --{key} sets it)")
     return {key: _DEFAULTS[key] for key in missing}
 
 
-def _ask(key: str) -> str:
+def _prompt(key: str) -> str:
     """The answer to the question for *key*, asked until it is one."""
     while True:
-        answer: str = typer.prompt(_ASKED[key], default=_DEFAULTS[key], err=True)
+        answer: str = typer.prompt(_PROMPTS[key], default=_DEFAULTS[key], err=True)
         try:
             _CHECKS[key](answer)
         except UsageError as error:
-            note(str(error))
+            print_note(str(error))
         else:
             return answer
 
 
-def _answers(said: dict[str, str]) -> template.Answers:
+def _to_answers(said: dict[str, str]) -> template.SuiteAnswers:
     for key, check in _CHECKS.items():
         check(said[key])
-    (goal,) = (goal for goal in template.GOALS if goal == said["goal"])
-    return template.Answers(said["model"], _devices(said["devices"]), goal, detect_machine("auto").device)
+    (goal,) = (goal for goal in template.SUITE_GOALS if goal == said["goal"])
+    return template.SuiteAnswers(
+        said["model"], _devices(said["devices"]), goal, detect_machine("auto").device
+    )
 
 
 def _devices(text: str) -> tuple[int, ...]:
-    sizes = parsed("--devices", "" if text == "auto" else text, counts) or []
+    sizes = parse_option("--devices", "" if text == "auto" else text, parse_counts) or []
     if 0 in sizes:
         raise UsageError(f"--devices = {text!r}: expected numbers from 1 on, such as 1,2,4, or auto")
     return tuple(sorted(set(sizes)))
@@ -111,8 +113,8 @@ def _check_model(model: str) -> None:
 
 
 def _check_goal(goal: str) -> None:
-    if goal not in template.GOALS:
-        raise UsageError(f"--goal = {goal!r}: {did_you_mean(goal, template.GOALS)}")
+    if goal not in template.SUITE_GOALS:
+        raise UsageError(f"--goal = {goal!r}: {did_you_mean(goal, template.SUITE_GOALS)}")
 
 
 _CHECKS: dict[str, Callable[[str], object]] = {

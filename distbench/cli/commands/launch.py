@@ -6,29 +6,29 @@ from typing import Annotated
 
 from distbench.cli import options, queue_submission
 from distbench.cli.options import flag
-from distbench.cli.output import say
+from distbench.cli.output import print_text
 from distbench.core.errors import UsageError
-from distbench.suite import load
+from distbench.suite import load_suite
 
 
 def launch(
-    suite: options.Suite,
-    on: options.On = "",
-    nodes: options.Nodes = None,
+    suite: options.SuiteArgument,
+    on: options.OnOption = "",
+    nodes: options.NodesOption = None,
     only_print: Annotated[bool, flag("--print", text="Print it instead: a batch script, manifests.")] = False,
-    out: options.Out = options.REPORTS,
-    set_: options.Set = [],
-    only: options.Only = [],
-    world_sizes: options.WorldSizes = "",
-    device: options.Device = "",
-    check: options.Check = False,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    set_: options.SetOption = [],
+    only: options.OnlyOption = [],
+    world_sizes: options.WorldSizesOption = "",
+    device: options.DeviceOption = "",
+    check: options.CheckOption = False,
 ) -> int:
     """Hand a run to an engine, such as Slurm, and leave it there."""
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
-    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
-    overrides = queue_submission.override_arguments(set_, only, world_sizes, device, check=check)
+    loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
+    overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
     arguments = ["run", str(suite), "--out", str(out), *overrides]
-    submission = queue_submission.submission_of(loaded, arguments, nodes, overrides)
-    say((submission.text if only_print else queue_submission.hand_over(submission)).rstrip("\n"))
+    submission = queue_submission.make_submission(loaded, arguments, nodes, overrides)
+    print_text((submission.text if only_print else queue_submission.submit(submission)).rstrip("\n"))
     return 0

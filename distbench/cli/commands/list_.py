@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from distbench.cli.option_words import in_words
-from distbench.cli.options import Json, argument, check_forms, flag
-from distbench.cli.output import say, say_json, wrapped
+from distbench.cli.option_words import type_and_default
+from distbench.cli.options import JsonOption, argument, check_exclusive, flag
+from distbench.cli.output import print_json, print_text, wrap_to_terminal
 from distbench.core.errors import UsageError, did_you_mean
 
 _SUITE = "suite"
@@ -17,7 +17,7 @@ _SUITE = "suite"
 def list_(
     kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ..., or suite.")] = "",
     name: Annotated[str, argument("[NAME]", "One of them; a strategy with its cards.")] = "",
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_schema: Annotated[
         bool, flag("--json-schema", text="suite: print its JSON Schema, for editors.")
     ] = False,
@@ -25,25 +25,25 @@ def list_(
     """List plug-ins with their options, or the keys of a suite."""
     from distbench.core import registry
 
-    check_forms("list", **{"json": as_json, "json-schema": as_schema})
+    check_exclusive("list", **{"json": as_json, "json-schema": as_schema})
     if as_schema and kind != _SUITE:
         raise UsageError("list --json-schema: only a suite has one: distbench list suite --json-schema")
     _check(kind, name)
     if kind == _SUITE:
         return _list_suite(as_json=as_json, as_schema=as_schema)
-    kinds = [kind] if kind else list(registry.KINDS)
-    asked = {kind: [name] if name else registry.names(kind) for kind in kinds}
-    plugins = {kind: [_described(kind, each) for each in names] for kind, names in asked.items()}
+    kinds = [kind] if kind else list(registry.PLUGIN_KINDS)
+    asked = {kind: [name] if name else registry.plugin_names(kind) for kind in kinds}
+    plugins = {kind: [_describe_plugin(kind, each) for each in names] for kind, names in asked.items()}
     if as_json:
-        say_json(plugins)
+        print_json(plugins)
         return 0
     for title, described in plugins.items():
-        say(title)
+        print_text(title)
         for plugin in described:
             _print(plugin)
             for card in plugin.get("cards", ()) if name else ():
                 _print_card(card)
-        say()
+        print_text()
     return 0
 
 
@@ -52,87 +52,88 @@ def _check(kind: str, name: str) -> None:
     from distbench.core import registry
 
     if name and not kind:
-        raise UsageError(f"list: missing KIND before {name!r}; kinds: {', '.join(registry.KINDS)}")
+        raise UsageError(f"list: missing KIND before {name!r}; kinds: {', '.join(registry.PLUGIN_KINDS)}")
     if name and kind == _SUITE:
         raise UsageError(f"list suite: takes no name, not {name!r}; distbench list suite lists all keys")
-    if kind and kind not in (*registry.KINDS, _SUITE):
-        raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.KINDS, _SUITE))}")
-    if name and name not in registry.names(kind):
-        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.names(kind))}")
+    if kind and kind not in (*registry.PLUGIN_KINDS, _SUITE):
+        raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.PLUGIN_KINDS, _SUITE))}")
+    if name and name not in registry.plugin_names(kind):
+        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.plugin_names(kind))}")
 
 
 def _list_suite(*, as_json: bool, as_schema: bool) -> int:
     # checking types imports pydantic, which no other list needs
-    from distbench.cli.suite_keys import heading, suite_keys
+    from distbench.cli.suite_keys import describe_keys, key_heading
     from distbench.suite.json_schema import json_schema
 
     schema = json_schema()
-    rows = list(suite_keys(schema))
+    rows = list(describe_keys(schema))
     if as_json or as_schema:
-        say_json(schema if as_schema else rows)
+        print_json(schema if as_schema else rows)
         return 0
     for row in rows:
-        say(wrapped(heading(row), 0, 4))
+        print_text(wrap_to_terminal(key_heading(row), 0, 4))
         if row["doc"]:
-            say(wrapped(row["doc"], 4))
-    say()
-    say("several: a list of values makes a case of each")
-    say("{name: {option: value}}: distbench list KIND has the options")
+            print_text(wrap_to_terminal(row["doc"], 4))
+    print_text()
+    print_text("several: a list of values makes a case of each")
+    print_text("{name: {option: value}}: distbench list KIND has the options")
     return 0
 
 
-def _described(kind: str, name: str) -> dict[str, Any]:
+def _describe_plugin(kind: str, name: str) -> dict[str, Any]:
     from distbench.core import registry
 
     try:
         if not registry.has_options(kind):
-            return {"name": name, "summary": registry.headline(kind, name), "options": []}
-        plugin = registry.load(kind, name)
+            return {"name": name, "summary": registry.file_summary(kind, name), "options": []}
+        plugin = registry.load_plugin(kind, name)
         described: dict[str, Any] = {
             "name": name,
             "summary": registry.summary(plugin),
             "options": [
-                dataclasses.asdict(option) for option in registry.options(getattr(plugin, "section", plugin))
+                dataclasses.asdict(option)
+                for option in registry.option_infos(getattr(plugin, "section", plugin))
             ],
         }
     except (UsageError, TypeError, SyntaxError) as error:
         # one broken file must not hide the others
         return {"name": name, "problem": str(error)}
     if kind == "strategies":
-        described["cards"] = [_card(variant) for variant in plugin.variants()]
+        described["cards"] = [_card_json(variant) for variant in plugin.variants()]
     if hasattr(plugin, "columns"):
         described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]
     return described
 
 
-def _card(strategy: Any) -> dict[str, Any]:
+def _card_json(strategy: Any) -> dict[str, Any]:
     claims = [dataclasses.asdict(claim) for claim in strategy.card.claims]
     return {"strategy": strategy.label, "claims": claims}
 
 
 def _print_card(card: dict[str, Any]) -> None:
-    say(wrapped(card["strategy"], 2))
+    print_text(wrap_to_terminal(card["strategy"], 2))
     for claim in card["claims"]:
         source = f" [{claim['source']}]" if claim["source"] else ""
-        say(wrapped(f"{claim['aspect']}: {claim['text']}{source}", 6, 4))
+        print_text(wrap_to_terminal(f"{claim['aspect']}: {claim['text']}{source}", 6, 4))
 
 
 def _print(plugin: dict[str, Any]) -> None:
     if "problem" in plugin:
-        say(wrapped(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
+        print_text(wrap_to_terminal(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
         return
-    say(wrapped(f"{plugin['name']}: {plugin['summary']}", 2, 4))
-    _rows([(o["name"], in_words(o["type"], o["default"]), o["doc"]) for o in plugin["options"]])
-    _rows([(c["name"], _unit(c), c["doc"]) for c in plugin.get("columns", ())])
+    print_text(wrap_to_terminal(f"{plugin['name']}: {plugin['summary']}", 2, 4))
+    _print_rows([(o["name"], type_and_default(o["type"], o["default"]), o["doc"]) for o in plugin["options"]])
+    _print_rows([(c["name"], _unit_text(c), c["doc"]) for c in plugin.get("columns", ())])
 
 
-def _rows(rows: Sequence[tuple[str, str, str]]) -> None:
+def _print_rows(rows: Sequence[tuple[str, str, str]]) -> None:
     for name, kind, doc in rows:
-        say(wrapped(f"{name}: {kind}", 6, 4))
+        print_text(wrap_to_terminal(f"{name}: {kind}", 6, 4))
         if doc:
-            say(wrapped(doc, 10))
+            print_text(wrap_to_terminal(doc, 10))
 
 
-def _unit(column: dict[str, Any]) -> str:
+def _unit_text(column: dict[str, Any]) -> str:
     direction = f"{column['better']} is better" if column["better"] else "neither direction is better"
     return f"{column['unit'] or 'number'}, {direction}"

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from distbench.analysis import choice, recommendation
-from distbench.cli.colour import paint
-from distbench.cli.options import REPORTS, Json, Out, Price, RunName, check_word, option, parsed
-from distbench.cli.output import say, say_json, width, wrapped
+from distbench.cli.colour import apply_style
+from distbench.cli.options import (
+    DEFAULT_RUNS_FOLDER,
+    JsonOption,
+    OutOption,
+    PriceOption,
+    RunArgument,
+    check_choice,
+    option,
+    parse_option,
+)
+from distbench.cli.output import print_json, print_text, terminal_width, wrap_to_terminal
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, damage_json, priced
+from distbench.cli.run_reader import apply_price, damage_json, load_run
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import parse_bytes, parse_fraction
 from distbench.record import catalog
@@ -20,7 +29,7 @@ from distbench.report import choice_view
 
 @reads_runs
 def pick(
-    name: RunName,
+    name: RunArgument,
     goal: Annotated[
         str, option("--goal", "GOAL", "throughput, memory or tokens-per-joule.", has_default=True)
     ] = "throughput",
@@ -49,49 +58,51 @@ def pick(
             has_default=True,
         ),
     ] = "2%",
-    price: Price = "",
-    out: Out = REPORTS,
-    as_json: Json = False,
+    price: PriceOption = "",
+    out: OutOption = DEFAULT_RUNS_FOLDER,
+    as_json: JsonOption = False,
 ) -> int:
     """Recommend a strategy and say why."""
-    check_word("--goal", goal, choice.GOALS)
-    budget = parsed("--memory", memory, parse_bytes)
-    slower = parsed("--within", within, parse_fraction)
-    behind = parsed("--margin", margin, parse_fraction)
-    run = priced(analysed(catalog.find(name, out)), price)
+    check_choice("--goal", goal, choice.GOALS)
+    budget = parse_option("--memory", memory, parse_bytes)
+    slower = parse_option("--within", within, parse_fraction)
+    behind = parse_option("--margin", margin, parse_fraction)
+    run = apply_price(load_run(catalog.find_run(name, out)), price)
     every = run.candidates
-    wish = choice.Wish(
+    wish = choice.Requirements(
         goal=goal,  # type: ignore[arg-type]  # checked above
         memory=budget,
         devices=devices,
         precision=precision or None,
         work=work or None,
         avoid=tuple(avoid),
-        within=choice.WITHIN if slower is None else slower,
-        margin=choice.MARGIN if behind is None else behind,
+        within=choice.DEFAULT_MAX_SLOWDOWN if slower is None else slower,
+        margin=choice.DEFAULT_TIE_MARGIN if behind is None else behind,
     )
     for key in ("devices", "precision", "work"):
-        _known(f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every}))
+        _check_available(
+            f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every})
+        )
     for glob in avoid:
         labels = sorted({candidate.label for candidate in every})
         if not fnmatch.filter(labels, glob):
             raise UsageError(
                 f"--avoid = {glob!r}: matches no strategy of this run; {did_you_mean(glob, labels)}"
             )
-    chosen, explanation = choice.choose(every, wish), recommendation.answer(run, wish)
+    chosen, explanation = choice.select_case(every, wish), recommendation.recommend(run, wish)
     if as_json:
-        said = choice_view.to_json(explanation, chosen, choice.turns(every, chosen))
-        say_json({**said, "damaged": damage_json(run)})
+        said = choice_view.recommendation_json(explanation, chosen, choice.memory_thresholds(every, chosen))
+        print_json({**said, "damaged": damage_json(run)})
     else:
-        headline = wrapped(explanation.headline, 0).splitlines()
-        say("\n".join(paint(line, "best" if chosen.pick else "doubtful") for line in headline))
+        headline = wrap_to_terminal(explanation.headline, 0).splitlines()
+        print_text("\n".join(apply_style(line, "best" if chosen.pick else "doubtful") for line in headline))
         for reason in explanation.reasons:
-            say(wrapped(f"- {reason}", 2, 2))
-        say("\n" + choice_view.sheet(chosen).as_text(width(), paint))
+            print_text(wrap_to_terminal(f"- {reason}", 2, 2))
+        print_text("\n" + choice_view.candidate_table(chosen).to_text(terminal_width(), apply_style))
     return 0 if chosen.pick else 1
 
 
-def _known(option: str, value: object, known: Sequence[object]) -> None:
+def _check_available(option: str, value: object, known: Sequence[object]) -> None:
     """Raise UsageError if *value* is given and not one of the *known* ones."""
     if value is not None and value not in known:
         available = ", ".join(map(str, known)) or "none"

@@ -13,48 +13,48 @@ from typing import Annotated, Any
 import typer
 
 from distbench.cli import options, queue_submission
-from distbench.cli.interruption import ended
+from distbench.cli.interruption import print_stopped
 from distbench.cli.options import flag
-from distbench.cli.output import columns, say, say_json, wrapped
+from distbench.cli.output import align_columns, print_json, print_text, wrap_to_terminal
 from distbench.cli.own_models import constructed_models
-from distbench.cli.plan_caveats import later, later_texts
-from distbench.cli.short_trials import short_trials
-from distbench.cli.time_estimate import Expected
+from distbench.cli.plan_caveats import runtime_caveat, runtime_caveats
+from distbench.cli.short_trials import run_short_trials
+from distbench.cli.time_estimate import TimeEstimate
 from distbench.core import registry
-from distbench.core.case import Case, Limits
+from distbench.core.case import Case, TimeLimits
 from distbench.core.errors import SuiteError, UsageError
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.core.job import MEASURE, job_kind
 from distbench.core.machine import Machine
-from distbench.core.units import ABSENT, count_text, duration_text
-from distbench.plan import Plan, Planned, machine_of, make, refusing
-from distbench.plan.environments import with_environments
-from distbench.plan.time_limits import limits_of_all, prepare_limit
-from distbench.run import launch_for
+from distbench.core.units import MISSING_TEXT, format_count, format_duration
+from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan, with_refusals
+from distbench.plan.environments import detect_environments
+from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.run import trial_launch
 from distbench.run.user_models import user_models
-from distbench.suite import Suite, load
+from distbench.suite import Suite, load_suite
 from distbench.system.machine import RUN_ID_VARIABLE
 
 # stands for the folder and the ID, which a run gets when it starts
-_RUN = "RUN"
+_RUN_PLACEHOLDER = "RUN"
 # packages whose versions are told of another Python environment
-_TOLD = ("torch", "deepspeed")
+_SHOWN_PACKAGES = ("torch", "deepspeed")
 # a reason that is no longer stands at each case
-_SHORT = 60
-_OF_TRIALS = ("start", "build", "step", "trial")
+_MAX_STATUS_LENGTH = 60
+_TRIAL_LIMITS = ("start", "build", "step", "trial")
 
 
 def plan(
     context: typer.Context,
-    suite: options.Suite,
-    out: options.Out = options.REPORTS,
-    set_: options.Set = [],
-    only: options.Only = [],
-    world_sizes: options.WorldSizes = "",
-    device: options.Device = "",
-    check: options.Check = False,
-    on: options.On = "",
-    nodes: options.Nodes = None,
+    suite: options.SuiteArgument,
+    out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
+    set_: options.SetOption = [],
+    only: options.OnlyOption = [],
+    world_sizes: options.WorldSizesOption = "",
+    device: options.DeviceOption = "",
+    check: options.CheckOption = False,
+    on: options.OnOption = "",
+    nodes: options.NodesOption = None,
     commands: Annotated[
         bool, flag("--commands", text="Also show the commands that would be launched.")
     ] = False,
@@ -62,7 +62,7 @@ def plan(
         bool,
         flag("--estimate", text="Run a short trial of each case that has not run yet, to tell the time."),
     ] = False,
-    as_json: options.Json = False,
+    as_json: options.JsonOption = False,
 ) -> int:
     """Show what a run would do, and how long it takes.
 
@@ -70,38 +70,38 @@ def plan(
     """
     if on and estimate:
         raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
-    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
+    loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
     if on:
-        overrides = queue_submission.override_arguments(set_, only, world_sizes, device, check=check)
-        _show_submission(loaded, out / _RUN, nodes, overrides, as_json=as_json)
+        overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
+        _show_submission(loaded, out / _RUN_PLACEHOLDER, nodes, overrides, as_json=as_json)
         return 0
-    machine = with_environments(loaded, machine_of(loaded))
-    planned = _with_models(loaded, make(loaded, machine), machine, quiet=as_json)
-    expected = Expected.from_runs(planned, loaded, out)
-    if estimate and expected.unknown:
-        short = short_trials(loaded, expected.unknown, out, context.obj)
+    machine = detect_environments(loaded, launcher_machine(loaded))
+    planned = _with_models(loaded, make_plan(loaded, machine), machine, quiet=as_json)
+    expected = TimeEstimate.from_runs(planned, loaded, out)
+    if estimate and expected.cases_without_time:
+        short = run_short_trials(loaded, expected.cases_without_time, out, context.obj)
         if short.stopped:
-            return ended(short.stopped, "")
-        expected = expected.with_short(short)
-    limits = limits_of_all(loaded.limits, planned.trials, loaded.measure)
+            return print_stopped(short.stopped, "")
+        expected = expected.add_short_trials(short)
+    limits = all_trial_limits(loaded.limits, planned.trials, loaded.measure)
     cases = [item.case for item in planned.cases if item.problem is None]
     preparing = prepare_limit(loaded.limits, cases)
-    limit = _at_most(preparing, limits, expected.repeats)
+    limit = _upper_bound_s(preparing, limits, expected.max_repeats)
     if as_json:
-        say_json(
+        print_json(
             {
-                "suite": loaded.resolved(),
+                "suite": loaded.to_resolved(),
                 "device": machine.device,
                 "devices": machine.devices,
                 "environments": {
                     name: {"python": each.python, "packages": each.packages}
                     for name, each in machine.environments.items()
                 },
-                "cases": [_case(item, expected) for item in planned.cases],
-                "expected_s": expected.total,
-                "expected_note": expected.note(),
-                "repeats_at_most": expected.repeats,
-                "repeats_at_most_s": expected.repeats_s,
+                "cases": [_case_json(item, expected) for item in planned.cases],
+                "expected_s": expected.total_s,
+                "expected_note": expected.basis_text(),
+                "repeats_at_most": expected.max_repeats,
+                "repeats_at_most_s": expected.max_repeats_s,
                 "at_most_s": limit,
                 "prepare_at_most_s": preparing,
                 "trials": [
@@ -109,28 +109,31 @@ def plan(
                         "job": task.job.kind,
                         "case_id": task.case.id,
                         "round": task.round,
-                        "predicted_s": job_kind(task.job.kind).predicted(task),
-                        "limits": {key: getattr(own, key) for key in _OF_TRIALS},
+                        "predicted_s": job_kind(task.job.kind).predicted_seconds(task),
+                        "limits": {key: getattr(own, key) for key in _TRIAL_LIMITS},
                     }
                     for task, own in zip(planned.trials, limits, strict=True)
                 ],
-                "launches": list(_launches(loaded, planned, out)),
+                "launches": list(_first_launches(loaded, planned, out)),
             }
         )
-        return _code(expected)
+        return _exit_code(expected)
     _print_size(loaded, machine, planned)
-    say(wrapped(f"expected time: {expected.text()}", 0, 2))
-    if expected.repeats:
-        say(wrapped(expected.repeats_text(), 0, 2))
-    _print_foretold(planned)
-    say(wrapped(_limit_text(preparing, limits, limit), 0, 2))
+    print_text(wrap_to_terminal(f"expected time: {expected.total_text()}", 0, 2))
+    if expected.max_repeats:
+        print_text(wrap_to_terminal(expected.repeats_text(), 0, 2))
+    _print_predictions(planned)
+    print_text(wrap_to_terminal(_limit_text(preparing, limits, limit), 0, 2))
     _print_cases(loaded, planned, expected)
     if commands:
-        say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
-        say("".join(map(_launch_text, _launches(loaded, planned, out))))
+        print_text(
+            f"\nlaunch of each trial ({_RUN_PLACEHOLDER} stands for the run's folder and ID; round 0 of each "
+            "case):"
+        )
+        print_text("".join(map(_launch_text, _first_launches(loaded, planned, out))))
     else:
-        say("\n--commands shows what would be launched.")
-    return _code(expected)
+        print_text("\n--commands shows what would be launched.")
+    return _exit_code(expected)
 
 
 def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) -> Plan:
@@ -148,7 +151,9 @@ def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) 
     computes = list(dict.fromkeys(case.precision.compute for case in cases))
     found = list(zip(models, constructed_models(models, machine.device, computes, quiet=quiet), strict=False))
     wrong = [
-        suite.places.mistake(("workload", model.name), each.problem) for model, each in found if each.problem
+        suite.source_map.mistake(("workload", model.name), each.problem)
+        for model, each in found
+        if each.problem
     ]
     if wrong:
         raise SuiteError(wrong)
@@ -157,30 +162,30 @@ def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) 
         told = (each.refused.get(case.precision.compute) for model, each in found if model == case.workload)
         return next(told, None)
 
-    return refusing(suite, planned, machine, refusal)
+    return with_refusals(suite, planned, machine, refusal)
 
 
-def _code(expected: Expected) -> int:
+def _exit_code(expected: TimeEstimate) -> int:
     """1 if a case failed that was tried: it would in a run."""
-    return 1 if expected.has_failed else 0
+    return 1 if expected.any_failed else 0
 
 
-def _at_most(preparing: float, limits: Sequence[Limits], repeats: int) -> float:
+def _upper_bound_s(preparing: float, limits: Sequence[TimeLimits], repeats: int) -> float:
     """Seconds after which a run is over, if everything hangs."""
     longest = max((own.trial for own in limits), default=0.0)
     return preparing + math.fsum(own.trial for own in limits) + repeats * longest
 
 
-def _limit_text(preparing: float, limits: Sequence[Limits], limit: float) -> str:
-    text = f"stopped at the latest after {duration_text(limit)}: only if everything hangs"
+def _limit_text(preparing: float, limits: Sequence[TimeLimits], limit: float) -> str:
+    text = f"stopped at the latest after {format_duration(limit)}: only if everything hangs"
     if not limits:
         return text
     spans = []
-    for key in _OF_TRIALS:
-        least, most = (duration_text(end(getattr(own, key) for own in limits)) for end in (min, max))
+    for key in _TRIAL_LIMITS:
+        least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
     how = "by its size; limits in the suite sets them"
-    once = f"the limit of preparing is {duration_text(preparing)}, and those of a trial are"
+    once = f"the limit of preparing is {format_duration(preparing)}, and those of a trial are"
     return f"{text}, as {once} {', '.join(spans)} ({how})"
 
 
@@ -188,68 +193,70 @@ def _show_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: list[str], *, as_json: bool
 ) -> None:
     """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
-    submission = queue_submission.resuming(suite, folder.resolve(), nodes, overrides=overrides)
+    submission = queue_submission.resume_submission(suite, folder.resolve(), nodes, overrides=overrides)
     if as_json:
-        say_json({"suite": suite.resolved(), "submission": dataclasses.asdict(submission)})
+        print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
         return
-    say(
+    print_text(
         f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
         "cases depend on their devices: distbench plan there shows them\n\n"
-        f"what is handed over ({_RUN} stands for the run's folder):\n\n"
-        f"{queue_submission.shell_text(submission)}"
+        f"what is handed over ({_RUN_PLACEHOLDER} stands for the run's folder):\n\n"
+        f"{queue_submission.to_shell(submission)}"
     )
 
 
 def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
     trials = Counter(task.job.kind for task in planned.trials)
     others = "".join(
-        f"{count_text(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
+        f"{format_count(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
     )
-    say(
-        f"{suite.name}: {count_text(len(planned.cases), 'case')}, {count_text(trials[MEASURE], 'trial')} "
+    print_text(
+        f"{suite.name}: {format_count(len(planned.cases), 'case')}, {format_count(trials[MEASURE], 'trial')} "
         f"({suite.measure.trials} per case, {suite.measure.order}), "
         f"{others}{machine.device} x {machine.devices}"
     )
     for name, each in machine.environments.items():
-        versions = [f"{package} {each.packages.get(package, 'not installed')}" for package in _TOLD]
-        say(wrapped(f"@{name}: Python {each.python}, {', '.join(versions)}", 0, 2))
+        versions = [f"{package} {each.packages.get(package, 'not installed')}" for package in _SHOWN_PACKAGES]
+        print_text(wrap_to_terminal(f"@{name}: Python {each.python}, {', '.join(versions)}", 0, 2))
 
 
-def _print_foretold(planned: Plan) -> None:
-    for word, tasks in grouped(planned.trials, lambda task: task.job.kind).items():
-        if foretold := job_kind(word).foretold(tasks):
-            say(wrapped(f"{word}: {foretold}", 0, 2))
+def _print_predictions(planned: Plan) -> None:
+    for word, tasks in group_by(planned.trials, lambda task: task.job.kind).items():
+        if foretold := job_kind(word).plan_note(tasks):
+            print_text(wrap_to_terminal(f"{word}: {foretold}", 0, 2))
 
 
-def _print_cases(suite: Suite, planned: Plan, expected: Expected) -> None:
+def _print_cases(suite: Suite, planned: Plan, expected: TimeEstimate) -> None:
     rows = [("CASE", "ID", "A TRIAL", "STATUS")]
     first: dict[str | None, str] = {}
     for item in planned.cases:
         name = first.setdefault(item.problem, item.case.name)
-        status = _status(item, expected) if name == item.case.name else _repeated(item, expected, name)
-        rows.append((item.case.name, item.case.id, _time_of(item, expected), status))
-    is_timed = any(time not in ("", ABSENT) for _, _, time, _ in rows[1:])
+        status = (
+            _status(item, expected) if name == item.case.name else _status_or_reference(item, expected, name)
+        )
+        rows.append((item.case.name, item.case.id, _time_text(item, expected), status))
+    is_timed = any(time not in ("", MISSING_TEXT) for _, _, time, _ in rows[1:])
     shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
-    say("\n" + "\n".join(columns(shown)))
-    for text in later_texts(suite, planned):
-        say("\n" + wrapped(text, 0, 2))
+    print_text("\n" + "\n".join(align_columns(shown)))
+    for text in runtime_caveats(suite, planned):
+        print_text("\n" + wrap_to_terminal(text, 0, 2))
 
 
-def _time_of(item: Planned, expected: Expected) -> str:
-    seconds, _ = expected.of(item.case)
-    return "" if item.problem else ABSENT if seconds is None else duration_text(seconds)
+def _time_text(item: PlannedCase, expected: TimeEstimate) -> str:
+    seconds, _ = expected.trial_time(item.case)
+    return "" if item.problem else MISSING_TEXT if seconds is None else format_duration(seconds)
 
 
-def _status(item: Planned, expected: Expected) -> str:
+def _status(item: PlannedCase, expected: TimeEstimate) -> str:
     if item.problem:
         return f"unsupported: {item.problem}"
-    return expected.untimed.get(item.case.name, "planned")
+    return expected.short_trial_failures.get(item.case.name, "planned")
 
 
-def _repeated(item: Planned, expected: Expected, first: str) -> str:
+def _status_or_reference(item: PlannedCase, expected: TimeEstimate, first: str) -> str:
     """The status of a case with the problem of the case *first*, whose reason stands there if it is long."""
     text = _status(item, expected)
-    return f"unsupported: as {first}" if item.problem and len(item.problem) > _SHORT else text
+    return f"unsupported: as {first}" if item.problem and len(item.problem) > _MAX_STATUS_LENGTH else text
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
@@ -258,8 +265,8 @@ def _launch_text(launch: dict[str, Any]) -> str:
     return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
 
 
-def _case(item: Planned, expected: Expected) -> dict[str, Any]:
-    seconds, note = (None, "unsupported") if item.problem else expected.of(item.case)
+def _case_json(item: PlannedCase, expected: TimeEstimate) -> dict[str, Any]:
+    seconds, note = (None, "unsupported") if item.problem else expected.trial_time(item.case)
     return {
         "case": item.case.name,
         "case_id": item.case.id,
@@ -267,23 +274,23 @@ def _case(item: Planned, expected: Expected) -> dict[str, Any]:
         "world_size": item.case.world_size,
         "status": "unsupported" if item.problem else "planned",
         "reason": item.problem or "",
-        "later": later(item),
+        "later": runtime_caveat(item),
         "trial_s": seconds,
         "trial_note": note,
     }
 
 
-def _launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]]:
+def _first_launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]]:
     """Launches of the first trial of each case; those of later rounds differ only in their folder."""
-    launcher = registry.make("launchers", suite.launcher)
+    launcher = registry.create_plugin("launchers", suite.launcher)
     for task in planned.trials:
         if task.round > 0 or task.problem:
             continue
-        launch = launch_for(out / _RUN, suite, task)
+        launch = trial_launch(out / _RUN_PLACEHOLDER, suite, task)
         yield {
             "job": task.job.kind,
             "case": task.case.name,
             "case_id": task.case.id,
-            "environment": {RUN_ID_VARIABLE: _RUN, **launch.environment},
+            "environment": {RUN_ID_VARIABLE: _RUN_PLACEHOLDER, **launch.environment},
             "commands": launcher.commands(launch),
         }

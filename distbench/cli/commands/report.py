@@ -6,10 +6,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from distbench.cli.options import REPORTS, Out, Price, RunName, flag, option
-from distbench.cli.output import say
+from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, PriceOption, RunArgument, flag, option
+from distbench.cli.output import print_text
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, priced
+from distbench.cli.run_reader import apply_price, load_run
 from distbench.core.errors import UsageError
 from distbench.record import catalog
 from distbench.report import lite as lite_page
@@ -18,9 +18,9 @@ from distbench.report import page
 
 @reads_runs
 def report(
-    name: RunName,
-    out: Out = REPORTS,
-    price: Price = "",
+    name: RunArgument,
+    out: OutOption = DEFAULT_RUNS_FOLDER,
+    price: PriceOption = "",
     open_: Annotated[bool, flag("--open", text="Open the report in the browser.")] = False,
     lite: Annotated[
         bool, flag("--lite", text="Write one small file without scripts instead, for mail and pull requests.")
@@ -30,14 +30,14 @@ def report(
     """Re-render a run's report."""
     if lite and png:
         raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
-    run = catalog.find(name, out)
-    file = (lite_page if lite else page).write(run.folder, priced(analysed(run), price))
-    say(str(file))
+    run = catalog.find_run(name, out)
+    file = (lite_page if lite else page).write(run.folder, apply_price(load_run(run), price))
+    print_text(str(file))
     if png:
         from distbench.report import chart_images
 
-        for picture in chart_images.write(file, png):
-            say(str(picture))
+        for picture in chart_images.save_chart_images(file, png):
+            print_text(str(picture))
     if open_:
         webbrowser.open(file.resolve().as_uri())
     return 0

@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from distbench.cli.options import REPORTS, Json, argument
-from distbench.cli.output import say, say_json, width
+from distbench.cli.options import DEFAULT_RUNS_FOLDER, JsonOption, argument
+from distbench.cli.output import print_json, print_text, terminal_width
 from distbench.cli.readers import reads_runs
 from distbench.core.errors import DistbenchError, UsageError
 from distbench.core.job import job_kinds
-from distbench.core.text import listed, one_line
-from distbench.core.units import count_text
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_count
 from distbench.record import catalog as stored
 from distbench.record.run_folder import Run
-from distbench.record.untrusted import untrusted_records
+from distbench.record.untrusted_records import untrusted_records
 from distbench.report import stored_recommendation
-from distbench.tables.table import Cell, Cells, Field, Row, Sheet
+from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
 
 _CAPTION = (
     "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
@@ -43,53 +43,62 @@ _FIELDS = (
 
 @reads_runs
 def runs(
-    folder: Annotated[Path, argument("[FOLDER]", "Folder that holds the runs (default: reports).")] = REPORTS,
-    as_json: Json = False,
+    folder: Annotated[
+        Path, argument("[FOLDER]", "Folder that holds the runs (default: reports).")
+    ] = DEFAULT_RUNS_FOLDER,
+    as_json: JsonOption = False,
 ) -> int:
     """List the runs in a folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; runs are stored where run --out says (default: reports)")
-    sheet = _sheet(folder)
+    sheet = _runs_table(folder)
     if as_json:
-        say_json(sheet.to_json())
+        print_json(sheet.to_json())
     else:
-        for line in (sheet.as_text(width()), *_lacking(sheet.rows)):
-            say(line)
+        for line in (sheet.to_text(terminal_width()), *_missing_picks(sheet.rows)):
+            print_text(line)
     return 0
 
 
-def _sheet(folder: Path) -> Sheet:
+def _runs_table(folder: Path) -> Table:
     # before any run is read: a plug-in that can't be imported is no fault of the runs
     job_kinds()
-    rows = [_row(run, folder) for run in stored.below(folder)]
-    rows += [_waiting(run, folder) for run in stored.waiting(folder)]
+    rows = [_row(run, folder) for run in stored.runs_below(folder)]
+    rows += [_waiting_row(run, folder) for run in stored.submitted_runs(folder)]
     rows.sort(key=lambda row: str(row.value("created")), reverse=True)
-    title = f"{count_text(len(rows), 'run')} in {folder}"
-    return Sheet(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
+    title = f"{format_count(len(rows), 'run')} in {folder}"
+    return Table(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
 
 
-def _row(run: Run, folder: Path) -> Row:
+def _row(run: Run, folder: Path) -> TableRow:
     """One run; of one that can't be read what its folder tells."""
-    place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
+    place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     try:
         with untrusted_records(str(run.folder)):
-            info, found = run.info(), run.trials()
-            answer, missing = stored_recommendation.read(run.folder, found)
+            info, found = run.info(), run.recorded_trials()
+            answer, missing = stored_recommendation.read_recommendation(run.folder, found)
     except DistbenchError as error:
-        return Row(
+        return TableRow(
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
         )
-    pick = Cell(None, reason=missing)
-    said: Cells = {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
-    began = Cell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
-    about: Cells = {"created": began, "suite": info.suite_name, "state": info.state, "cases": len(info.cases)}
-    return Row({**place, **about, "trials": len(found), **said})
+    pick = TableCell(None, reason=missing)
+    said: CellMapping = (
+        {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
+    )
+    began = TableCell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
+    about: CellMapping = {
+        "created": began,
+        "suite": info.suite_name,
+        "state": info.state,
+        "cases": len(info.cases),
+    }
+    return TableRow({**place, **about, "trials": len(found), **said})
 
 
-def _waiting(run: Run, folder: Path) -> Row:
+def _waiting_row(run: Run, folder: Path) -> TableRow:
     """A run that was handed to an engine and has not begun."""
-    place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
-    return Row({**place, "state": "waiting", "pick": Cell(None, reason="it has not begun")})
+    place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
+    return TableRow({**place, "state": "waiting", "pick": TableCell(None, reason="it has not begun")})
 
 
 def _name(run: Run, folder: Path) -> str:
@@ -109,17 +118,17 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _notes(rows: list[Row]) -> Iterator[str]:
+def _notes(rows: list[TableRow]) -> Iterator[str]:
     for row in rows:
         if problem := row.value("problem"):
             yield f"{row.value('run')}: can't be read: {problem}"
 
 
-def _lacking(rows: Sequence[Row]) -> list[str]:
+def _missing_picks(rows: Sequence[TableRow]) -> list[str]:
     """What to say of the *rows* without a pick; the command stands on a line of its own, to be copied."""
     lacking = [row for row in rows if row.value("state") == "finished" and not row.value("pick")]
     if not lacking:
         return []
-    names = listed([str(row.value("run")) for row in lacking])
+    names = join_limited([str(row.value("run")) for row in lacking])
     again = f"distbench report {shlex.quote(str(lacking[0].value('folder')))}"
     return ["", f"No pick of the present trials is stored: {names}. To store one:", again]

@@ -4,83 +4,83 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from distbench.analysis.run import AnalysedRun
-from distbench.cli.colour import paint
+from distbench.analysis.run import RunAnalysis
+from distbench.cli.colour import apply_style
 from distbench.cli.options import (
-    REPORTS,
-    Csv,
-    Json,
-    Markdown,
-    Out,
-    Price,
-    RunName,
-    check_forms,
-    check_word,
+    DEFAULT_RUNS_FOLDER,
+    CsvOption,
+    JsonOption,
+    MarkdownOption,
+    OutOption,
+    PriceOption,
+    RunArgument,
+    check_choice,
+    check_exclusive,
     option,
 )
-from distbench.cli.output import note, say, say_json, width
+from distbench.cli.output import print_json, print_note, print_text, terminal_width
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, damage_json, priced
+from distbench.cli.run_reader import apply_price, damage_json, load_run
 from distbench.record import catalog
 from distbench.record.run_folder import resume_command
 from distbench.report import markdown, overview, terminal
-from distbench.report.markdown import of_view
-from distbench.report.raw_view import raw_sheet, raw_tables
+from distbench.report.markdown import view_markdown
+from distbench.report.raw_view import record_table, record_table_names
 from distbench.report.run_export import run_json
 from distbench.report.terminal import footnote_lines
-from distbench.report.view import views
+from distbench.report.view import all_views
 
 
 @reads_runs
 def show(
-    name: RunName,
-    out: Out = REPORTS,
+    name: RunArgument,
+    out: OutOption = DEFAULT_RUNS_FOLDER,
     view: Annotated[str, option("--view", "VIEW", "Show one view in detail.")] = "",
-    price: Price = "",
-    markdown: Markdown = False,
-    csv: Csv = False,
-    as_json: Json = False,
+    price: PriceOption = "",
+    markdown: MarkdownOption = False,
+    csv: CsvOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Show a run's results."""
-    check_forms("show", md=markdown, csv=csv, json=as_json)
+    check_exclusive("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
-    stored = catalog.find(name, out)
-    run = priced(analysed(stored), price)
+    stored = catalog.find_run(name, out)
+    run = apply_price(load_run(stored), price)
     if view:
-        check_word("--view", view, list(dict.fromkeys([*views(), *raw_tables(run)])))
+        check_choice("--view", view, list(dict.fromkeys([*all_views(), *record_table_names(run)])))
         print_view(run, view, form)
     else:
         print_run(run, form)
     # the arms of a gate are resumed together
-    if run.info.state == "interrupted" and not catalog.is_arm(stored):
-        note(f"interrupted; resume with: {resume_command(stored.folder)}")
+    if run.info.state == "interrupted" and not catalog.is_gate_arm(stored):
+        print_note(f"interrupted; resume with: {resume_command(stored.folder)}")
     return 0
 
 
-def print_run(run: AnalysedRun, form: str) -> None:
+def print_run(run: RunAnalysis, form: str) -> None:
     """Print a run as *form*, a flag of ``show``; empty for text."""
     if form == "json":
-        say_json(run_json(run))
+        print_json(run_json(run))
     elif form == "md":
-        say(markdown.page(run))
+        print_text(markdown.run_markdown(run))
     elif form == "csv":
-        say(overview.sheet(run).as_csv())
+        print_text(overview.overview_table(run).to_csv())
     else:
-        say(terminal.table(run, width(), paint))
+        print_text(terminal.overview_text(run, terminal_width(), apply_style))
 
 
-def print_view(run: AnalysedRun, view: str, form: str = "") -> None:
+def print_view(run: RunAnalysis, view: str, form: str = "") -> None:
     """Print one view of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases."""
-    known, notes = views(), run.parity.footnotes
-    sheet = known[view].sheet(run) if view in known else raw_sheet(run, view)
+    known, notes = all_views(), run.parity.footnotes
+    sheet = known[view].table(run) if view in known else record_table(run, view)
     if form == "json":
-        say_json({"run_id": run.info.run_id, "view": view, **sheet.to_json(), "damaged": damage_json(run)})
+        print_json({"run_id": run.info.run_id, "view": view, **sheet.to_json(), "damaged": damage_json(run)})
         return
     if form:
-        say(of_view(sheet) if form == "md" else sheet.as_csv())
+        print_text(view_markdown(sheet) if form == "md" else sheet.to_csv())
         return
-    text = sheet.as_text(width(), paint)
-    say(text)
+    text = sheet.to_text(terminal_width(), apply_style)
+    print_text(text)
     # not every view marks its cases
     if any(mark in text for mark in notes.marks.values()):
-        say("\n" + "\n".join(footnote_lines(notes, width())))
+        print_text("\n" + "\n".join(footnote_lines(notes, terminal_width())))

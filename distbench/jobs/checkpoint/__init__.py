@@ -10,21 +10,21 @@ from typing import Annotated, ClassVar
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.bounds import Bound
-from distbench.core.case import CHOICES, Case, Measure
+from distbench.core.case import TUNABLE_FIELDS, Case, MeasureConfig
 from distbench.core.columns import Column, TableColumn, TableSpec
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
 from distbench.jobs._recorded_trainings import TRAINING, training_tables
-from distbench.strategies.base import SINGLE
+from distbench.strategies.base import REFERENCE_STRATEGY
 
 # before its first step an optimizer has no state that could be lost
-_Steps = Annotated[int, Bound(1, 10_000)]
+_StepCount = Annotated[int, Bound(1, 10_000)]
 
-DIRECTLY, WHOLE = "directly", "whole state"
+FROM_SHARDS, FROM_FULL_STATE = "directly", "whole state"
 """Ways from one case to another, as the table ``checkpoint_parts`` names them."""
-_ON_DISK = "until every file is on the disk (fsync) and every rank has ended"
-_WHOLE = "parameters, buffers and optimizer state by name in one safetensors file"
+_ON_DISK_DOC = "until every file is on the disk (fsync) and every rank has ended"
+_FULL_STATE_DOC = "parameters, buffers and optimizer state by name in one safetensors file"
 
 
 def _seconds(name: str, doc: str) -> Column:
@@ -32,17 +32,17 @@ def _seconds(name: str, doc: str) -> Column:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointSection:
     """Whether each case resumes as the same training from its checkpoints, and from those of others."""
 
-    steps_before: _Steps = 3
+    steps_before: _StepCount = 3
     """Steps that each case trains before it saves."""
-    steps_after: _Steps = 3
+    steps_after: _StepCount = 3
     """Steps that it trains on, and again from each checkpoint that it loads."""
 
 
 @dataclass(frozen=True)
-class CheckpointOptions(Checkpoint, JobOptions):
+class CheckpointOptions(CheckpointSection, JobOptions):
     """What the ranks of a checkpoint's trial get."""
 
     source: str = ""
@@ -54,20 +54,23 @@ class CheckpointOptions(Checkpoint, JobOptions):
 
 
 @dataclass(frozen=True)
-class Checkpoints(JobKind):
+class CheckpointJob(JobKind):
     """Whether each case resumes as the same training from its checkpoints, and from those of others."""
 
     name: ClassVar[str] = "checkpoint"
     folder: ClassVar[str] = "checkpoints"
-    section: ClassVar[type] = Checkpoint
+    section: ClassVar[type] = CheckpointSection
     options: ClassVar[type[JobOptions]] = CheckpointOptions
     columns: ClassVar[tuple[Column, ...]] = (
-        _seconds("checkpoint_save_s", f"Saving in shards, in the framework's own format, {_ON_DISK}"),
+        _seconds("checkpoint_save_s", f"Saving in shards, in the framework's own format, {_ON_DISK_DOC}"),
         _seconds("checkpoint_load_s", "Loading these shards into a fresh engine (from the page cache)"),
         Column("checkpoint_bytes", "B", "lower", "first", "Files of all ranks' shards together."),
-        _seconds("full_save_s", f"Gathering the whole state on rank 0 and writing it: {_WHOLE}, {_ON_DISK}"),
+        _seconds(
+            "full_save_s",
+            f"Gathering the whole state on rank 0 and writing it: {_FULL_STATE_DOC}, {_ON_DISK_DOC}",
+        ),
         _seconds("full_load_s", "Reading that file on every rank and spreading it over a fresh engine"),
-        Column("full_bytes", "B", "lower", "first", f"The file of the whole state: {_WHOLE}."),
+        Column("full_bytes", "B", "lower", "first", f"The file of the whole state: {_FULL_STATE_DOC}."),
     )
     tables: ClassVar[tuple[TableSpec, ...]] = (
         *training_tables("checkpoint"),
@@ -81,20 +84,23 @@ class Checkpoints(JobKind):
                 TableColumn(
                     "way",
                     "varchar",
-                    f"From another case: {DIRECTLY}, by its shards as they lie, or by its {WHOLE}.",
+                    f"From another case: {FROM_SHARDS}, by its shards as they lie, or by its "
+                    f"{FROM_FULL_STATE}.",
                 ),
                 TableColumn("lacking", "varchar", "Why it was not resumed from; empty: it was."),
                 TableColumn("unseen", "varchar", "Why the loaded optimizer state can't be read, or empty."),
             ),
         ),
     )
-    deterministic: ClassVar[bool] = True
-    reads_of_others: ClassVar[bool] = True
+    is_deterministic: ClassVar[bool] = True
+    needs_shared_files: ClassVar[bool] = True
     # most of such a trial is building engines, and writing and reading what they hold
-    deadline: ClassVar[str] = "build"
+    step_limit_key: ClassVar[str] = "build"
     order: ClassVar[int] = 20
 
-    def tasks(self, section: Checkpoint, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(
+        self, section: CheckpointSection, cases: Sequence[Case], machine: Machine
+    ) -> list[PlannedTrial]:
         """Tasks that test the checkpoints of *cases*.
 
         Each case saves, continues, and resumes from its own checkpoint; it also resumes from that of the
@@ -102,47 +108,57 @@ class Checkpoints(JobKind):
         grows linearly with the cases, and a fault has one name.
         """
         # the same training, on any number of devices and by any means
-        groups = grouped(cases, _training_of)
-        return [task for group in groups.values() for task in _star(section, group)]
+        groups = group_by(cases, _training_key)
+        return [task for group in groups.values() for task in _star_trials(section, group)]
 
-    def steps(self, task: PlannedTrial, measure: Measure) -> int:
+    def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
         """Those before a save, and after it of the training and of each of up to three resumptions."""
         options = task.job.options_as(CheckpointOptions)
         return options.steps_before + 4 * options.steps_after
 
 
-def _training_of(case: Case) -> Hashable:
+def _training_key(case: Case) -> Hashable:
     """What two cases have alike whose trainings are the same."""
-    return case.work((*CHOICES, "world_size")), case.batch.parts if case.parts_matter else 0
+    return case.work_key(
+        (*TUNABLE_FIELDS, "world_size")
+    ), case.batch.total_micro_batches if case.depends_on_batch_division else 0
 
 
-def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[PlannedTrial]:
-    reference = next((case for case in cases if case.label == SINGLE), cases[0])
-    others = [(case, _read_each_other(case, reference)) for case in cases if case is not reference]
+def _star_trials(checkpoint: CheckpointSection, cases: Sequence[Case]) -> list[PlannedTrial]:
+    reference = next((case for case in cases if case.label == REFERENCE_STRATEGY), cases[0])
+    others = [(case, _share_shard_format(case, reference)) for case in cases if case is not reference]
     own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
     given = dataclasses.replace(own, source=reference.name, source_id=reference.id)
     first = dataclasses.replace(own, directly=any(directly for _, directly in others))
-    tasks = [PlannedTrial(reference, job=JobSpec("checkpoint", first), leaves=_file(reference))]
+    tasks = [
+        PlannedTrial(reference, job=JobSpec("checkpoint", first), output_file=_full_state_file(reference))
+    ]
     for case, directly in others:
         options = dataclasses.replace(given, directly=directly)
         job = JobSpec("checkpoint", options)
-        tasks.append(PlannedTrial(case, job=job, leaves=_file(case), reads=_file(reference)))
+        tasks.append(
+            PlannedTrial(
+                case, job=job, output_file=_full_state_file(case), input_file=_full_state_file(reference)
+            )
+        )
     for number, (case, directly) in enumerate(others, 1):
         back = dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
         job = JobSpec("checkpoint", dataclasses.replace(back, directly=directly))
-        tasks.append(PlannedTrial(reference, number, job, reads=_file(case)))
+        tasks.append(PlannedTrial(reference, number, job, input_file=_full_state_file(case)))
     return tasks
 
 
-def _read_each_other(case: Case, other: Case) -> bool:
+def _share_shard_format(case: Case, other: Case) -> bool:
     """Whether the shards of each are loaded by the other."""
-    formats = {registry.make("strategies", each.strategy).shard_format for each in (case, other)}
+    formats = {
+        registry.create_plugin("strategies", each.strategy).checkpoint_format for each in (case, other)
+    }
     # codes and scales of blocks are no tensors that could be cut elsewhere
-    is_quantized = optimizers.kind_of(case.optimizer).is_compiled
+    is_quantized = optimizers.entry_of(case.optimizer).is_compiled
     return (
         formats != {""} and len(formats) == 1 and not is_quantized and case.environment == other.environment
     )
 
 
-def _file(case: Case) -> str:
+def _full_state_file(case: Case) -> str:
     return f"full-{case.id}.safetensors"

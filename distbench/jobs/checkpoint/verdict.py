@@ -7,8 +7,8 @@ deterministic), and up to rounding if another one does, which sums in a differen
 
 What counts as rounding was measured (two cores of a CPU, torch 2.13, DeepSpeed 0.19.8; 44 exchanges of 23
 cases with ``single``, three steps, AdamW and SGD with and without momentum), in units of eps of the
-coarsest dtype: see ``LIMITS``. A lost optimizer state is far above: it puts the parameters off by 0.6 to 0.8
-of their movement.
+coarsest dtype: see ``ROUNDING_LIMITS``. A lost optimizer state is far above: it puts the parameters off by
+0.6 to 0.8 of their movement.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 from distbench import optimizers
 from distbench.analysis.job_results import Gravity, Verdict
 from distbench.core.case import Case
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.ipc.trial_files import NO_DROPOUT, SKETCH, law_of
-from distbench.jobs.checkpoint import DIRECTLY, WHOLE
-from distbench.record import Record, Row, Status
+from distbench.ipc.trial_files import NO_DROPOUT_KEY, SKETCH_COLUMNS, fingerprint_version
+from distbench.jobs.checkpoint import FROM_FULL_STATE, FROM_SHARDS
+from distbench.record import Record, RecordRow, Status
 
-Tensors = dict[str, Row]
+TensorRows = dict[str, RecordRow]
 """Fingerprints by the names of tensors."""
 # from the best to the worst: the worst continuation decides
 _GRAVITY: dict[str, Gravity] = {
@@ -43,41 +43,41 @@ _EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True)
-class Limit:
+class RoundingLimit:
     """How far apart two values may be and still be equal up to rounding."""
 
     per_eps: float
     """Relative difference in units of eps."""
-    most: float
+    maximum: float
     """Upper bound of the limit: in 16 bits that many eps would hide anything."""
 
-    def of(self, case: Case) -> float:
+    def for_case(self, case: Case) -> float:
         """Largest relative difference of trainings of *case* that is rounding."""
         precision = case.precision
         dtypes = {precision.compute, precision.reduce, precision.master, precision.optimizer_state}
         # Muon's updates, as FSDP2 adds up their products in parts: 3 eps of bf16 in a case in fp32
-        dtypes |= {optimizers.kind_of(case.optimizer).computes_in or precision.compute}
-        return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.most)
+        dtypes |= {optimizers.entry_of(case.optimizer).compute_dtype or precision.compute}
+        return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.maximum)
 
 
-LIMITS = {
+ROUNDING_LIMITS = {
     # measured: 1.2 eps in fp32, 0.006 eps in bf16
-    "loss": Limit(64, 0.01),
+    "loss": RoundingLimit(64, 0.01),
     # measured: 1.4 eps in fp32, 0.07 eps in bf16
-    "gradient norm": Limit(64, 0.02),
+    "gradient norm": RoundingLimit(64, 0.02),
     # of all parameters together, relative to how far they have moved since the checkpoint; measured:
     # 4 eps in fp32 (250 if DeepSpeed's own Adam goes on from torch's), 0.9 eps in bf16 (0.007); Adam
     # turns noise around zero into whole steps
-    "parameters": Limit(4096, 0.1),
+    "parameters": RoundingLimit(4096, 0.1),
 }
 
 
 @dataclass(frozen=True)
-class Continuation:
+class ResumedTraining:
     """How one case resumed from one checkpoint."""
 
     case: Case
-    about: str
+    judged_case_id: str
     """Id of the case that it judges: where the reference loads a state, the case that saved it."""
     training: str
     """sharded: its own shards; full: its own whole state; exchanged: what another case had saved."""
@@ -93,7 +93,7 @@ class Continuation:
     """Largest relative difference (of a loss, a norm, or all parameters relative to their movement)."""
     reason: str = ""
     """Why it was not tried."""
-    way: str = WHOLE
+    way: str = FROM_FULL_STATE
     """From another case: directly, by its shards as they lie, or by the whole state that it gathered."""
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class Continuation:
     def outcome(self) -> str:
         """What was loaded, and how it went on."""
         own = {"sharded": "its own shards", "full": "its own full state"}
-        kind = "shards" if self.way == DIRECTLY else "state"
+        kind = "shards" if self.way == FROM_SHARDS else "state"
         return f"from {own.get(self.training, f'the {kind} of {self.source}')}: {self._comparison()}"
 
     def _comparison(self) -> str:
@@ -130,11 +130,11 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Resumption:
+class CheckpointEvidence:
     """How one case, and the reference from its state, resumed from checkpoints."""
 
     case_id: str
-    continuations: tuple[Continuation, ...]
+    continuations: tuple[ResumedTraining, ...]
     failures: tuple[str, ...]
     """How its failed trials ended."""
     without_dropout: str = ""
@@ -152,7 +152,7 @@ class Resumption:
         )
         return Verdict("checkpoint", word, _GRAVITY[word], self._sentence(word, tried), self, remarks=remarks)
 
-    def _sentence(self, word: str, tried: Sequence[Continuation]) -> str:
+    def _sentence(self, word: str, tried: Sequence[ResumedTraining]) -> str:
         if word == "failed":
             return self.failures[0]
         if word == "lacking":
@@ -172,41 +172,41 @@ class Resumption:
         }
 
 
-def resumptions(records: Sequence[Record]) -> dict[str, Resumption]:
+def evidence_by_case(records: Sequence[Record]) -> dict[str, CheckpointEvidence]:
     """How each case that *records* of such jobs are about resumes, by case id."""
-    resumed = grouped(continuations(records), lambda each: each.about)
+    resumed = group_by(resumed_trainings(records), lambda each: each.judged_case_id)
     return {
-        case_id: Resumption(
+        case_id: CheckpointEvidence(
             case_id,
             tuple(resumed.get(case_id, ())),
             tuple(f"{record.status}: {record.reason}" for record in own if record.status.is_failure),
-            next((text for record in own if (text := str(record.environment.get(NO_DROPOUT) or ""))), ""),
+            next((text for record in own if (text := str(record.environment.get(NO_DROPOUT_KEY) or ""))), ""),
         )
-        for case_id, own in grouped(records, _about).items()
+        for case_id, own in group_by(records, _judged_case_id).items()
     }
 
 
-def _about(record: Record) -> str:
+def _judged_case_id(record: Record) -> str:
     options: Any = record.job.options
     return str(options.source_id) if options.role == "back" else record.case_id
 
 
-def continuations(records: Sequence[Record]) -> list[Continuation]:
+def resumed_trainings(records: Sequence[Record]) -> list[ResumedTraining]:
     """How every case resumed from every checkpoint that it was given."""
     measured = [record for record in records if record.status is Status.MEASURED]
     saved = {
-        record.case_id: _Training(record, "continued")
+        record.case_id: _RecordedTraining(record, "continued")
         for record in measured
         if record.job.options.role == "case"
     }
     return [
-        _continuation(record, part, saved.get(part["source_id"]))
+        _resumed_training(record, part, saved.get(part["source_id"]))
         for record in measured
         for part in record.tables.get("checkpoint_parts", [])
     ]
 
 
-class _Training:
+class _RecordedTraining:
     """Values of one training of a record."""
 
     def __init__(self, record: Record, name: str) -> None:
@@ -215,25 +215,25 @@ class _Training:
             for table in ("checkpoint_curve", "checkpoint_tensors")
         )
         self.curve = {row["step"]: row for row in curve}
-        self.tensors: dict[tuple[int, str], Tensors] = defaultdict(dict)
+        self.tensors: dict[tuple[int, str], TensorRows] = defaultdict(dict)
         for row in tensors:
             self.tensors[row["step"], row["of"]][row["tensor"]] = row
-        self.laws = {law_of(row["digest"]) for row in tensors}
+        self.fingerprint_versions = {fingerprint_version(row["digest"]) for row in tensors}
         """Laws of its fingerprints, of which there is one."""
 
 
-def _continuation(record: Record, part: Row, saved: _Training | None) -> Continuation:
+def _resumed_training(record: Record, part: RecordRow, saved: _RecordedTraining | None) -> ResumedTraining:
     training, source = part["training"], part["source"]
     # earlier versions know no other way
-    way = part.get("way") or WHOLE
-    resumed = partial(Continuation, record.case, _about(record), training, source, way=way)
+    way = part.get("way") or FROM_FULL_STATE
+    resumed = partial(ResumedTraining, record.case, _judged_case_id(record), training, source, way=way)
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
-    loaded = _Training(record, training)
-    if not lacking and saved and saved.laws != loaded.laws:
+    loaded = _RecordedTraining(record, training)
+    if not lacking and saved and saved.fingerprint_versions != loaded.fingerprint_versions:
         lacking = f"{source} was saved by another version of distbench; start a new run"
     if lacking or saved is None:
         return resumed("lacking", reason=lacking)
-    limits = {name: limit.of(record.case) for name, limit in LIMITS.items()}
+    limits = {name: limit.for_case(record.case) for name, limit in ROUNDING_LIMITS.items()}
     largest = 0.0
     for step, what, apart in _differences(saved, loaded, sees_moments=not part["unseen"]):
         if not apart <= limits.get(what, 0.0):
@@ -243,7 +243,7 @@ def _continuation(record: Record, part: Row, saved: _Training | None) -> Continu
 
 
 def _differences(
-    saved: _Training, loaded: _Training, *, sees_moments: bool
+    saved: _RecordedTraining, loaded: _RecordedTraining, *, sees_moments: bool
 ) -> Iterator[tuple[int, str, float]]:
     """Yield (step, what, relative difference), in the order in which things happen.
 
@@ -254,17 +254,17 @@ def _differences(
     kinds = [of for step, of in saved.tensors if step == start and (sees_moments or of == "parameter")]
     # the most informative first: parameters, then moments, then the number of steps
     for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
-        for what, apart in _loaded_wrongly(of, saved.tensors[start, of], loaded.tensors[start, of]):
+        for what, apart in _restore_differences(of, saved.tensors[start, of], loaded.tensors[start, of]):
             yield start, what, apart
     for step, row in sorted(saved.curve.items()):
         other = loaded.curve.get(step, {})
         yield step, "loss", _relative(row["loss"], other.get("loss"))
         yield step, "gradient norm", _relative(row["grad_norm"], other.get("grad_norm"))
         ends = (training.tensors[step, "parameter"] for training in (saved, loaded))
-        yield step, "parameters", _against_movement(saved.tensors[start, "parameter"], *ends)
+        yield step, "parameters", _relative_to_update(saved.tensors[start, "parameter"], *ends)
 
 
-def _loaded_wrongly(of: str, saved: Tensors, loaded: Tensors) -> Iterator[tuple[str, float]]:
+def _restore_differences(of: str, saved: TensorRows, loaded: TensorRows) -> Iterator[tuple[str, float]]:
     """Yield the first tensor of a kind that is not what was saved, with the number of others."""
     wrong = [name for name, row in saved.items() if loaded.get(name, {}).get("digest") != row["digest"]]
     if wrong:
@@ -276,7 +276,7 @@ def _loaded_wrongly(of: str, saved: Tensors, loaded: Tensors) -> Iterator[tuple[
         yield f"{what}{more}", apart or math.inf
 
 
-def _against_movement(before: Tensors, saved: Tensors, loaded: Tensors) -> float:
+def _relative_to_update(before: TensorRows, saved: TensorRows, loaded: TensorRows) -> float:
     """How far apart the parameters *saved* and *loaded* are, relative to their movement since *before*."""
     if saved.keys() != loaded.keys():
         return math.inf
@@ -286,9 +286,11 @@ def _against_movement(before: Tensors, saved: Tensors, loaded: Tensors) -> float
     return _distance(saved, loaded) / moved if moved else math.inf
 
 
-def _distance(tensors: Tensors, others: Tensors) -> float:
+def _distance(tensors: TensorRows, others: TensorRows) -> float:
     """Length of the difference of *tensors* from those of the same names, by their sketches."""
-    return math.hypot(*(row[key] - others[name][key] for name, row in tensors.items() for key in SKETCH))
+    return math.hypot(
+        *(row[key] - others[name][key] for name, row in tensors.items() for key in SKETCH_COLUMNS)
+    )
 
 
 def _relative(expected: float | None, found: float | None) -> float:

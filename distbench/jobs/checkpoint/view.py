@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
-from distbench.core.text import listed, one_line
-from distbench.core.units import value_text
-from distbench.jobs.checkpoint.verdict import Continuation, Resumption, continuations
-from distbench.record import Record, Status, of_kind
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_value
+from distbench.jobs.checkpoint.verdict import CheckpointEvidence, ResumedTraining, resumed_trainings
+from distbench.record import Record, Status, records_of_kind
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_NUMBERS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
-_NOTHING = "This run tried no checkpoints."
-_EXACT = {"same": "exact", "differs": "DIFFERS"}
+_COLUMNS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
+_EMPTY_NOTE = "This run tried no checkpoints."
+_VERDICT_TEXTS = {"same": "exact", "differs": "DIFFERS"}
 
 
 def _duration(value: float) -> str:
@@ -28,7 +28,7 @@ def _seconds(name: str, heading: str, doc: str) -> Field:
     return Field(name, heading, doc, "s", "lower", format=_duration)
 
 
-def _resumed(name: str, heading: str, source: str) -> tuple[Field, Field]:
+def _resume_fields(name: str, heading: str, source: str) -> tuple[Field, Field]:
     distance = Field(name, heading, f"Largest relative difference after resuming from {source}.", "", "lower")
     verdict = Field(f"{name}_verdict", "", "same, rounding or differs.", type="varchar")
     return distance, verdict
@@ -38,7 +38,7 @@ class CheckpointView(View):
     """What checkpoints cost, and whether a training resumes from them as the same."""
 
     title: ClassVar[str] = "Checkpoints"
-    place: ClassVar[int] = 130
+    order: ClassVar[int] = 130
     in_overview: ClassVar[bool] = True
     caption: ClassVar[str] = (
         "size, save, load: of all shards, in the framework's own format; gather, spread: of the whole "
@@ -50,16 +50,16 @@ class CheckpointView(View):
         "not equivalent."
     )
     fields: ClassVar[tuple[Field, ...]] = (
-        *CASE,
+        *CASE_FIELDS,
         Field("checkpoint_bytes", "size", "All shards in the framework's own format.", "B", "lower"),
         _seconds("checkpoint_save_s", "save", "Time to save all shards."),
         _seconds("checkpoint_load_s", "load", "Time to load all shards."),
         _seconds("full_save_s", "gather", "Time to gather and save the whole state."),
         _seconds("full_load_s", "spread", "Time to load and spread the whole state."),
-        *_resumed("sharded", "shards", "its own shards"),
-        *_resumed("full", "full", "its own full state"),
-        *_resumed("exchanged_from", "from", "what its reference had saved"),
-        *_resumed("exchanged_to", "to", "what it had saved, in the reference"),
+        *_resume_fields("sharded", "shards", "its own shards"),
+        *_resume_fields("full", "full", "its own full state"),
+        *_resume_fields("exchanged_from", "from", "what its reference had saved"),
+        *_resume_fields("exchanged_to", "to", "what it had saved, in the reference"),
         Field(
             "exchanged_way",
             "way",
@@ -68,57 +68,57 @@ class CheckpointView(View):
         ),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         """A row for each case whose own checkpoint was tried."""
-        records = of_kind(run.records, "checkpoint")
-        resumed = continuations(records)
+        records = records_of_kind(run.records, "checkpoint")
+        resumed = resumed_trainings(records)
         own = [record for record in records if record.status is Status.MEASURED and not record.round]
         own.sort(key=lambda record: (record.case.world_size, record.started))
         names = short_names([record.case for record in own])
         rows = [_row(record, names[record.case_id], resumed) for record in own]
-        return self.made(rows, [*_notes(run, records, resumed)] if records else [_NOTHING])
+        return self.make_table(rows, [*_notes(run, records, resumed)] if records else [_EMPTY_NOTE])
 
-    def is_asked(self, run: AnalysedRun) -> bool:
+    def is_requested(self, run: RunAnalysis) -> bool:
         """Whether any checkpoint was tried."""
-        return bool(of_kind(run.records, "checkpoint"))
+        return bool(records_of_kind(run.records, "checkpoint"))
 
 
-def _row(record: Record, name: str, resumed: Sequence[Continuation]) -> Row:
+def _row(record: Record, name: str, resumed: Sequence[ResumedTraining]) -> TableRow:
     own = {each.training: each for each in resumed if each.case.id == record.case_id}
     # the reference has not one partner but all, each of which has a row
     partner = getattr(record.job.options, "source_id", "")
     given = (each for each in resumed if each.training == "exchanged" and each.source == record.case.name)
     taken, back = (own.get("exchanged"), next(given, None)) if partner else (None, None)
-    return Row(
+    return TableRow(
         {
             **case_cells(record.case, name),
-            **{column: record.values.get(column) for column in _NUMBERS},
-            **_cells("sharded", own.get("sharded")),
-            **_cells("full", own.get("full")),
-            **_cells("exchanged_from", taken),
-            **_cells("exchanged_to", back),
-            "exchanged_way": Cell(_way(taken, back)),
+            **{column: record.values.get(column) for column in _COLUMNS},
+            **_resume_cells("sharded", own.get("sharded")),
+            **_resume_cells("full", own.get("full")),
+            **_resume_cells("exchanged_from", taken),
+            **_resume_cells("exchanged_to", back),
+            "exchanged_way": TableCell(_exchange_way(taken, back)),
         }
     )
 
 
-def _way(*exchanged: Continuation | None) -> str | None:
+def _exchange_way(*exchanged: ResumedTraining | None) -> str | None:
     """How both directions went; None: neither was tried."""
     ways = dict.fromkeys(each.way for each in exchanged if each and each.word != "lacking")
     return ", ".join(ways) or None
 
 
-def _cells(name: str, of: Continuation | None) -> dict[str, Cell]:
+def _resume_cells(name: str, of: ResumedTraining | None) -> dict[str, TableCell]:
     if of is None or of.word == "lacking":
-        return {name: Cell(None, reason=of.reason if of else "")}
-    shown = _EXACT.get(of.word, f"{of.apart:.0e}")
-    return {name: Cell(of.apart, shown), f"{name}_verdict": Cell(of.word)}
+        return {name: TableCell(None, reason=of.reason if of else "")}
+    shown = _VERDICT_TEXTS.get(of.word, f"{of.apart:.0e}")
+    return {name: TableCell(of.apart, shown), f"{name}_verdict": TableCell(of.word)}
 
 
-def _notes(run: AnalysedRun, records: Sequence[Record], resumed: Sequence[Continuation]) -> Iterator[str]:
+def _notes(run: RunAnalysis, records: Sequence[Record], resumed: Sequence[ResumedTraining]) -> Iterator[str]:
     wrong = [
         f"{row.case.name}: its checkpoints: {why}"
-        for row, resumption in run.evidence(Resumption)
+        for row, resumption in run.cases_with_evidence(CheckpointEvidence)
         for why in resumption.failures
     ]
     wrong += [str(each) for each in resumed if each.word == "differs"]
@@ -131,9 +131,9 @@ def _notes(run: AnalysedRun, records: Sequence[Record], resumed: Sequence[Contin
             f"{len(tried) - exact} within rounding."
         )
     if sizes := sorted({record.values["full_bytes"] for record in records if "full_bytes" in record.values}):
-        least, most = (value_text(size, "B") for size in (sizes[0], sizes[-1]))
+        least, most = (format_value(size, "B") for size in (sizes[0], sizes[-1]))
         yield f"The file of the whole state: {least if least == most else f'{least} to {most}'}."
     untried = [(each.reason, each.case.name) for each in resumed if each.word == "lacking"]
     untried += [(each.reason, each.case.name) for each in records if each.status is Status.UNSUPPORTED]
-    for reason, names in gathered((reason, one_line(name)) for reason, name in untried).items():
-        yield f"Not tried: {one_line(reason)} ({listed(list(dict.fromkeys(names)))})."
+    for reason, names in group_pairs((reason, one_line(name)) for reason, name in untried).items():
+        yield f"Not tried: {one_line(reason)} ({join_limited(list(dict.fromkeys(names)))})."

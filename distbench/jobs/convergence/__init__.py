@@ -10,22 +10,22 @@ from typing import Annotated, Any, ClassVar
 
 from distbench.core import registry
 from distbench.core.bounds import Bound
-from distbench.core.case import Case, Measure
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.errors import did_you_mean
 from distbench.core.job import REFERENCE, JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
-from distbench.core.suite_mistakes import SuiteMistake
-from distbench.data.base import Merit, Source
-from distbench.plan.references import reference_of
+from distbench.core.suite_mistakes import Problem
+from distbench.data.base import DataSource, HeldOutMetric
+from distbench.plan.references import reference_case
 from distbench.workloads.base import Workload
 
-REFERENCE_RUNS = 2
+REFERENCE_SEED_FACTOR = 2
 """Trainings of the reference for each training of a case (MLPerf's training rules ask for 2N)."""
 
 
 @dataclass(frozen=True)
-class Converge:
+class ConvergeSection:
     """Training each case to a target on held-out data, several times, next to its reference.
 
     Every training runs to ``max_steps``, whenever it reaches the target, so that the values at
@@ -59,7 +59,7 @@ _STEP = TableColumn("step", "bigint", "Step of the training, from 1 on.")
 
 
 @dataclass(frozen=True)
-class ConvergeOptions(Converge, JobOptions):
+class ConvergeOptions(ConvergeSection, JobOptions):
     """What the ranks of a training to a target get."""
 
     targets: dict[str, float] = field(default_factory=dict)
@@ -71,12 +71,12 @@ class ConvergeOptions(Converge, JobOptions):
 
 
 @dataclass(frozen=True)
-class Convergence(JobKind):
+class ConvergenceJob(JobKind):
     """Training of each case to a target on held-out data, next to the same training on one process."""
 
     name: ClassVar[str] = "converge"
     folder: ClassVar[str] = "convergence"
-    section: ClassVar[type] = Converge
+    section: ClassVar[type] = ConvergeSection
     options: ClassVar[type[JobOptions]] = ConvergeOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
@@ -105,14 +105,16 @@ class Convergence(JobKind):
     )
     order: ClassVar[int] = 30
 
-    def tasks(self, section: Converge, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(
+        self, section: ConvergeSection, cases: Sequence[Case], machine: Machine
+    ) -> list[PlannedTrial]:
         """Tasks that train *cases* and their references: all with the first seed, then with the second."""
         jobs: dict[str, tuple[Case, ConvergeOptions, int]] = {}
         for case in cases:
-            reference = _named(reference_of(case))
-            merit = merit_of(case)
+            reference = _with_unique_name(reference_case(case))
+            merit = figure_of_merit(case)
             own = ConvergeOptions(**dataclasses.asdict(section), of=case.id)
-            if why := _unevaluated(case, merit):
+            if why := _evaluation_problem(case, merit):
                 jobs[case.id] = case, dataclasses.replace(own, problem=why), 1
                 continue
             assert merit is not None, "else there is a reason"
@@ -124,7 +126,7 @@ class Convergence(JobKind):
                 target=section.targets[merit.name],
             )
             theirs = dataclasses.replace(own, role=REFERENCE, of=reference.id)
-            jobs.setdefault(reference.id, (reference, theirs, REFERENCE_RUNS * section.seeds))
+            jobs.setdefault(reference.id, (reference, theirs, REFERENCE_SEED_FACTOR * section.seeds))
             jobs[case.id] = case, own, section.seeds
         return [
             # with other weights and batches each time
@@ -134,55 +136,55 @@ class Convergence(JobKind):
                 JobSpec("converge", options),
                 problem=options.problem or None,
             )
-            for i in range(REFERENCE_RUNS * section.seeds)
+            for i in range(REFERENCE_SEED_FACTOR * section.seeds)
             for case, options, runs in jobs.values()
             if i < runs
         ]
 
-    def steps(self, task: PlannedTrial, measure: Measure) -> int:
+    def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
         """Those of the training, and for each evaluation as many as train on so many samples."""
         options = task.job.options_as(ConvergeOptions)
         evaluations = math.ceil(options.max_steps / options.eval_every)
         each = math.ceil(options.eval_samples / task.case.batch.global_batch_size)
         return options.max_steps + evaluations * each
 
-    def problems(self, section: Converge, cases: Sequence[Case]) -> list[SuiteMistake]:
+    def problems(self, section: ConvergeSection, cases: Sequence[Case]) -> list[Problem]:
         """Targets that are missing, and those that no case uses."""
         judged: dict[str, Case] = {}
         for case in cases:
-            if merit := merit_of(case):
+            if merit := figure_of_merit(case):
                 judged.setdefault(merit.name, case)
         targets = ("converge", "targets")
         missing = [
-            SuiteMistake(targets, f"missing {name}, the figure of merit of data {case.data.name}")
+            Problem(targets, f"missing {name}, the figure of merit of data {case.data.name}")
             for name, case in judged.items()
             if name not in section.targets
         ]
         return missing + [
-            SuiteMistake((*targets, name), f"not used by any case; {did_you_mean(name, judged)}", value)
+            Problem((*targets, name), f"not used by any case; {did_you_mean(name, judged)}", value)
             for name, value in section.targets.items()
             if name not in judged
         ]
 
 
-def merit_of(case: Case) -> Merit | None:
+def figure_of_merit(case: Case) -> HeldOutMetric | None:
     """Figure of merit of the held-out data of *case*; None: nothing is held out."""
-    source: Source = registry.make("data", case.data)
-    workload: Workload = registry.make("workloads", case.workload)
-    return source.merit(workload.shape)
+    source: DataSource = registry.create_plugin("data", case.data)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return source.held_out_metric(workload.shape)
 
 
-def _unevaluated(case: Case, merit: Merit | None) -> str | None:
+def _evaluation_problem(case: Case, merit: HeldOutMetric | None) -> str | None:
     """Why a training of *case* can't be evaluated, or None."""
     if merit is None:
         return f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
-    source: Source = registry.make("data", case.data)
-    workload: Workload = registry.make("workloads", case.workload)
+    source: DataSource = registry.create_plugin("data", case.data)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
     problem = source.split_problem(workload.shape)
     return problem and f"data {case.data.name}: {problem}"
 
 
-def _named(reference: Case) -> Case:
+def _with_unique_name(reference: Case) -> Case:
     # a suite may train several models, whose references need different names
     work = f"{reference.workload.name}/{reference.data.name}/gbs{reference.batch.global_batch_size}"
     return dataclasses.replace(reference, name=f"reference/{work}/{reference.precision.compute}")

@@ -16,11 +16,15 @@ import numpy as np
 import scipy
 
 from distbench.analysis.statistics.block_model import SINGULAR
-from distbench.analysis.statistics.variance_shrinkage import Spreads, spreads, upper
+from distbench.analysis.statistics.variance_shrinkage import (
+    VariancePosterior,
+    mixture_quantiles,
+    variance_posterior,
+)
 
-Arms = Mapping[str, Mapping[int, float]]
+SeedResults = Mapping[str, Mapping[int, float]]
 """Name of an arm -> seed -> what its training came to."""
-_SMALLEST_DEVIATION = 1e-9
+_MIN_DEVIATION = 1e-9
 """Trainings that rounding alone tells apart have no spread to speak of."""
 
 
@@ -35,72 +39,74 @@ class Contrast:
 
     difference: float
     errors: np.ndarray
-    chances: np.ndarray
+    probabilities: np.ndarray
     """Of each of ``errors``, every row with the sum 1."""
 
     @property
     def p_above(self) -> float:
         """Chance of a difference as large or larger if there is none."""
-        return self._chance(self.difference)
+        return self._tail_probability(self.difference)
 
     @property
     def p_below(self) -> float:
         """Chance of a difference as small or smaller if there is none."""
-        return self._chance(-self.difference)
+        return self._tail_probability(-self.difference)
 
-    def most(self, confidence: float) -> float:
+    def upper_bound(self, confidence: float) -> float:
         """Upper end of its one-sided interval; *confidence* above 0.5."""
-        return self.difference + float(upper(self.errors, self.chances, 1 - confidence).max())
+        return self.difference + float(
+            mixture_quantiles(self.errors, self.probabilities, 1 - confidence).max()
+        )
 
-    def _chance(self, difference: float) -> float:
-        return float((self.chances * scipy.special.ndtr(-difference / self.errors)).sum(axis=1).max())
+    def _tail_probability(self, difference: float) -> float:
+        return float((self.probabilities * scipy.special.ndtr(-difference / self.errors)).sum(axis=1).max())
 
 
-def contrasts(arms: Arms, reference: Mapping[int, float]) -> dict[str, Contrast]:
+def contrasts(arms: SeedResults, reference: Mapping[int, float]) -> dict[str, Contrast]:
     """Contrast of each of *arms* that has at least two seeds in common with the *reference*."""
     shared = {
         name: {seed: value for seed, value in arm.items() if seed in reference} for name, arm in arms.items()
     }
     together = {name: arm for name, arm in shared.items() if len(arm) > 1}
     if len(together) < 2:
-        return {name: _alone(arm, reference) for name, arm in together.items()}
+        return {name: _paired_contrast(arm, reference) for name, arm in together.items()}
     fit = _fit([reference, *together.values()])
     return {name: fit.contrast(place) for place, name in enumerate(together, 1)}
 
 
-def _alone(arm: Mapping[int, float], reference: Mapping[int, float]) -> Contrast:
+def _paired_contrast(arm: Mapping[int, float], reference: Mapping[int, float]) -> Contrast:
     """Contrast of the only arm, by its pairs: Student's t."""
     pairs = np.array([value - reference[seed] for seed, value in arm.items()])
-    smallest = _smallest([*arm.values(), *reference.values()])
+    smallest = _rounding_variance([*arm.values(), *reference.values()])
     own = np.array([max(float(pairs.var(ddof=1)), smallest)])
-    found = spreads(own, np.array([len(pairs) - 1.0]))
-    return Contrast(float(pairs.mean()), np.sqrt(found.variances / len(pairs))[None], found.chances)
+    found = variance_posterior(own, np.array([len(pairs) - 1.0]))
+    return Contrast(float(pairs.mean()), np.sqrt(found.variances / len(pairs))[None], found.probabilities)
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _SeedBlockFit:
     """Least squares of a level for each arm and one for each seed; the first arm is the reference."""
 
     arm: np.ndarray
     """Place of the arm of each training."""
     values: np.ndarray
     """What each training came to."""
-    weighing: np.ndarray
+    level_weights: np.ndarray
     """Weight of each training in the level of each arm, of shape (arms, trainings)."""
-    spreads: Spreads
+    spreads: VariancePosterior
 
     def contrast(self, arm: int) -> Contrast:
         """Contrast of that arm with the reference."""
-        weights = self.weighing[arm] - self.weighing[0]
+        weights = self.level_weights[arm] - self.level_weights[0]
         parts = np.bincount(self.arm, weights**2)
         shares = parts * self.spreads.typical
         sides = [arm, 0]
         rest = np.array([[shares.sum() - shares[side]] for side in sides])
         errors = np.sqrt(rest + parts[sides][:, None] * self.spreads.variances)
-        return Contrast(float(weights @ self.values), errors, self.spreads.chances[sides])
+        return Contrast(float(weights @ self.values), errors, self.spreads.probabilities[sides])
 
 
-def _fit(arms: Sequence[Mapping[int, float]]) -> _Fit:
+def _fit(arms: Sequence[Mapping[int, float]]) -> _SeedBlockFit:
     """The effects add up as in ``analysis.rounds``, where each case has an interval of its own.
 
     Contrasts with one reference share its error and its seeds. That each side may be noisier is held against
@@ -123,11 +129,11 @@ def _fit(arms: Sequence[Mapping[int, float]]) -> _Fit:
         freedoms[freedoms < 1e-9] = 0.0
         squares = np.bincount(arm, (values - design @ (solved @ values)) ** 2)
         own = squares / np.where(freedoms > 0, freedoms, 1.0)
-        found = spreads(np.maximum(own, _smallest(values)), freedoms)
+        found = variance_posterior(np.maximum(own, _rounding_variance(values)), freedoms)
         weights = np.median(found.typical) / found.typical
-    return _Fit(arm, values, solved[: len(arms)], found)
+    return _SeedBlockFit(arm, values, solved[: len(arms)], found)
 
 
-def _smallest(values: Sequence[float] | np.ndarray) -> float:
+def _rounding_variance(values: Sequence[float] | np.ndarray) -> float:
     """The variance that rounding alone makes of *values*."""
-    return (_SMALLEST_DEVIATION * max(1.0, float(np.abs(values).max()))) ** 2
+    return (_MIN_DEVIATION * max(1.0, float(np.abs(values).max()))) ** 2

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from distbench.core.units import number_text
-from distbench.jobs.convergence.trainings import Group, Training
-from distbench.jobs.convergence.verdict import Convergence
-from distbench.report.figures import Chart, Style, drawn, level, scatter
-from distbench.report.view import CASE, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.core.units import format_number
+from distbench.jobs.convergence.trainings import FinishedTraining, TrainingGroup
+from distbench.jobs.convergence.verdict import ConvergenceEvidence
+from distbench.report.figures import CaseStyle, Chart, make_figure, reference_line, scatter
+from distbench.report.view import CASE_FIELDS, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 T = TypeVar("T")
 
@@ -21,13 +21,15 @@ _AXES = {
     "samples": "samples",
     "seconds": "seconds of training",
 }
-REFERENCE = "reference (single)"
+REFERENCE_NAME = "reference (single)"
 """What a reference is called."""
-_MOST_POINTS = 200
-_MOST_COLUMNS = 8
+_MAX_POINTS = 200
+_MAX_COLUMNS = 8
 
 
-def charts(groups: Sequence[list[Convergence]], names: dict[str, str], style: Style) -> list[Chart]:
+def charts(
+    groups: Sequence[list[ConvergenceEvidence]], names: dict[str, str], style: CaseStyle
+) -> list[Chart]:
     """The charts of each of *groups*: cases with the same reference."""
     return [
         chart
@@ -40,9 +42,14 @@ def charts(groups: Sequence[list[Convergence]], names: dict[str, str], style: St
 class _Curves:
     """The charts of one reference and its cases."""
 
-    def __init__(self, number: int, same: list[Convergence], names: dict[str, str], style: Style) -> None:
+    def __init__(
+        self, number: int, same: list[ConvergenceEvidence], names: dict[str, str], style: CaseStyle
+    ) -> None:
         self._number, self._merit, self._style = number, same[0].merit, style
-        self._groups = [(REFERENCE, same[0].reference), *((names[each.case_id], each.group) for each in same)]
+        self._groups = [
+            (REFERENCE_NAME, same[0].reference),
+            *((names[each.case_id], each.group) for each in same),
+        ]
         case = same[0].reference.case
         self._of = f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}"
         self._curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
@@ -57,14 +64,14 @@ class _Curves:
         merit = self._merit
         traces = self._traces(axis, "value")
         end = max((x for trace in traces for x in trace["x"]), default=1.0)
-        traces.append(level([0, end], [merit.target] * 2, "target"))
+        traces.append(reference_line([0, end], [merit.target] * 2, "target"))
         label = f"{merit.name} ({merit.unit})" if merit.unit else merit.name
         return Chart(
             f"convergence-{self._number}-{axis}",
             f"{self._of}: {merit.name} against {_AXES[axis]}",
             f"{merit.doc} {merit.better.capitalize()} is better; the grey line is the target, "
             f"{merit.target:g}. Lines are means over seeds, bands their range.",
-            drawn(traces, _AXES[axis], label, xaxis={"rangemode": "tozero"}),
+            make_figure(traces, _AXES[axis], label, xaxis={"rangemode": "tozero"}),
             self._sheet("value", "at step", axis),
         )
 
@@ -74,7 +81,7 @@ class _Curves:
             f"{self._of}: training loss",
             "Loss of each step before its update, the mean over the global batch. Lines are means over "
             "seeds, bands their range.",
-            drawn(self._traces("step", "loss"), _AXES["step"], "loss", xaxis={"rangemode": "tozero"}),
+            make_figure(self._traces("step", "loss"), _AXES["step"], "loss", xaxis={"rangemode": "tozero"}),
             self._sheet("loss", "step"),
         )
 
@@ -86,13 +93,13 @@ class _Curves:
                 traces += _band_and_line(name, group.trainings, axis, key, line)
         return traces
 
-    def _sheet(self, key: str, word: str, axis: str = "") -> Sheet:
+    def _sheet(self, key: str, word: str, axis: str = "") -> Table:
         """Means over seeds of *key* at some steps; with *axis*, behind what it took to reach the target."""
-        steps = _thinned([row["step"] for row in self._curve if row["value"] is not None], _MOST_COLUMNS)
+        steps = _thin([row["step"] for row in self._curve if row["value"] is not None], _MAX_COLUMNS)
         columns = [Field(f"step_{step}", f"{word} {step}", format="{:.4g}".format) for step in steps]
         took = [Field("to_target", f"{_AXES[axis]} to the target")] if axis else []
         rows = [
-            Row(
+            TableRow(
                 {
                     **case_cells(group.case, name),
                     "to_target": _to_target(group, axis) if axis else None,
@@ -101,26 +108,26 @@ class _Curves:
             )
             for name, group in self._groups
         ]
-        return Sheet("", "", (*CASE, *took, *columns), tuple(rows))
+        return Table("", "", (*CASE_FIELDS, *took, *columns), tuple(rows))
 
 
-def _mean_at(group: Group, key: str, step: int) -> float | None:
+def _mean_at(group: TrainingGroup, key: str, step: int) -> float | None:
     values = [t.curve[step - 1][key] for t in group.trainings if len(t.curve) >= step]
     return statistics.fmean(values) if values else None
 
 
-def _thinned(items: list[T], most: int) -> list[T]:
+def _thin(items: list[T], most: int) -> list[T]:
     """At most *most* of *items*, equally far apart, the last among them."""
     every = -(-len(items) // most) or 1
     return items[::-1][::every][::-1]
 
 
 def _band_and_line(
-    name: str, trainings: Sequence[Training], axis: str, key: str, line: dict[str, Any]
+    name: str, trainings: Sequence[FinishedTraining], axis: str, key: str, line: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Range and mean of *key* over *trainings*, where all of them have it."""
     steps = zip(*(training.curve for training in trainings), strict=False)
-    shown = _thinned([rows for rows in steps if all(row[key] is not None for row in rows)], _MOST_POINTS)
+    shown = _thin([rows for rows in steps if all(row[key] is not None for row in rows)], _MAX_POINTS)
     places = [statistics.fmean(float(row[axis]) for row in rows) for rows in shown]
     values = [[float(row[key]) for row in rows] for rows in shown]
     shade = scatter(
@@ -140,10 +147,12 @@ def _band_and_line(
     return [{**trace, "legendgroup": name} for trace in (shade, mean)]
 
 
-def _to_target(group: Group, axis: str) -> Cell:
+def _to_target(group: TrainingGroup, axis: str) -> TableCell:
     reached = group.to_target(axis)
     if not reached:
-        return Cell(None, reason="no training reached the target")
+        return TableCell(None, reason="no training reached the target")
     mean = statistics.fmean(reached)
     missed = len(group.trainings) - len(reached)
-    return Cell(mean, number_text(mean) + (f" ({missed} of {len(group.trainings)} never)" if missed else ""))
+    return TableCell(
+        mean, format_number(mean) + (f" ({missed} of {len(group.trainings)} never)" if missed else "")
+    )

@@ -5,84 +5,88 @@ from __future__ import annotations
 import math
 
 from distbench.core import registry
-from distbench.data.base import Merit, Source
-from distbench.ipc.trial_files import Phases, TrialFile
+from distbench.data.base import DataSource, HeldOutMetric
+from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.convergence import ConvergeOptions
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
-from distbench.worker.evaluation import Evaluation
-from distbench.worker.feed import Feed
-from distbench.worker.health import Health
-from distbench.worker.trainer import Delivery, Rows, Step, Trainer, Watcher
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.evaluation import HeldOutEvaluation
+from distbench.worker.health import TrainingHealth
+from distbench.worker.trainer import RankResult, Rows, StepHooks, Trainer, TrainingStep
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Result of this rank; only rank 0 has rows.
 
     Raises:
         Mismatch: the engine is not the requested one.
-        Refused: the model can't be evaluated.
+        UnsupportedCase: the model can't be evaluated.
     """
-    case, options = setting.case, trial.job.options_as(ConvergeOptions)
-    source: Source = registry.make("data", case.data)
+    case, options = context.case, trial.job.options_as(ConvergeOptions)
+    source: DataSource = registry.create_plugin("data", case.data)
     with phases.phase("build"):
         size = case.batch.global_batch_size
-        split = source.split(setting.workload.shape, case.seed, size, options.eval_samples)
-        feed = Feed(setting, batches=split.training)
-        evaluation = Evaluation(setting, Merit(**options.merit), split.held_out)
-        trainer = Trainer(setting, feed)
-    checks.check_data(feed, setting)
-    watcher = _Watcher(setting, evaluation, options, phases)
+        split = source.split(context.workload.shape, case.seed, size, options.eval_samples)
+        feed = MicroBatchReader(context, batches=split.train)
+        evaluation = HeldOutEvaluation(context, HeldOutMetric(**options.merit), split.held_out)
+        trainer = Trainer(context, feed)
+    checks.check_data(feed, context)
+    watcher = _ConvergenceHooks(context, evaluation, options, phases)
     with phases.phase("converge"):
         trainer.train(range(options.max_steps), watcher)
     trainer.engine.close()
     return watcher.delivery
 
 
-class _Watcher(Watcher):
+class _ConvergenceHooks(StepHooks):
     """Keeps the curve of the training, whose steps count from 1."""
 
     def __init__(
-        self, setting: Setting, evaluation: Evaluation, options: ConvergeOptions, phases: Phases
+        self,
+        context: RankContext,
+        evaluation: HeldOutEvaluation,
+        options: ConvergeOptions,
+        phases: PhaseTimer,
     ) -> None:
-        self._setting, self._evaluation = setting, evaluation
+        self._context, self._evaluation = context, evaluation
         self._options, self._phases = options, phases
-        self._health = Health(setting)
+        self._health = TrainingHealth(context)
         self._curve: Rows = []
         self._norm: float | None = None
-        self._compares = False
+        self._is_comparison_due = False
         """Whether the copies of ranks are to be compared as soon as they should be equal."""
         tables = {"converge_curve": self._curve, "converge_findings": self._health.findings}
-        self.delivery = Delivery(tables=tables if setting.rank == 0 else {})
+        self.delivery = RankResult(tables=tables if context.rank == 0 else {})
 
-    def begins(self, number: int) -> None:
-        self._phases.progress.at("converge", number + 1)
+    def before_step(self, number: int) -> None:
+        self._phases.progress.report("converge", number + 1)
 
-    def reads_gradients(self, number: int) -> bool:
+    def needs_gradients(self, number: int) -> bool:
         return _due(number + 1, self._options.gradients_every)
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
         number, self._norm = step.number + 1, None
         if not all(math.isfinite(loss) for loss in step.losses):
-            self._trace(step, engine)
+            self._locate_non_finite(step, engine)
             return False
         if _due(number, self._options.gradients_every):
-            self._norm, self.delivery.not_finite = self._health.gradients(number, engine)
+            self._norm, self.delivery.not_finite = self._health.check_gradients(number, engine)
         return self.delivery.not_finite is None
 
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
-        setting, options, number = self._setting, self._options, step.number + 1
+    def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
+        setting, options, number = self._context, self._options, step.number + 1
         if not self.delivery.effective and engine.skipped_steps < number:
             # the optimizer's state exists from here on, and an evaluation would change the settings in use
-            self.delivery.effective = checks.settings_of(engine)
+            self.delivery.effective = checks.effective_settings(engine)
             checks.check_effective(self.delivery.effective, setting, number - engine.skipped_steps)
-        self._health.loss(number, step.loss)
-        self._health.skipped(number, engine)
-        self._compares |= _due(number, options.replicas_every)
-        if self._compares and engine.has_equal_replicas:
-            self._health.replicas(number, engine)
-            self._compares = False
+        self._health.check_loss(number, step.loss)
+        self._health.check_skipped_steps(number, engine)
+        self._is_comparison_due |= _due(number, options.replicas_every)
+        if self._is_comparison_due and engine.has_equal_replicas:
+            self._health.check_replicas(number, engine)
+            self._is_comparison_due = False
         is_evaluated = number == options.max_steps or _due(number, options.eval_every)
         samples = number * setting.case.batch.global_batch_size
         self._curve.append(
@@ -97,10 +101,10 @@ class _Watcher(Watcher):
             }
         )
 
-    def _trace(self, step: Step, engine: Engine) -> None:
+    def _locate_non_finite(self, step: TrainingStep, engine: Engine) -> None:
         rank = next(i for i, loss in enumerate(step.losses) if not math.isfinite(loss))
-        where = self._health.trace(step.number + 1, rank, engine, step.batches)
-        if rank == self._setting.rank:
+        where = self._health.locate_non_finite(step.number + 1, rank, engine, step.batches)
+        if rank == self._context.rank:
             value = str(step.losses[rank])
             self.delivery.not_finite = {"step": step.number + 1, "value": value, "where": where}
 

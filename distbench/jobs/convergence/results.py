@@ -9,7 +9,7 @@ from typing import Any
 
 from distbench.analysis.job_results import CurvePoint, JobResults, Verdict
 from distbench.jobs.convergence import ConvergeOptions
-from distbench.jobs.convergence.verdict import convergences
+from distbench.jobs.convergence.verdict import evidence_by_case
 from distbench.record import Record
 from distbench.system.files import slug
 
@@ -19,7 +19,7 @@ class ConvergenceResults(JobResults):
     """Judge whether each case converges as its reference, and give its curves."""
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        return {case_id: convergence.verdict for case_id, convergence in convergences(records).items()}
+        return {case_id: convergence.verdict for case_id, convergence in evidence_by_case(records).items()}
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
 

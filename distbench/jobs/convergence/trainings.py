@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.record import Record, Row, Status
+from distbench.record import Record, RecordRow, Status
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,21 @@ class Target:
     target: float
     doc: str = ""
 
-    def reached(self, value: float) -> bool:
+    def is_reached_by(self, value: float) -> bool:
         """Whether *value* is the target or better."""
         return value >= self.target if self.better == "higher" else value <= self.target
 
 
 @dataclass(frozen=True)
-class Training:
+class FinishedTraining:
     """A finished training with one seed."""
 
     seed: int
-    curve: Sequence[Row]
+    curve: Sequence[RecordRow]
     """A row per step: step, samples, tokens, seconds, loss, value and grad_norm (None: not evaluated)."""
-    reached: Row | None
+    target_row: RecordRow | None
     """The first row whose value is the target or better."""
-    crossed: float
+    crossing_step: float
     """Step at which the value passed the target, between evaluations on a line; infinite if never."""
 
     @property
@@ -52,20 +52,20 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Group:
+class TrainingGroup:
     """The trainings of a case, or of a reference."""
 
     case: Case
     """With the seed of the first training."""
-    trainings: tuple[Training, ...]
-    broken: tuple[str, ...] = ()
+    trainings: tuple[FinishedTraining, ...]
+    failures: tuple[str, ...] = ()
     """Why the others did not finish."""
-    findings: tuple[Row, ...] = ()
+    findings: tuple[RecordRow, ...] = ()
     """Findings on their health: seed, step, rank, module, kind and text."""
 
     def to_target(self, key: str) -> list[float]:
         """Steps, samples or seconds (*key*) at which each training reached the target."""
-        return [float(training.reached[key]) for training in self.trainings if training.reached]
+        return [float(training.target_row[key]) for training in self.trainings if training.target_row]
 
     @property
     def finals(self) -> list[float]:
@@ -73,22 +73,28 @@ class Group:
         return [training.final for training in self.trainings]
 
 
-def group_of(records: Sequence[Record], merit: Target, instead: Sequence[Record]) -> Group:
-    """The trainings in *records*; without any, none of the case of *instead*."""
+def training_group(records: Sequence[Record], merit: Target, fallback: Sequence[Record]) -> TrainingGroup:
+    """The trainings in *records*; without any, none of the case of *fallback*."""
     ordered = sorted(records, key=lambda record: record.round)
     finished = [record for record in ordered if record.status is Status.MEASURED]
-    done = [training for record in finished if math.isfinite((training := _training(record, merit)).final)]
-    lost = {record.case.seed: f"{record.status}: {record.reason}" for record in ordered if _is_lost(record)}
+    done = [
+        training
+        for record in finished
+        if math.isfinite((training := _finished_training(record, merit)).final)
+    ]
+    lost = {
+        record.case.seed: f"{record.status}: {record.reason}" for record in ordered if _has_failed(record)
+    }
     whole = {training.seed for training in done}
     lost |= {
         record.case.seed: f"{merit.name} is not finite at the end"
         for record in finished
         if record.case.seed not in whole
     }
-    return Group(
-        case=(ordered or instead)[0].case,
+    return TrainingGroup(
+        case=(ordered or fallback)[0].case,
         trainings=tuple(done),
-        broken=tuple(f"seed {seed}: {why}" for seed, why in lost.items()),
+        failures=tuple(f"seed {seed}: {why}" for seed, why in lost.items()),
         findings=tuple(
             {**row, "seed": record.case.seed}
             for record in ordered
@@ -97,22 +103,22 @@ def group_of(records: Sequence[Record], merit: Target, instead: Sequence[Record]
     )
 
 
-def _is_lost(record: Record) -> bool:
+def _has_failed(record: Record) -> bool:
     return record.status not in (Status.MEASURED, Status.CANCELLED)
 
 
-def _training(record: Record, merit: Target) -> Training:
+def _finished_training(record: Record, merit: Target) -> FinishedTraining:
     curve = record.tables["converge_curve"]
     evaluated = [row for row in curve if row["value"] is not None]
-    place = next((place for place, row in enumerate(evaluated) if merit.reached(row["value"])), None)
+    place = next((place for place, row in enumerate(evaluated) if merit.is_reached_by(row["value"])), None)
     if place is None:
-        return Training(record.case.seed, curve, None, math.inf)
+        return FinishedTraining(record.case.seed, curve, None, math.inf)
     reached = evaluated[place]
     before = evaluated[place - 1] if place else None
-    return Training(record.case.seed, curve, reached, _crossed(before, reached, merit.target))
+    return FinishedTraining(record.case.seed, curve, reached, _crossing_step(before, reached, merit.target))
 
 
-def _crossed(before: Row | None, reached: Row, target: float) -> float:
+def _crossing_step(before: RecordRow | None, reached: RecordRow, target: float) -> float:
     """Step at which the value passed the target, on a line from the evaluation *before*."""
     if before is None or not math.isfinite(before["value"]):
         return float(reached["step"])

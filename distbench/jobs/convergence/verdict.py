@@ -21,9 +21,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.job_results import INCONCLUSIVE, Gravity, Verdict
-from distbench.core.grouping import grouped
-from distbench.jobs.convergence.compared import LEAST, P_VALUE, Compared, Sides, Tests, tested
-from distbench.jobs.convergence.trainings import Group, Target
+from distbench.core.grouping import group_by
+from distbench.jobs.convergence.comparison import (
+    MIN_DIFFERENCE,
+    P_VALUE,
+    CaseTests,
+    ConvergenceComparison,
+    MeanTest,
+    run_tests,
+)
+from distbench.jobs.convergence.trainings import Target, TrainingGroup
 from distbench.record import Record
 
 AS_REFERENCE = "converges as the reference"
@@ -42,19 +49,19 @@ _WORDS: dict[str, tuple[Gravity, str]] = {
 
 
 @dataclass(frozen=True)
-class Convergence:
+class ConvergenceEvidence:
     """How a case trains next to its reference."""
 
     case_id: str
-    group: Group
-    reference: Group
+    group: TrainingGroup
+    reference: TrainingGroup
     merit: Target
     word: str
     why: str
     """What the word rests on."""
-    steps: Compared | None = None
+    steps: MeanTest | None = None
     """Steps to the target; None where not both reached it in every training."""
-    final: Compared | None = None
+    final: MeanTest | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -69,8 +76,8 @@ class Convergence:
             gravity,
             f"{shown}: {self.why}",
             self,
-            vouches=gravity == "ok",
-            by_outcome=True,
+            confirms_quality=gravity == "ok",
+            confirms_by_outcome=True,
             extent=extent,
         )
 
@@ -90,55 +97,57 @@ class Convergence:
         }
 
 
-def convergences(records: Iterable[Record]) -> dict[str, Convergence]:
+def evidence_by_case(records: Iterable[Record]) -> dict[str, ConvergenceEvidence]:
     """Convergence of each case that was trained to a target, by case id: judged together, as many are."""
-    by_case = grouped(records, lambda record: record.job.options.of)
+    by_case = group_by(records, lambda record: record.job.options.of)
     sides = [
-        Sides(case_id, mine, by_case)
+        ConvergenceComparison(case_id, mine, by_case)
         for case_id, mine in by_case.items()
         if mine[0].job.options.role == "case"
     ]
-    tests = tested(sides)
-    return {each.case_id: _convergence(each, tests[each.case_id]) for each in sides}
+    tests = run_tests(sides)
+    return {each.case_id: _evidence(each, tests[each.case_id]) for each in sides}
 
 
-def _convergence(side: Sides, tests: Tests) -> Convergence:
-    word, why = side.certain
+def _evidence(side: ConvergenceComparison, tests: CaseTests) -> ConvergenceEvidence:
+    word, why = side.certain_verdict
     if not word:
-        word, why = (INCONCLUSIVE, side.too_few) if side.too_few else _judged(side, tests)
-    return Convergence(
+        word, why = (INCONCLUSIVE, side.insufficient_data) if side.insufficient_data else _judge(side, tests)
+    return ConvergenceEvidence(
         side.case_id, side.group, side.reference, side.merit, word, why, tests.steps, tests.final
     )
 
 
-def _judged(side: Sides, tests: Tests) -> tuple[str, str]:
+def _judge(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, str]:
     steps, final = tests.steps, tests.final
     known = {name: test for name, test in ((_STEPS, steps), (_FINAL, final)) if test}
     worse = [_test_text(name, test) for name, test in known.items() if test.is_worse]
     better = [_test_text(name, test) for name, test in known.items() if test.is_better]
-    if tests.missed is not None and (worse or tests.missed < P_VALUE):
-        return "did not reach the target", "; ".join([_missed(side, tests.missed), *worse])
+    if tests.p_missed is not None and (worse or tests.p_missed < P_VALUE):
+        return "did not reach the target", "; ".join([_missed_target_text(side, tests.p_missed), *worse])
     if worse:
         return "worse", "; ".join(worse)
     if better:
         return "suspiciously better", "; ".join(better)
-    return _unless_too_little(side, tests)
+    return _judge_power(side, tests)
 
 
-def _unless_too_little(side: Sides, tests: Tests) -> tuple[str, str]:
+def _judge_power(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, str]:
     """The verdict on a case of which nothing was found to be worse, by what that excludes."""
-    if side.unreached:
+    if side.reference_misses:
         return INCONCLUSIVE, (
-            f"{side.unreached} of {len(side.reference.trainings)} trainings of the reference did not reach "
+            f"{side.reference_misses} of {len(side.reference.trainings)} trainings of the reference did not "
+            "reach "
             "the target either: too few steps (converge.max_steps) for this target"
         )
-    if tests.missed is not None:
+    if tests.p_missed is not None:
         return INCONCLUSIVE, (
-            f"{_missed(side, tests.missed)}: that may be chance; raise converge.seeds, or converge.max_steps"
+            f"{_missed_target_text(side, tests.p_missed)}: that may be chance; raise converge.seeds, or "
+            "converge.max_steps"
         )
     if tests.steps is None or tests.final is None:
         return INCONCLUSIVE, "no seed is shared with the reference, so nothing can be compared"
-    slower, worse, asked = tests.steps.most, tests.final.most, side.asked
+    slower, worse, asked = tests.steps.most, tests.final.most, side.options
     so_far = f"no worse than its reference as far as {len(side.group.trainings)} seeds show, but"
     if slower > asked.max_slowdown:
         return INCONCLUSIVE, (
@@ -151,19 +160,20 @@ def _unless_too_little(side: Sides, tests: Tests) -> tuple[str, str]:
             f"{asked.max_worse:g}); raise converge.seeds"
         )
     return AS_REFERENCE, (
-        f"over {max(slower, LEAST):.1%} more steps to the target and a value at the end over "
-        f"{max(worse, LEAST):.1%} worse can be ruled out"
+        f"over {max(slower, MIN_DIFFERENCE):.1%} more steps to the target and a value at the end over "
+        f"{max(worse, MIN_DIFFERENCE):.1%} worse can be ruled out"
     )
 
 
-def _missed(side: Sides, chance: float) -> str:
-    best = (max if side.merit.better == "higher" else min)(each.final for each in side.missed)
+def _missed_target_text(side: ConvergenceComparison, chance: float) -> str:
+    best = (max if side.merit.better == "higher" else min)(each.final for each in side.missed_trainings)
     return (
-        f"{len(side.missed)} of {len(side.group.trainings)} trainings, of the reference {side.unreached} of "
-        f"{len(side.reference.trainings)} (p = {chance:.2g}); best final value {best:.4g}"
+        f"{len(side.missed_trainings)} of {len(side.group.trainings)} trainings, of the reference "
+        f"{side.reference_misses} of {len(side.reference.trainings)} (p = {chance:.2g}); best final value "
+        f"{best:.4g}"
     )
 
 
-def _test_text(name: str, test: Compared) -> str:
+def _test_text(name: str, test: MeanTest) -> str:
     p = min(test.p_worse, test.p_better)
     return f"{name}: {test.mean:.4g}, reference {test.reference:.4g} (p = {p:.2g})"

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import grouped
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.jobs.convergence import charts as convergence_charts
-from distbench.jobs.convergence.compared import P_VALUE
-from distbench.jobs.convergence.large_batch import effects
-from distbench.jobs.convergence.trainings import Group
-from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence
-from distbench.report.figures import Chart, Style
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.jobs.convergence.comparison import P_VALUE
+from distbench.jobs.convergence.large_batch import batch_size_effects
+from distbench.jobs.convergence.trainings import TrainingGroup
+from distbench.jobs.convergence.verdict import AS_REFERENCE, ConvergenceEvidence
+from distbench.report.figures import CaseStyle, Chart
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_NOTHING = "This run trains to no target: its suite has no section converge."
-_MOST_FINDINGS = 10
+_EMPTY_NOTE = "This run trains to no target: its suite has no section converge."
+_MAX_FINDINGS = 10
 _P = "{:.2g}".format
 _SHARE = "{:.1%}".format
 
@@ -34,8 +34,8 @@ class ConvergenceView(View):
     """Targets, what it took to reach them, and verdicts."""
 
     title: ClassVar[str] = "Convergence"
-    place: ClassVar[int] = 70
-    folded: ClassVar[bool] = False
+    order: ClassVar[int] = 70
+    table_collapsed: ClassVar[bool] = False
     in_overview: ClassVar[bool] = True
     caption: ClassVar[str] = (
         "Trainings to a target on held-out data, each case with several seeds next to its reference: one "
@@ -46,7 +46,7 @@ class ConvergenceView(View):
         "ruled out: more steps to the target than that, as a fraction, with 95% confidence."
     )
     fields: ClassVar[tuple[Field, ...]] = (
-        *CASE,
+        *CASE_FIELDS,
         Field("metric", "", "Figure of merit.", type="varchar"),
         Field("target", "", "Value of the figure of merit to reach."),
         Field("better", "", "Direction of better of the figure of merit.", type="varchar"),
@@ -61,34 +61,34 @@ class ConvergenceView(View):
         Field("p_final", "p end", "Chance of a value as bad or worse.", format=_P),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         """A row for each reference, and one for each case below its own."""
-        trained, names = _trained(run)
-        rows: list[Row] = []
+        trained, names = _trained_cases(run)
+        rows: list[TableRow] = []
         for same in _by_reference(trained):
-            rows.append(_row(same[0], same[0].reference, convergence_charts.REFERENCE))
+            rows.append(_row(same[0], same[0].reference, convergence_charts.REFERENCE_NAME))
             rows += [_row(each, each.group, names[each.case_id], each) for each in same]
-        notes = [*_notes(trained, names), *_batch_notes(trained)] if trained else [_NOTHING]
-        return self.made(rows, notes)
+        notes = [*_notes(trained, names), *_batch_notes(trained)] if trained else [_EMPTY_NOTE]
+        return self.make_table(rows, notes)
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
+    def charts(self, run: RunAnalysis) -> list[Chart]:
         """Curves of each reference and its cases, if any was trained to a target."""
-        trained, names = _trained(run)
-        return convergence_charts.charts(_by_reference(trained), names, Style.of(run.cases))
+        trained, names = _trained_cases(run)
+        return convergence_charts.charts(_by_reference(trained), names, CaseStyle.for_cases(run.cases))
 
 
-def _trained(run: AnalysedRun) -> tuple[list[Convergence], dict[str, str]]:
+def _trained_cases(run: RunAnalysis) -> tuple[list[ConvergenceEvidence], dict[str, str]]:
     """Cases that were trained to a target, and their short names by id."""
-    trained = run.evidence(Convergence)
+    trained = run.cases_with_evidence(ConvergenceEvidence)
     return [convergence for _, convergence in trained], short_names([row.case for row, _ in trained])
 
 
-def _by_reference(trained: Sequence[Convergence]) -> list[list[Convergence]]:
+def _by_reference(trained: Sequence[ConvergenceEvidence]) -> list[list[ConvergenceEvidence]]:
     """*trained* in groups of one reference and figure of merit."""
-    return list(grouped(trained, lambda each: (each.reference.case.id, each.merit.name)).values())
+    return list(group_by(trained, lambda each: (each.reference.case.id, each.merit.name)).values())
 
 
-def _heading(of: Convergence) -> str:
+def _heading(of: ConvergenceEvidence) -> str:
     case, merit = of.reference.case, of.merit
     return one_line(
         f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}: "
@@ -96,17 +96,19 @@ def _heading(of: Convergence) -> str:
     )
 
 
-def _row(of: Convergence, group: Group, name: str, tested: Convergence | None = None) -> Row:
-    every = len(group.trainings) + len(group.broken)
+def _row(
+    of: ConvergenceEvidence, group: TrainingGroup, name: str, tested: ConvergenceEvidence | None = None
+) -> TableRow:
+    every = len(group.trainings) + len(group.failures)
     reached = group.to_target("step")
-    return Row(
+    return TableRow(
         {
             **case_cells(group.case, name),
             "metric": of.merit.name,
             "target": of.merit.target,
             "better": of.merit.better,
             "verdict": tested.word if tested else None,
-            "seeds": Cell(every, f"{len(reached)}/{every}" if len(reached) < every else ""),
+            "seeds": TableCell(every, f"{len(reached)}/{every}" if len(reached) < every else ""),
             "reached": len(reached),
             **_spread("steps", reached, "{:.0f}".format),
             "p_steps": tested.steps.p_worse if tested and tested.steps else None,
@@ -119,17 +121,17 @@ def _row(of: Convergence, group: Group, name: str, tested: Convergence | None = 
     )
 
 
-def _spread(name: str, values: Sequence[float], form: Callable[[float], str]) -> dict[str, Cell]:
+def _spread(name: str, values: Sequence[float], form: Callable[[float], str]) -> dict[str, TableCell]:
     if not values:
-        return {name: Cell(None, reason="no training reached the target")}
+        return {name: TableCell(None, reason="no training reached the target")}
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return {name: Cell(mean, form(mean))}
+        return {name: TableCell(mean, form(mean))}
     deviation = statistics.stdev(values)
-    return {name: Cell(mean, f"{form(mean)} ±{form(deviation)}"), f"{name}_stdev": Cell(deviation)}
+    return {name: TableCell(mean, f"{form(mean)} ±{form(deviation)}"), f"{name}_stdev": TableCell(deviation)}
 
 
-def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
+def _notes(trained: Sequence[ConvergenceEvidence], names: dict[str, str]) -> list[str]:
     notes = [
         f"{names[each.case_id]}: {each.verdict.sentence}." for each in trained if each.word != AS_REFERENCE
     ]
@@ -142,8 +144,8 @@ def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
         for name, group in groups
         for row in group.findings
     ]
-    notes += [one_line(text) for text in findings[:_MOST_FINDINGS]]
-    if (more := len(findings) - _MOST_FINDINGS) > 0:
+    notes += [one_line(text) for text in findings[:_MAX_FINDINGS]]
+    if (more := len(findings) - _MAX_FINDINGS) > 0:
         notes.append(f"{more} more findings are in the records (converge_findings).")
     return [
         *notes,
@@ -152,13 +154,13 @@ def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
     ]
 
 
-def _batch_notes(trained: Sequence[Convergence]) -> list[str]:
+def _batch_notes(trained: Sequence[ConvergenceEvidence]) -> list[str]:
     return [
         one_line(
-            f"{each.name}: global batch {each.size} against {each.base_size}{each.scaled}: "
+            f"{each.name}: global batch {each.size} against {each.base_size}{each.learning_rate_note}: "
             f"{each.throughput:.2f} times the samples a second and {each.samples:.2f} times the samples to "
             f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times "
             "the seconds at that pace."
         )
-        for each in effects(trained)
+        for each in batch_size_effects(trained)
     ]

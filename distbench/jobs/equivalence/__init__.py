@@ -10,24 +10,24 @@ from typing import Annotated, ClassVar, Literal
 
 from distbench.core import registry
 from distbench.core.bounds import Bound, Positive
-from distbench.core.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.columns import TableColumn, TableSpec
-from distbench.core.grouping import gathered
+from distbench.core.grouping import group_pairs
 from distbench.core.job import REFERENCE, JobKind, JobOptions, JobSpec, PlannedTrial
-from distbench.core.lr_schedule import corners
+from distbench.core.lr_schedule import breakpoints
 from distbench.core.machine import Machine
-from distbench.core.units import count_text, duration_text
+from distbench.core.units import format_count, format_duration
 from distbench.jobs._recorded_trainings import STEP, TRAINING, training_tables
-from distbench.jobs.equivalence.cost import Work, reduced, seconds_of
-from distbench.plan.references import reference_in_parts, trusted
-from distbench.strategies.base import SHARDED, SINGLE, Strategy
+from distbench.jobs.equivalence.cost import ReducedWork, reduce_work, training_seconds
+from distbench.plan.references import micro_batched_reference, trusted_case
+from distbench.strategies.base import REFERENCE_STRATEGY, SHARDED_REFERENCE, Strategy
 
 ADVICE = "advice"
 """What a remark of a reference is called that says what to do about a difference, once for all cases."""
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckSection:
     """Whether each case is the same training as one process with the whole batch (``--check``)."""
 
     steps: Annotated[int, Bound(1, 10_000)] = 20
@@ -80,12 +80,12 @@ class CheckOptions(JobOptions):
 
 
 @dataclass(frozen=True)
-class Equivalence(JobKind):
+class EquivalenceJob(JobKind):
     """Whether each case is the same training as one process with the whole global batch."""
 
     name: ClassVar[str] = "check"
     folder: ClassVar[str] = "checks"
-    section: ClassVar[type] = Check
+    section: ClassVar[type] = CheckSection
     options: ClassVar[type[JobOptions]] = CheckOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         *training_tables("check"),
@@ -105,21 +105,23 @@ class Equivalence(JobKind):
             (TRAINING, TableColumn("text", "varchar", "The remark.")),
         ),
     )
-    deterministic: ClassVar[bool] = True
+    is_deterministic: ClassVar[bool] = True
     order: ClassVar[int] = 10
-    unasked: ClassVar[str] = "Equivalence was not checked; run with --check."
+    missing_verdict_advice: ClassVar[str] = "Equivalence was not checked; run with --check."
 
-    def tasks(self, section: Check, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(
+        self, section: CheckSection, cases: Sequence[Case], machine: Machine
+    ) -> list[PlannedTrial]:
         """Tasks that check *cases*: each reference is followed by the cases compared with it."""
         groups: dict[str, list[PlannedTrial]] = {}
         asked = {case.id for case in cases}
         for case in cases:
-            arms = trainings(case, section, asked)
-            work = _work(case, section, arms, machine)
-            again = in_fp32(case) if work else None
+            arms = planned_trainings(case, section, asked)
+            work = _reduced_work(case, section, arms, machine)
+            again = as_fp32(case) if work else None
             for full in arms:
                 armed = dataclasses.replace(full, workload=work.choice) if work else full
-                reference = reference_in_parts(armed)
+                reference = micro_batched_reference(armed)
                 options = CheckOptions(
                     role="case",
                     of=case.id,
@@ -133,24 +135,26 @@ class Equivalence(JobKind):
                     also=again.id if again and again.id in asked else "",
                 )
                 if reference.id not in groups:
-                    groups[reference.id] = [_reference(section, reference, options, cases, machine)]
+                    groups[reference.id] = [_reference_trial(section, reference, options, cases, machine)]
                 # the suite's own training has been asked about
-                problem = _strategy(armed).problem(armed, machine.of(armed)) if full != case else None
-                task = PlannedTrial(armed, job=JobSpec("check", options), needs=reference.id, problem=problem)
+                problem = _strategy(armed).problem(armed, machine.for_case(armed)) if full != case else None
+                task = PlannedTrial(
+                    armed, job=JobSpec("check", options), depends_on=reference.id, problem=problem
+                )
                 groups[reference.id].append(task)
         return [task for group in groups.values() for task in group]
 
-    def predicted(self, task: PlannedTrial) -> float | None:
+    def predicted_seconds(self, task: PlannedTrial) -> float | None:
         options = task.job.options_as(CheckOptions)
-        return seconds_of(task.case, options.steps, options.perturbed)
+        return training_seconds(task.case, options.steps, options.perturbed)
 
-    def foretold(self, tasks: Sequence[PlannedTrial]) -> str:
-        seconds = [self.predicted(task) for task in tasks]
+    def plan_note(self, tasks: Sequence[PlannedTrial]) -> str:
+        seconds = [self.predicted_seconds(task) for task in tasks]
         known = [each for each in seconds if each is not None]
-        told = [f"about {duration_text(sum(known))} by prediction ({_BASIS})"] if known else []
+        told = [f"about {format_duration(sum(known))} by prediction ({_PREDICTION_BASIS})"] if known else []
         if unknown := len(seconds) - len(known):
-            told.append(f"{count_text(unknown, 'trial')} of unknown cost: the workload has no formulas")
-        works = gathered(
+            told.append(f"{format_count(unknown, 'trial')} of unknown cost: the workload has no formulas")
+        works = group_pairs(
             (options.work, task.case.label)
             for task in tasks
             if (options := task.job.options_as(CheckOptions)).work and options.role == "case"
@@ -159,31 +163,31 @@ class Equivalence(JobKind):
         return "; ".join(told)
 
 
-_BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
-MOST_STEPS = 200
+_PREDICTION_BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
+MAX_SCHEDULE_STEPS = 200
 """The last corner of a learning-rate schedule that a check is made longer for."""
 # an update by the new law, a loss that shows it, and one more
-_PAST = 3
+_STEPS_AFTER_CORNER = 3
 
 
-def trainings(case: Case, check: Check, asked: Container[str]) -> list[Case]:
+def planned_trainings(case: Case, check: CheckSection, asked: Container[str]) -> list[Case]:
     """The trainings of *case*: as it is, with SGD, which hides no wrong scale, and both again in fp32.
 
     Not in fp32 where the suite asks for that case too (*asked* are the ids of its cases).
     """
-    as_asked, again = _with_sgd(case, check), in_fp32(case) if check.fp32 else None
+    as_asked, again = _with_sgd(case, check), as_fp32(case) if check.fp32 else None
     return as_asked if again is None or again.id in asked else as_asked + _with_sgd(again, check)
 
 
-def in_fp32(case: Case) -> Case | None:
+def as_fp32(case: Case) -> Case | None:
     """The case in 16 bits that *case* is, in fp32; None if it has more already."""
     if case.precision.compute not in ("bf16", "fp16"):
         return None
     name = case.name.replace(f"/{case.precision.label}", "/fp32")
-    return dataclasses.replace(case, name=name, precision=Precision())
+    return dataclasses.replace(case, name=name, precision=PrecisionConfig())
 
 
-def _with_sgd(case: Case, check: Check) -> list[Case]:
+def _with_sgd(case: Case, check: CheckSection) -> list[Case]:
     if case.optimizer.name == "sgd":
         return [case]
     # clipping and the schedule stay
@@ -192,55 +196,65 @@ def _with_sgd(case: Case, check: Check) -> list[Case]:
         name="sgd",
         lr=check.sgd_lr,
         kernel="foreach",
-        betas=Optimizer.betas,
-        momentum=Optimizer.momentum,
-        eps=Optimizer.eps,
-        weight_decay=Optimizer.weight_decay,
+        betas=OptimizerConfig.betas,
+        momentum=OptimizerConfig.momentum,
+        eps=OptimizerConfig.eps,
+        weight_decay=OptimizerConfig.weight_decay,
     )
     return [case, dataclasses.replace(case, optimizer=sgd)]
 
 
-def _work(case: Case, check: Check, arms: Sequence[Case], machine: Machine) -> Work | None:
+def _reduced_work(
+    case: Case, check: CheckSection, arms: Sequence[Case], machine: Machine
+) -> ReducedWork | None:
     """Reduced work on which *case* is checked; None: the full work."""
     if check.work == "full":
         return None
-    return reduced(case, arms, machine, _steps(check, case), check.perturbed, check.minutes * 60)
+    return reduce_work(case, arms, machine, _steps(check, case), check.perturbed, check.minutes * 60)
 
 
-def _steps(check: Check, case: Case) -> int:
+def _steps(check: CheckSection, case: Case) -> int:
     """Steps to train: those asked for, or more that lead past the corners of a schedule within reach."""
-    within = [corner for corner in corners(case.optimizer) if corner <= MOST_STEPS]
-    return max([check.steps, *(corner + _PAST for corner in within)])
+    within = [corner for corner in breakpoints(case.optimizer) if corner <= MAX_SCHEDULE_STEPS]
+    return max([check.steps, *(corner + _STEPS_AFTER_CORNER for corner in within)])
 
 
-def _reference(
-    check: Check, reference: Case, options: CheckOptions, cases: Sequence[Case], machine: Machine
+def _reference_trial(
+    check: CheckSection, reference: Case, options: CheckOptions, cases: Sequence[Case], machine: Machine
 ) -> PlannedTrial:
     size = reference.batch.global_batch_size
     alike = [case for case in cases if case.batch.global_batch_size == size]
-    if reference.parts_matter:
-        alike = [case for case in alike if case.batch.parts == reference.batch.parts]
-    parts = sorted({case.batch.parts for case in alike})
+    if reference.depends_on_batch_division:
+        alike = [
+            case for case in alike if case.batch.total_micro_batches == reference.batch.total_micro_batches
+        ]
+    parts = sorted({case.batch.total_micro_batches for case in alike})
     own = dataclasses.replace(
         options, role=REFERENCE, perturbed=check.perturbed, parts=parts, fp64=check.fp64
     )
     # if it doesn't fit: with micro-batches that are computed again, then sharded over a few devices too
     micro = min(case.batch.micro_batch_size for case in alike)
-    smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro), recomputes=True)]
+    smaller = [
+        trusted_case(
+            reference, PluginChoice(REFERENCE_STRATEGY), 1, Batch(size, micro, size // micro), recompute=True
+        )
+    ]
     for world_size in sorted({case.world_size for case in cases} - {1}):
         if size % world_size == 0:
             share = size // world_size
             part = math.gcd(share, micro)
             cut = Batch(size, part, share // part)
-            if reference.parts_matter and part != micro:
+            if reference.depends_on_batch_division and part != micro:
                 continue
-            smaller.append(trusted(reference, Choice(SHARDED), world_size, cut, recomputes=True))
+            smaller.append(
+                trusted_case(reference, PluginChoice(SHARDED_REFERENCE), world_size, cut, recompute=True)
+            )
     instead = (
         case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)
     )
-    return PlannedTrial(reference, job=JobSpec("check", own), instead=tuple(instead))
+    return PlannedTrial(reference, job=JobSpec("check", own), fallbacks=tuple(instead))
 
 
 def _strategy(case: Case) -> Strategy:
-    made: Strategy = registry.make("strategies", case.strategy)
+    made: Strategy = registry.create_plugin("strategies", case.strategy)
     return made

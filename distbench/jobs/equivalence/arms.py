@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.core.grouping import gathered
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
-from distbench.jobs.equivalence.envelope import Sight
-from distbench.jobs.equivalence.values import FAMILIES, Place
+from distbench.jobs.equivalence.envelope import DetectionLimit
+from distbench.jobs.equivalence.values import QUANTITY_NAMES, Quantity
 
 EQUIVALENT = "equivalent"
 """No number differs in any bit."""
@@ -26,7 +26,7 @@ PER_RANK = (
     "compared"
 )
 MISSING, NO_NUMBER = "is missing", "is no number"
-_SEEN = {"gradient": "a gradient", "parameter": "an update"}
+_DETECTION_TEXTS = {"gradient": "a gradient", "parameter": "an update"}
 """Families of which a verdict says how small an error would be seen."""
 _MEAN = "mean_size"
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
@@ -34,10 +34,10 @@ FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 
 
 @dataclass(frozen=True)
-class Worst:
+class LargestDeviation:
     """Where one kind of quantity is furthest from the reference, relative to the envelope."""
 
-    place: Place
+    place: Quantity
     error: float
     """Relative to the reference's own number, gradient, or update of the parameter."""
     of_limit: float
@@ -46,13 +46,13 @@ class Worst:
     """What is wrong where no error is relative to anything: "is missing"."""
 
     @property
-    def is_lost(self) -> bool:
+    def has_no_value(self) -> bool:
         """Whether there is no number that could be near the reference's or far from it."""
         return self.flaw in (MISSING, NO_NUMBER)
 
 
 @dataclass(frozen=True)
-class Drift:
+class ReplicaDivergence:
     """First difference between a rank's full parameters or buffers and those of rank 0."""
 
     step: int
@@ -62,7 +62,7 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Arm:
+class EquivalenceArm:
     """Verdict on one training of a case: with its own optimizer or with SGD, in its dtype or in fp32."""
 
     optimizer: str
@@ -77,11 +77,11 @@ class Arm:
     """False: it can't run here."""
     reference: str = ""
     """Name of the reference."""
-    worst: tuple[Worst, ...] = ()
+    worst: tuple[LargestDeviation, ...] = ()
     """One for each family of quantities."""
-    first: Worst | None = None
+    first: LargestDeviation | None = None
     """First quantity outside the envelope, the furthest of its step and kind."""
-    drift: Drift | None = None
+    drift: ReplicaDivergence | None = None
     """Where ranks that keep full copies began to differ."""
     from_fp64: float | None = None
     """Distance of the trained parameters from those of the fp64 training, relative to its update."""
@@ -99,13 +99,13 @@ class Arm:
     """What can be done about that."""
     notes: tuple[str, ...] = ()
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
-    sights: tuple[Sight, ...] = ()
+    sights: tuple[DetectionLimit, ...] = ()
     """The smallest error that would have been seen, by family."""
     work: str = ""
     """What the work is that it was trained on, in words; empty: the case's own."""
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether the verdict on the case rests on it.
 
         It does without one that nobody asked for and this strategy can't have (DeepSpeed's Adam under SGD),
@@ -114,44 +114,44 @@ class Arm:
         return self.is_asked or self.can_run
 
     @property
-    def furthest(self) -> float:
+    def limit_share(self) -> float:
         """The largest fraction of the envelope that any quantity takes; above 1 is outside."""
         return max((worst.of_limit for worst in self.worst), default=0.0)
 
 
 @dataclass(frozen=True)
-class Equivalence:
+class EquivalenceEvidence:
     """The evidence of a check of one case."""
 
     word: str
     """That of the arm that decides."""
-    arms: tuple[Arm, ...]
+    arms: tuple[EquivalenceArm, ...]
 
     @property
-    def furthest(self) -> float:
+    def limit_share(self) -> float:
         """The largest fraction of the envelope that any quantity of any arm takes."""
-        return max((arm.furthest for arm in self.arms), default=0.0)
+        return max((arm.limit_share for arm in self.arms), default=0.0)
 
     @property
-    def checked(self) -> list[Arm]:
+    def checked_arms(self) -> list[EquivalenceArm]:
         """The arms that have a verdict."""
         return [arm for arm in self.arms if arm.word != NOT_CHECKED]
 
     def sentence(self) -> str:
         """The verdict with what it rests on."""
         decisive = [arm for arm in self.arms if arm.word == self.word]
-        arm = max(decisive, key=lambda arm: (arm.counts, arm.furthest))
+        arm = max(decisive, key=lambda arm: (arm.is_counted, arm.limit_share))
         if arm.word == DIFFERS:
-            difference = _difference(arm, self.named(arm)) + _reduced([arm])
+            difference = _difference_text(arm, self.arm_label(arm)) + _reduced_work_text([arm])
             return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
-        if arm.word == BY_DESIGN:
-            return f"{_by_design(arm, self.named(arm))}{_reduced([arm])}; {arm.design}"
+        if arm.word == DIFFERENT_BY_DESIGN:
+            return f"{_by_design_text(arm, self.arm_label(arm))}{_reduced_work_text([arm])}; {arm.design}"
         if arm.word == NOT_CHECKED:
-            which = f"{self.named(arm)}: " if self.checked else ""
+            which = f"{self.arm_label(arm)}: " if self.checked_arms else ""
             return f"{NOT_CHECKED}: {which}{one_line(arm.reason)}"
         if arm.word == EQUIVALENT:
             return f"{EQUIVALENT} ({self.basis()})"
-        parts = (f"{arm.furthest:.2f} of the allowed deviation", self.basis(), self._sight())
+        parts = (f"{arm.limit_share:.2f} of the allowed deviation", self.basis(), self._sensitivity_text())
         return f"{ROUNDING} ({'; '.join(part for part in parts if part)})"
 
     @property
@@ -163,42 +163,45 @@ class Equivalence:
             "among ranks"
             for text in dropped
         ]
-        if any(arm.in_parts for arm in self.checked):
+        if any(arm.in_parts for arm in self.checked_arms):
             said.append(PER_RANK)
         said += [arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice]
         return tuple(dict.fromkeys(said))
 
     def basis(self) -> str:
         """The arms that the verdict rests on, and those that it does without."""
-        rests = self._listed(self.checked)
-        without = self._listed([arm for arm in self.arms if not arm.counts])
-        parts = ", in equal parts" if any(arm.in_parts for arm in self.checked) else ""
-        dropped = ", without dropout" if any(arm.without_dropout for arm in self.checked) else ""
+        rests = self._listed(self.checked_arms)
+        without = self._listed([arm for arm in self.arms if not arm.is_counted])
+        parts = ", in equal parts" if any(arm.in_parts for arm in self.checked_arms) else ""
+        dropped = ", without dropout" if any(arm.without_dropout for arm in self.checked_arms) else ""
         return (
-            (f"{rests}, without {without}" if without else rests) + parts + dropped + _reduced(self.checked)
+            (f"{rests}, without {without}" if without else rests)
+            + parts
+            + dropped
+            + _reduced_work_text(self.checked_arms)
         )
 
-    def _listed(self, arms: Sequence[Arm]) -> str:
+    def _listed(self, arms: Sequence[EquivalenceArm]) -> str:
         """The names of *arms*, those of one dtype together."""
         several = len({arm.compute for arm in self.arms}) > 1
-        groups = gathered((arm.compute, arm.optimizer) for arm in arms)
+        groups = group_pairs((arm.compute, arm.optimizer) for arm in arms)
         return ", ".join(
             " and ".join(names) + (f" in {compute}" if several else "") for compute, names in groups.items()
         )
 
-    def named(self, arm: Arm) -> str:
+    def arm_label(self, arm: EquivalenceArm) -> str:
         """The optimizer of *arm*, with the dtype if the arms differ in that."""
         several = len({arm.compute for arm in self.arms}) > 1
         return f"{arm.optimizer} in {arm.compute}" if several else arm.optimizer
 
-    def smallest_seen(self, family: str, compute: str = "") -> float | None:
+    def smallest_detectable_error(self, family: str, compute: str = "") -> float | None:
         """The smallest error of *family*, in the median tensor, that an arm would have seen.
 
         Of updates only with the suite's own optimizer, which SGD says nothing about. *compute*: among arms
         in that dtype; empty: among all.
         """
         own = {arm.optimizer for arm in self.arms if arm.is_asked}
-        arms = [arm for arm in self.checked if family != "parameter" or arm.optimizer in own]
+        arms = [arm for arm in self.checked_arms if family != "parameter" or arm.optimizer in own]
         seen = [
             sight.typical
             for arm in arms
@@ -209,13 +212,13 @@ class Equivalence:
         return min(seen, default=None)
 
     @property
-    def blindness(self) -> str:
+    def insensitivity(self) -> str:
         """Why nothing can be called equivalent by its arms; empty if it can.
 
         None of them would see, in the median tensor, that a gradient, or an update, was lost altogether.
         """
-        for family, name in _SEEN.items():
-            error = self.smallest_seen(family)
+        for family, name in _DETECTION_TEXTS.items():
+            error = self.smallest_detectable_error(family)
             if error is not None and error >= 1:
                 return (
                     "the check can't see mistakes: rounding leads the reference's own trainings so far apart "
@@ -223,18 +226,18 @@ class Equivalence:
                 )
         return ""
 
-    def _sight(self) -> str:
+    def _sensitivity_text(self) -> str:
         """The smallest errors that would have been seen, in each dtype, the case's own first."""
         computes = list(dict.fromkeys(arm.compute for arm in self.arms))
-        told = {compute: text for compute in computes if (text := self._errors_seen(compute))}
+        told = {compute: text for compute in computes if (text := self._detectable_errors_text(compute))}
         if len(computes) == 1:
             return "".join(f"an error of {text} would be seen" for text in told.values())
         errors = [f"in {compute} an error of {text}" for compute, text in told.items()]
         return ", ".join([f"{error} would be seen" for error in errors[:1]] + errors[1:])
 
-    def _errors_seen(self, compute: str) -> str:
-        seen = _SEEN | {_MEAN: "the mean size of either"}
-        errors = {name: self.smallest_seen(family, compute) for family, name in seen.items()}
+    def _detectable_errors_text(self, compute: str) -> str:
+        seen = _DETECTION_TEXTS | {_MEAN: "the mean size of either"}
+        errors = {name: self.smallest_detectable_error(family, compute) for family, name in seen.items()}
         *most, last = [
             f"{_percent(error)} of {name}" for name, error in errors.items() if error is not None
         ] or [""]
@@ -251,44 +254,44 @@ def _percent(part: float) -> str:
     return f"{percent:.0f}%" if percent >= 9.5 else f"{Decimal(f'{percent:.1g}'):f}%"
 
 
-def _reduced(arms: Sequence[Arm]) -> str:
+def _reduced_work_text(arms: Sequence[EquivalenceArm]) -> str:
     """On which reduced work *arms* were trained; empty: on that of the case."""
     works = dict.fromkeys(arm.work for arm in arms if arm.work)
     return f", on reduced work ({'; '.join(works)})" if works else ""
 
 
-def place_text(worst: Worst) -> str:
+def quantity_text(worst: LargestDeviation) -> str:
     """The quantity that *worst* is: ``gradient of layers.0.weight``."""
-    family = FAMILIES[worst.place.family]
+    family = QUANTITY_NAMES[worst.place.family]
     return f"{family} of {one_line(worst.place.tensor)}" if worst.place.tensor else family
 
 
-def _difference(arm: Arm, name: str) -> str:
+def _difference_text(arm: EquivalenceArm, name: str) -> str:
     """What differs first, and which rank's copy does."""
     drift, first = arm.drift, arm.first
     if drift and (first is None or drift.step < first.place.step):
         copy = f"rank {drift.rank}, whose {one_line(drift.tensor)} is not rank 0's"
-        return f"{DIFFERS} {_since(drift.step)} ({name}), first on {copy}"
+        return f"{DIFFERS} {_step_text(drift.step)} ({name}), first on {copy}"
     assert first is not None, "an arm that differs says where"
-    others = f"; {_since(drift.step)} rank {drift.rank}'s copy is not rank 0's" if drift else ""
-    return _apart(DIFFERS, first, name) + others
+    others = f"; {_step_text(drift.step)} rank {drift.rank}'s copy is not rank 0's" if drift else ""
+    return _deviation_text(DIFFERS, first, name) + others
 
 
-def _by_design(arm: Arm, name: str) -> str:
+def _by_design_text(arm: EquivalenceArm, name: str) -> str:
     """How far it is from its reference, and where that begins."""
     if arm.first is None:
-        return f"{BY_DESIGN}, but not in the steps that were checked ({name})"
-    return _apart(BY_DESIGN, arm.first, name)
+        return f"{DIFFERENT_BY_DESIGN}, but not in the steps that were checked ({name})"
+    return _deviation_text(DIFFERENT_BY_DESIGN, arm.first, name)
 
 
-def _apart(word: str, first: Worst, name: str) -> str:
+def _deviation_text(word: str, first: LargestDeviation, name: str) -> str:
     """*word*, and where and how far *first* is beyond rounding."""
-    where = f"{word} {_since(first.place.step)} ({name}), first in {place_text(first)}"
+    where = f"{word} {_step_text(first.place.step)} ({name}), first in {quantity_text(first)}"
     if first.flaw:
         return f"{where}, which {first.flaw}"
     allowed = first.error / first.of_limit
     return f"{where}: relative error {first.error:.2g}, rounding explains at most {allowed:.2g}"
 
 
-def _since(step: int) -> str:
+def _step_text(step: int) -> str:
     return "before the first step" if step < 0 else f"from step {step} on"

@@ -12,82 +12,85 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, Choice
+from distbench.core.case import Case, PluginChoice
 from distbench.core.machine import Machine
-from distbench.data.base import Source
-from distbench.plan.pace import computed_s, updated_s
-from distbench.plan.references import reference_of
+from distbench.data.base import DataSource
+from distbench.plan.pace import predicted_compute_s, predicted_update_s
+from distbench.plan.references import reference_case
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
 # a training in fp64 takes about two of them
 _FP64 = 2
 # the reference as it is, and once more
-_PLAIN = 2
+_REPEATS = 2
 
 
 @dataclass(frozen=True)
-class Work:
+class ReducedWork:
     """Reduced work."""
 
-    choice: Choice
+    choice: PluginChoice
     text: str
     """What it is, in words: ``seq_len 128, depth 2: 53 of 124 million parameters``."""
 
 
-def seconds_of(case: Case, steps: int, perturbed: int | None = None) -> float | None:
+def training_seconds(case: Case, steps: int, perturbed: int | None = None) -> float | None:
     """Predicted seconds of a training of *case*; None where its workload has no formulas.
 
     Of a reference, with its trainings that are *perturbed*: in fp64, as it is, once more, and those.
     """
-    workload: Workload = registry.make("workloads", case.workload)
-    parameters, computed = workload.parameters(), computed_s(case)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    parameters, computed = workload.parameters(), predicted_compute_s(case)
     if parameters is None or computed is None:
         return None
-    trainings = 1 if perturbed is None else perturbed + _FP64 + _PLAIN
-    return trainings * steps * (computed + updated_s(case, parameters))
+    trainings = 1 if perturbed is None else perturbed + _FP64 + _REPEATS
+    return trainings * steps * (computed + predicted_update_s(case, parameters))
 
 
-def reduced(
+def reduce_work(
     case: Case, arms: Sequence[Case], machine: Machine, steps: int, perturbed: int, limit_s: float
-) -> Work | None:
+) -> ReducedWork | None:
     """The most work on which *case* is checked within *limit_s* by prediction, with its references.
 
     *arms* are the trainings of the case. The least work there is where all of it takes longer; None: the full
     work, which is short enough, of unknown cost, or the least.
     """
     fits, found = False, case.workload
-    for found in itertools.chain([case.workload], _smaller(case, arms, machine)):
-        seconds = [_seconds(dataclasses.replace(arm, workload=found), steps, perturbed) for arm in arms]
+    for found in itertools.chain([case.workload], _reduced_workloads(case, arms, machine)):
+        seconds = [
+            _seconds_with_reference(dataclasses.replace(arm, workload=found), steps, perturbed)
+            for arm in arms
+        ]
         fits = None in seconds or sum(filter(None, seconds)) <= limit_s
         if fits:
             break
     if found == case.workload:
         return None
-    return Work(found, _text(case.workload, found) + ("" if fits else ", the least there is"))
+    return ReducedWork(found, _text(case.workload, found) + ("" if fits else ", the least there is"))
 
 
-def _seconds(arm: Case, steps: int, perturbed: int) -> float | None:
-    own, reference = seconds_of(arm, steps), seconds_of(reference_of(arm), steps, perturbed)
+def _seconds_with_reference(arm: Case, steps: int, perturbed: int) -> float | None:
+    own, reference = training_seconds(arm, steps), training_seconds(reference_case(arm), steps, perturbed)
     return None if own is None or reference is None else own + reference
 
 
-def _smaller(case: Case, arms: Sequence[Case], machine: Machine) -> Iterator[Choice]:
+def _reduced_workloads(case: Case, arms: Sequence[Case], machine: Machine) -> Iterator[PluginChoice]:
     """Workloads that are less and less work, of those that the data can feed and the strategy can divide."""
-    workload: Workload = registry.make("workloads", case.workload)
-    data: Source = registry.make("data", case.data)
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    data: DataSource = registry.create_plugin("data", case.data)
     trained = [arm for arm in arms if _problem(arm, machine) is None]
 
-    def less(changes: Mapping[str, Any]) -> Choice:
-        return Choice(case.workload.name, {**case.workload.options, **changes})
+    def less(changes: Mapping[str, Any]) -> PluginChoice:
+        return PluginChoice(case.workload.name, {**case.workload.options, **changes})
 
     def is_possible(changes: Mapping[str, Any]) -> bool:
         smaller = [dataclasses.replace(arm, workload=less(changes)) for arm in trained]
-        is_fed = data.problem(registry.make("workloads", less(changes)).shape) is None
+        is_fed = data.problem(registry.create_plugin("workloads", less(changes)).shape) is None
         return is_fed and not any(_problem(arm, machine) for arm in smaller)
 
     taken: dict[str, Any] = {}
-    for changes in workload.smaller():
+    for changes in workload.reduced_options():
         before = taken
         if is_possible(changes):
             taken = {**changes}
@@ -102,13 +105,13 @@ def _smaller(case: Case, arms: Sequence[Case], machine: Machine) -> Iterator[Cho
 
 
 def _problem(arm: Case, machine: Machine) -> str | None:
-    strategy: Strategy = registry.make("strategies", arm.strategy)
-    return strategy.problem(arm, machine.of(arm))
+    strategy: Strategy = registry.create_plugin("strategies", arm.strategy)
+    return strategy.problem(arm, machine.for_case(arm))
 
 
-def _text(full: Choice, less: Choice) -> str:
+def _text(full: PluginChoice, less: PluginChoice) -> str:
     changed = {key: value for key, value in less.options.items() if full.options.get(key) != value}
     what = ", ".join(f"{key} {value:,}" for key, value in changed.items())
-    sizes = [registry.make("workloads", choice).parameters() / 1e6 for choice in (less, full)]
+    sizes = [registry.create_plugin("workloads", choice).parameters() / 1e6 for choice in (less, full)]
     some, all_ = (f"{size:,.0f}" if size >= 100 else f"{size:.3g}" for size in sizes)
     return f"{what}: {some} of {all_} million parameters"

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.settings import design_of
-from distbench.core.grouping import grouped
-from distbench.core.lr_schedule import corners
-from distbench.ipc.trial_files import DETERMINISM, NO_DROPOUT, STRICT
-from distbench.jobs.equivalence import ADVICE, MOST_STEPS
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.settings import design_difference
+from distbench.core.grouping import group_by
+from distbench.core.lr_schedule import breakpoints
+from distbench.ipc.trial_files import DETERMINISM_KEY, NO_DROPOUT_KEY, STRICTLY_DETERMINISTIC
+from distbench.jobs.equivalence import ADVICE, MAX_SCHEDULE_STEPS
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
@@ -20,64 +20,64 @@ from distbench.jobs.equivalence.arms import (
     NO_NUMBER,
     NOT_CHECKED,
     ROUNDING,
-    Arm,
-    Drift,
-    Worst,
+    EquivalenceArm,
+    LargestDeviation,
+    ReplicaDivergence,
 )
-from distbench.jobs.equivalence.earlier import EarlierEnvelope
-from distbench.jobs.equivalence.envelope import EPSILON, Envelope
-from distbench.jobs.equivalence.sizes import Sizes
-from distbench.jobs.equivalence.trust import broken
-from distbench.jobs.equivalence.values import Place, Training, trainings
+from distbench.jobs.equivalence.envelope import EPSILON, RoundingEnvelope
+from distbench.jobs.equivalence.legacy_envelope import UnweightedEnvelope
+from distbench.jobs.equivalence.reference_trust import reference_problem
+from distbench.jobs.equivalence.sizes import RelativeSizes
+from distbench.jobs.equivalence.values import Quantity, RecordedTraining, recorded_trainings
 from distbench.record import Record
-from distbench.strategies.description import ByDesign
+from distbench.strategies.description import IntendedDifference
 
 # lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
-_BY_DESIGN = 3.0
+_MAX_DESIGN_RATIO = 3.0
 # of a remark that is no cause of a difference
-_EXACT = "exact"
+_EXACT_REMARK = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
 
 
-def arm_of(record: Record, word: str, **more: Any) -> Arm:
+def arm_from_record(record: Record, word: str, **more: Any) -> EquivalenceArm:
     """The arm that was trained in *record*, called *word*; *more* are its other fields."""
     case = record.case
-    return Arm(case.optimizer.name, word, compute=case.precision.label, **more)
+    return EquivalenceArm(case.optimizer.name, word, compute=case.precision.label, **more)
 
 
-class Judge:
+class ReferenceJudge:
     """Compares trainings with those of one reference."""
 
     def __init__(self, record: Record) -> None:
         self._record, self.case = record, record.case
-        named = trainings(record)
-        self._exact = named.get("fp64")
+        named = recorded_trainings(record)
+        self._fp64 = named.get("fp64")
         self._most_exact = next(((name, named[name]) for name in ("fp64", "fp32") if name in named), None)
         self._repeat = named["repeat"]
         perturbed = [training for name, training in named.items() if name.startswith("perturbed ")]
         count, compute = int(record.effective.get("parameters") or 0), record.case.precision.compute
         reference, self._sizes = named["reference"], None
         if not reference.is_weighted:
-            self.envelope: Envelope = EarlierEnvelope(reference, perturbed, count, compute)
+            self.envelope: RoundingEnvelope = UnweightedEnvelope(reference, perturbed, count, compute)
         elif compute in EPSILON:
-            self._sizes = Sizes(reference, perturbed)
-            reference, *perturbed = map(self._sizes.added, [reference, *perturbed])
-            self.envelope = Envelope(reference, perturbed, count, compute)
+            self._sizes = RelativeSizes(reference, perturbed)
+            reference, *perturbed = map(self._sizes.with_sizes, [reference, *perturbed])
+            self.envelope = RoundingEnvelope(reference, perturbed, count, compute)
         else:
-            self.envelope = Envelope(reference, perturbed, count, compute, self._exact)
+            self.envelope = RoundingEnvelope(reference, perturbed, count, compute, self._fp64)
 
     def cause(self, *, disproved: bool = False) -> str:
         """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
         rows = self._record.tables.get("check_notes", [])
-        left_out = (_EXACT, ADVICE, "fp64") if disproved else (_EXACT, ADVICE)
+        left_out = (_EXACT_REMARK, ADVICE, "fp64") if disproved else (_EXACT_REMARK, ADVICE)
         return "; ".join(row["text"] for row in rows if row["training"] not in left_out)
 
-    def broken(self, false_alarm: float) -> str:
+    def problem(self, false_alarm: float) -> str:
         """Why nothing can be compared with the reference; empty: nothing speaks against it."""
         if self._most_exact is None or self.case.precision.float8 != "none":
             # float8 rounds by more than its trainings scatter
             return ""
-        return broken(self.envelope, self.case.precision.compute, *self._most_exact, false_alarm)
+        return reference_problem(self.envelope, self.case.precision.compute, *self._most_exact, false_alarm)
 
     @property
     def advice(self) -> str:
@@ -85,32 +85,35 @@ class Judge:
         rows = self._record.tables.get("check_notes", [])
         return "; ".join(row["text"] for row in rows if row["training"] == ADVICE)
 
-    def judge(self, record: Record, false_alarm: float) -> Arm:
+    def judge(self, record: Record, false_alarm: float) -> EquivalenceArm:
         """Verdict on the training in *record*."""
-        if broken := self.broken(false_alarm):
-            return arm_of(record, NOT_CHECKED, reason=broken)
-        training, reference = trainings(record)["case"], self.envelope.reference
-        if (training.is_weighted, training.laws) != (reference.is_weighted, reference.laws):
-            return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)
-        training = self._sizes.added(training) if self._sizes else training
+        if broken := self.problem(false_alarm):
+            return arm_from_record(record, NOT_CHECKED, reason=broken)
+        training, reference = recorded_trainings(record)["case"], self.envelope.reference
+        if (training.is_weighted, training.fingerprint_versions) != (
+            reference.is_weighted,
+            reference.fingerprint_versions,
+        ):
+            return arm_from_record(record, NOT_CHECKED, reason=_OTHER_VERSION)
+        training = self._sizes.with_sizes(training) if self._sizes else training
         remarks = [row["text"] for row in record.tables.get("check_notes", [])]
-        errors = self._errors(training, self.envelope.limits(false_alarm), bool(remarks))
-        families = grouped(errors, lambda error: error.place.family).values()
-        design, drift = design_of(record.case, record), _drift(record)
+        errors = self._deviations(training, self.envelope.limits(false_alarm), bool(remarks))
+        families = group_by(errors, lambda error: error.place.family).values()
+        design, drift = design_difference(record.case, record), _first_divergence(record)
         outside = [error for error in errors if error.of_limit > 1]
-        wrong = [error for error in outside if not _is_meant(error, design)]
+        wrong = [error for error in outside if not _is_by_design(error, design)]
         wrong += _beyond_design(training, reference, design) if design else []
         first = min(
             wrong or outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None
         )
         word = DIFFERS if wrong or drift else ROUNDING
         if word == ROUNDING and design and (outside or training.last_step < design.since):
-            word = BY_DESIGN
-        elif word == ROUNDING and _is_same(training, reference):
+            word = DIFFERENT_BY_DESIGN
+        elif word == ROUNDING and _is_identical(training, reference):
             word = EQUIVALENT
-        elif word == ROUNDING and (flaw := self.envelope.flaw(false_alarm)):
-            return arm_of(record, NOT_CHECKED, reason=flaw)
-        return arm_of(
+        elif word == ROUNDING and (flaw := self.envelope.problem(false_alarm)):
+            return arm_from_record(record, NOT_CHECKED, reason=flaw)
+        return arm_from_record(
             record,
             word,
             reference=self._record.case.name,
@@ -118,45 +121,49 @@ class Judge:
             first=first,
             drift=drift,
             design=design.why if design else "",
-            from_fp64=self._from_exact(training),
-            reference_from_fp64=self._from_exact(reference),
-            in_parts=record.case.batch.parts if record.case.parts_matter else 0,
-            without_dropout=str(record.environment.get(NO_DROPOUT) or ""),
+            from_fp64=self._distance_from_fp64(training),
+            reference_from_fp64=self._distance_from_fp64(reference),
+            in_parts=record.case.batch.total_micro_batches if record.case.depends_on_batch_division else 0,
+            without_dropout=str(record.environment.get(NO_DROPOUT_KEY) or ""),
             cause=self.cause(),
             advice=self.advice,
             notes=(*self._notes(record), *remarks),
-            sights=self.envelope.sights(false_alarm),
+            sights=self.envelope.detection_limits(false_alarm),
         )
 
-    def _errors(self, training: Training, limits: Mapping[str, float], hides_buffers: bool) -> list[Worst]:
+    def _deviations(
+        self, training: RecordedTraining, limits: Mapping[str, float], hides_buffers: bool
+    ) -> list[LargestDeviation]:
         """How far *training* is from the reference at each place, by the *limits* of its family."""
         return [
-            self._worst(training, place, ratio / limits[place.family])
+            self._deviation(training, place, ratio / limits[place.family])
             for place, ratio in self.envelope.ratios(training).items()
             if not (hides_buffers and place.family == "buffer")
         ]
 
-    def _worst(self, training: Training, place: Place, of_limit: float) -> Worst:
+    def _deviation(self, training: RecordedTraining, place: Quantity, of_limit: float) -> LargestDeviation:
         reference, value = self.envelope.reference, training.values.get(place)
         distance, size = training.distance(reference, place), reference.size(place)
         if distance == 0:
-            return Worst(place, 0.0, of_limit)
+            return LargestDeviation(place, 0.0, of_limit)
         if value is None:
-            return Worst(place, math.inf, of_limit, MISSING)
+            return LargestDeviation(place, math.inf, of_limit, MISSING)
         if not math.isfinite(distance):
-            return Worst(place, math.inf, of_limit, NO_NUMBER)
+            return LargestDeviation(place, math.inf, of_limit, NO_NUMBER)
         if size == 0:
-            return Worst(place, math.inf, of_limit, f"is {distance:.2g} where the reference's is 0")
-        return Worst(place, distance / size, of_limit)
+            return LargestDeviation(
+                place, math.inf, of_limit, f"is {distance:.2g} where the reference's is 0"
+            )
+        return LargestDeviation(place, distance / size, of_limit)
 
-    def _from_exact(self, training: Training) -> float | None:
+    def _distance_from_fp64(self, training: RecordedTraining) -> float | None:
         """How far the trained parameters are from those of the fp64 training."""
-        if self._exact is None:
+        if self._fp64 is None:
             return None
-        last = max(place.step for place in self._exact.values)
-        ends = [p for p in self._exact.values if p.family == "parameter" and p.step == last]
-        distance = math.hypot(*(training.distance(self._exact, place) for place in ends))
-        moved = math.hypot(*(self._exact.size(place) for place in ends))
+        last = max(place.step for place in self._fp64.values)
+        ends = [p for p in self._fp64.values if p.family == "parameter" and p.step == last]
+        distance = math.hypot(*(training.distance(self._fp64, place) for place in ends))
+        moved = math.hypot(*(self._fp64.size(place) for place in ends))
         return distance / moved if moved else None
 
     def _notes(self, record: Record) -> list[str]:
@@ -164,55 +171,61 @@ class Judge:
         mine, theirs = _kernel(record), _kernel(self._record)
         if mine != theirs:
             notes.append(f"different optimizer kernel: {mine}, the reference uses {theirs}")
-        beyond = [corner for corner in corners(record.case.optimizer) if corner > MOST_STEPS]
+        beyond = [corner for corner in breakpoints(record.case.optimizer) if corner > MAX_SCHEDULE_STEPS]
         if beyond:
             notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
         rows = self._record.tables.get("check_notes", [])
-        notes += [row["text"] for row in rows if row["training"] == _EXACT]
+        notes += [row["text"] for row in rows if row["training"] == _EXACT_REMARK]
         # a record of an earlier version does not say
-        modes = [each.environment.get(DETERMINISM, STRICT) for each in (self._record, record)]
-        notes += dict.fromkeys(mode for mode in modes if mode != STRICT)
-        if not _is_same(self._repeat, self.envelope.reference):
+        modes = [
+            each.environment.get(DETERMINISM_KEY, STRICTLY_DETERMINISTIC) for each in (self._record, record)
+        ]
+        notes += dict.fromkeys(mode for mode in modes if mode != STRICTLY_DETERMINISTIC)
+        if not _is_identical(self._repeat, self.envelope.reference):
             notes.append("the reference is not bit-reproducible")
         return notes
 
 
-def _drift(record: Record) -> Drift | None:
+def _first_divergence(record: Record) -> ReplicaDivergence | None:
     """First difference between the copies of the ranks."""
     rows = record.tables.get("check_replicas", [])
-    return next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in rows), None)
+    return next((ReplicaDivergence(row["step"], row["of_rank"], row["tensor"]) for row in rows), None)
 
 
-def _is_meant(error: Worst, design: ByDesign | None) -> bool:
+def _is_by_design(error: LargestDeviation, design: IntendedDifference | None) -> bool:
     """Whether *error* may be as large as it is by *design*.
 
     The loss of a step is that before its update, and so may be its gradients.
     """
-    if design is None or error.is_lost or error.place.step < design.since:
+    if design is None or error.has_no_value or error.place.step < design.since:
         return False
     before = ("loss",) if design.changes_gradients else ("loss", "gradient", "gradient_size", "grad_norm")
     return error.place.step > design.since or error.place.family not in before
 
 
-def _beyond_design(training: Training, reference: Training, design: ByDesign) -> list[Worst]:
+def _beyond_design(
+    training: RecordedTraining, reference: RecordedTraining, design: IntendedDifference
+) -> list[LargestDeviation]:
     """The first step after which the median tensor has moved as far as *design* does not explain."""
     moves = [place for place, size in reference.sizes.items() if size and place.family == "parameter"]
-    for step, places in grouped(moves, lambda place: place.step).items():
+    for step, places in group_by(moves, lambda place: place.step).items():
         if step < design.bounded_from or (design.bounded_until is not None and step >= design.bounded_until):
             continue
         moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
         times = statistics.median(moved)
         # what is no number is told of its tensor
-        if any(map(math.isnan, moved)) or 1 / _BY_DESIGN <= times <= _BY_DESIGN:
+        if any(map(math.isnan, moved)) or 1 / _MAX_DESIGN_RATIO <= times <= _MAX_DESIGN_RATIO:
             continue
         told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
-        most = f"{_BY_DESIGN:g} times at most" if times > 1 else f"{1 / _BY_DESIGN:.2g} at least"
+        most = (
+            f"{_MAX_DESIGN_RATIO:g} times at most" if times > 1 else f"{1 / _MAX_DESIGN_RATIO:.2g} at least"
+        )
         flaw = f"have moved {told} times as far as the reference's (median tensor); a design explains {most}"
-        return [Worst(Place(step, "parameter"), abs(times - 1), math.inf, flaw)]
+        return [LargestDeviation(Quantity(step, "parameter"), abs(times - 1), math.inf, flaw)]
     return []
 
 
-def _is_same(one: Training, other: Training) -> bool:
+def _is_identical(one: RecordedTraining, other: RecordedTraining) -> bool:
     losses = [place for place in other.values if place.family == "loss"]
     return one.digests == other.digests and all(one.distance(other, place) == 0 for place in losses)
 

@@ -18,32 +18,32 @@ import torch
 import torch.distributed as dist
 
 from distbench import optimizers
-from distbench.core.case import Batch, Case, Precision
+from distbench.core.case import Batch, Case, PrecisionConfig
 from distbench.core.job import REFERENCE
-from distbench.core.text import clipped
-from distbench.ipc.trial_files import NO_DROPOUT, Phases, TrialFile
+from distbench.core.text import truncate_middle
+from distbench.ipc.trial_files import NO_DROPOUT_KEY, PhaseTimer, TrialInstructions
 from distbench.jobs.equivalence import ADVICE, CheckOptions
-from distbench.strategies.base import Refused, Setting
+from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
-from distbench.worker.determinism import lacks_determinism
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.determinism import match_nondeterministic_operation
 from distbench.worker.dropout import refuse_dropout, without_dropout
-from distbench.worker.feed import Feed
-from distbench.worker.fingerprints import Fingerprints
-from distbench.worker.perturb import clip_gradients, moved, round_gradients
-from distbench.worker.rendezvous import Agreement
-from distbench.worker.room import lacking_for_fp64
-from distbench.worker.trainer import Delivery, Step, Trainer
+from distbench.worker.fingerprints import FingerprintRecorder
+from distbench.worker.fp64_memory import fp64_memory_problem
+from distbench.worker.perturb import clip_gradients, round_gradients, write_perturbed_weights
+from distbench.worker.rendezvous import StoreExchange
+from distbench.worker.trainer import RankResult, Trainer, TrainingStep
 from distbench.workloads import batch_norm, weights
 
 # far above the rounding of the dtype, far below any other difference
-_SAME: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
+_TOLERANCES: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
 # how many times further than rounding takes the fp64 training something must be to be a cause of its own
 _BEYOND_ROUNDING = 10.0
 _PROBES = 2
-_LONGEST = 300
+_MAX_ERROR_TEXT = 300
 """Characters of what a model says that fails in fp64."""
-_SUM_AND_COUNT = (
+_LOSS_ADVICE = (
     "Where parts of a batch have unequal numbers of labels, as when tokens are masked, let the loss return a "
     'sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = (labels != '
     "-100).sum(); return total, count. A loss that joins rows otherwise allows no equivalent data-parallel "
@@ -51,7 +51,7 @@ _SUM_AND_COUNT = (
 )
 
 
-_PER_RANK = (
+_BATCH_NORM_ADVICE = (
     "Where statistics of the rows of one rank are meant, as people train models with BatchNorm, declare it: "
     "batch_norm: per_rank, an option of the workload, compares each case with one process that divides the "
     "batch as it does; batch_norm: sync takes those of all ranks (GPUs)"
@@ -59,7 +59,7 @@ _PER_RANK = (
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingPlan:
     """One training of the check."""
 
     name: str
@@ -77,46 +77,48 @@ class Training:
     """Clip by a norm in fp64, where the engine's own may be off by more than any other rounding."""
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Result of this rank; only rank 0 has rows.
 
     Raises:
-        Refused: the model draws random numbers while it trains, or its state can't be gathered.
+        UnsupportedCase: the model draws random numbers while it trains, or its state can't be gathered.
         Mismatch: the engine is not the requested one.
     """
     options, dropped = trial.job.options_as(CheckOptions), ""
     if options.dropout == "refuse":
-        refuse_dropout(setting)
+        refuse_dropout(context)
     else:
-        setting, dropped = without_dropout(setting)
-    plain = Training("case", options.steps, setting.case, setting.weights, seed=setting.case.seed)
-    check = _Check(setting, phases, plain, trial.limits.step / 2)
+        context, dropped = without_dropout(context)
+    plain = TrainingPlan("case", options.steps, context.case, context.weights_file, seed=context.case.seed)
+    check = _EquivalenceRecorder(context, phases, plain, trial.limits.step / 2)
     try:
         if options.role == REFERENCE:
-            lacking = lacking_for_fp64(setting) if options.fp64 else "the suite asks for none (check.fp64)"
-            check.reference(options.perturbed or 0, options.parts or [1], lacking)
+            lacking = fp64_memory_problem(context) if options.fp64 else "the suite asks for none (check.fp64)"
+            check.train_reference(options.perturbed or 0, options.parts or [1], lacking)
         else:
             check.train()
     except NotImplementedError as error:
         # raised by an engine for what it can't gather
-        raise Refused(str(error)) from error
-    delivery = check.delivered("check", replicas=check.replicas, notes=check.notes)
-    delivery.facts |= {NO_DROPOUT: dropped} if dropped else {}
+        raise UnsupportedCase(str(error)) from error
+    delivery = check.build_result("check", replicas=check.diverged_replicas, notes=check.notes)
+    delivery.facts |= {NO_DROPOUT_KEY: dropped} if dropped else {}
     return delivery
 
 
-class _Check(Fingerprints):
-    def __init__(self, setting: Setting, phases: Phases, plain: Training, patience_s: float) -> None:
-        super().__init__(setting)
+class _EquivalenceRecorder(FingerprintRecorder):
+    def __init__(
+        self, context: RankContext, phases: PhaseTimer, plain: TrainingPlan, patience_s: float
+    ) -> None:
+        super().__init__(context)
         self._phases, self._plain, self._patience_s = phases, plain, patience_s
-        self._rounds = ""
+        self._rounding_dtype = ""
         """Dtype to which gradients are rounded now."""
-        self._clips_to = math.inf
+        self._clip_norm = math.inf
         """Norm to which gradients are clipped exactly now."""
-        self._exact: Literal["fp64", "fp32"] = "fp64"
+        self._exact_dtype: Literal["fp64", "fp32"] = "fp64"
         """Dtype of the most exact training."""
 
-    def reference(self, perturbed: int, parts: list[int], no_fp64: str) -> None:
+    def train_reference(self, perturbed: int, parts: list[int], no_fp64: str) -> None:
         """Train the reference: in fp64, as it is, once more, and *perturbed* times with tiny perturbations.
 
         *parts* are the numbers of parts into which the cases divide a global batch; *no_fp64* says why fp32
@@ -124,22 +126,22 @@ class _Check(Fingerprints):
         """
         seed = self._plain.seed
         if no_fp64 := no_fp64 or self._attempt_fp64():
-            self._exact = "fp32"
+            self._exact_dtype = "fp32"
             self._note("exact", f"nothing was trained in fp64, so bounds are wider: {no_fp64}")
-            self.train(name="fp32", case=self._exactly(), steps=1)
-        self.train(name="reseeded", case=self._exactly(), steps=1, seed=seed + 1)
-        if self._from_exact("reseeded")[0] > _SAME[self._exact]:
-            raise Refused(
+            self.train(name="fp32", case=self._most_exact_case(), steps=1)
+        self.train(name="reseeded", case=self._most_exact_case(), steps=1, seed=seed + 1)
+        if self._difference_from_exact("reseeded")[0] > _TOLERANCES[self._exact_dtype]:
+            raise UnsupportedCase(
                 "the model draws random numbers while it trains (the first step depends on the seed), not by "
                 "dropout that its modules or their config show: which row gets which of them depends on how "
                 "rows are divided among ranks, so nothing can be compared; turn that off"
             )
-        parts = self._parts(parts)
-        always = bool(optimizers.kind_of(self._plain.case.optimizer).computes_in)
+        parts = self._valid_parts(parts)
+        always = bool(optimizers.entry_of(self._plain.case.optimizer).compute_dtype)
         self.train(name="reference")
         self.train(name="repeat")
         for number in range(perturbed):
-            self._train_moved(
+            self._train_perturbed(
                 number,
                 name=f"perturbed {number + 1}",
                 case=_in_parts(self._plain.case, parts[number % len(parts)]),
@@ -150,18 +152,19 @@ class _Check(Fingerprints):
     def _attempt_fp64(self) -> str:
         """Train in fp64; return why that can't be done, which must not cost the check in other dtypes."""
         try:
-            self.train(name="fp64", case=self._exactly())
+            self.train(name="fp64", case=self._most_exact_case())
         except Exception as error:
             # whatever a model raises that casts inside, or calls what has no fp64; what has no room is tried
             # otherwise
-            if lacks_determinism(error) or isinstance(error, torch.OutOfMemoryError):
+            if match_nondeterministic_operation(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
             told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
             if not self._all_fail(told):
                 raise
             traceback.print_exc()
             self.curve, self.tensors = [], []
-            return f"the model fails in it ({clipped(told, _LONGEST, 'the whole is in the log of the rank')})"
+            text = truncate_middle(told, _MAX_ERROR_TEXT, "the whole is in the log of the rank")
+            return f"the model fails in it ({text})"
         # a rank that has failed waits to hear whether this one has
         self._all_fail("")
         return ""
@@ -171,17 +174,17 @@ class _Check(Fingerprints):
 
         If others don't, they are in a collective operation, and no training can follow.
         """
-        setting = self._setting
+        setting = self._context
         if setting.store is None:
             return True
-        agreement = Agreement(setting.store, setting.rank, setting.world_size, self._patience_s)
+        agreement = StoreExchange(setting.store, setting.rank, setting.world_size, self._patience_s)
         with suppress(dist.DistStoreError):
-            return set(agreement.all_said("fp64", told)) == {told}
+            return set(agreement.all_gather("fp64", told)) == {told}
         return False
 
-    def _train_moved(self, number: int, **changes: Any) -> None:
+    def _train_perturbed(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""
-        file = moved(self._setting, number)
+        file = write_perturbed_weights(self._context, number)
         try:
             self.train(weights=file, order=number, **changes)
         finally:
@@ -190,53 +193,54 @@ class _Check(Fingerprints):
     def train(self, **changes: Any) -> None:
         """Train as the case does but for *changes*, and keep what will be compared."""
         training = dataclasses.replace(self._plain, **changes)
-        setting = dataclasses.replace(self._setting, case=training.case, weights=training.weights)
-        feed = Feed(setting, training.order)
+        setting = dataclasses.replace(self._context, case=training.case, weights_file=training.weights)
+        feed = MicroBatchReader(setting, training.order)
         with self._phases.phase("build"):
             trainer = Trainer(setting, feed, seed=training.seed)
-        coarse = optimizers.kind_of(training.case.optimizer).computes_in or training.case.precision.compute
-        self._rounds = coarse if training.rounds else ""
+        coarse = optimizers.entry_of(training.case.optimizer).compute_dtype or training.case.precision.compute
+        self._rounding_dtype = coarse if training.rounds else ""
         limit = training.case.optimizer.clip_grad_norm if training.clips_exactly else None
-        self._clips_to = math.inf if limit is None else limit
+        self._clip_norm = math.inf if limit is None else limit
         with self._phases.phase("check"):
-            self.watch(training.name, trainer.engine)
+            self.before_training(training.name, trainer.engine)
             trainer.train(range(training.steps), self)
         if training.name in ("case", "reference"):
-            self.delivery.effective = checks.settings_of(trainer.engine)
+            self.result.effective = checks.effective_settings(trainer.engine)
         trainer.engine.close()
 
-    def begins(self, number: int) -> None:
-        self._phases.progress.at("check", number)
+    def before_step(self, number: int) -> None:
+        self._phases.progress.report("check", number)
 
-    def micro_batch(self, engine: Engine) -> None:
-        if self._rounds:
-            round_gradients(engine, self._rounds)
+    def after_micro_batch(self, engine: Engine) -> None:
+        if self._rounding_dtype:
+            round_gradients(engine, self._rounding_dtype)
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
-        goes_on = super().gradients(step, engine)
-        if math.isfinite(self._clips_to):
-            clip_gradients(engine, self._clips_to, self.curve[-1]["grad_norm"])
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
+        goes_on = super().before_update(step, engine)
+        if math.isfinite(self._clip_norm):
+            clip_gradients(engine, self._clip_norm, self.curve[-1]["grad_norm"])
         return goes_on
 
-    def _parts(self, parts: list[int]) -> list[int]:
+    def _valid_parts(self, parts: list[int]) -> list[int]:
         """Those *parts* that change a step only by rounding."""
-        if self._plain.case.parts_matter:
+        if self._plain.case.depends_on_batch_division:
             # other ones would be another training
-            return [self._plain.case.batch.parts]
+            return [self._plain.case.batch.total_micro_batches]
         most = max(parts)
         if most == 1:
             return [1]
-        self.train(name="exact parts", case=_in_parts(self._exactly(), most), steps=1)
-        distance, buffer = self._from_exact("exact parts")
-        if max(distance, buffer) <= _SAME[self._exact]:
+        self.train(name="exact parts", case=_in_parts(self._most_exact_case(), most), steps=1)
+        distance, buffer = self._difference_from_exact("exact parts")
+        if max(distance, buffer) <= _TOLERANCES[self._exact_dtype]:
             return parts
-        rounding = _BEYOND_ROUNDING * self._rounding()
+        rounding = _BEYOND_ROUNDING * self._rounding_difference()
         split = f"if the batch is split into {most} equal parts"
-        norm = _batch_norm(self._setting)
+        norm = _batch_norm_note(self._context)
         if buffer > rounding and not norm:
             self._note(
                 "fp64 parts",
-                f"in {self._exact} a buffer changes by {buffer:.1e} of itself {split}: it keeps what it has "
+                f"in {self._exact_dtype} a buffer changes by {buffer:.1e} of itself {split}: it keeps what "
+                "it has "
                 "seen, so no training is equivalent that accumulates gradients, or whose ranks don't average "
                 "it",
             )
@@ -244,21 +248,23 @@ class _Check(Fingerprints):
             why = f"{norm}; " if norm else ""
             self._note(
                 "fp64",
-                f"the loss of a batch is not the mean of the losses of its parts ({why}in {self._exact} the "
-                f"first step changes by {distance:.1e} of itself {split})",
+                f"the loss of a batch is not the mean of the losses of its parts ({why}in "
+                f"{self._exact_dtype} the first step changes by {distance:.1e} of itself {split})",
             )
-            self._note(ADVICE, _PER_RANK if norm else _SUM_AND_COUNT)
+            self._note(ADVICE, _BATCH_NORM_ADVICE if norm else _LOSS_ADVICE)
         return parts if max(distance, buffer) <= rounding else [1]
 
     def _note(self, training: str, text: str) -> None:
         self.notes.append({"training": training, "text": text})
 
-    def _exactly(self) -> Case:
+    def _most_exact_case(self) -> Case:
         """The case in the most exact dtype that there is room for."""
-        precision = Precision(self._exact, self._exact, self._exact, self._exact)
+        precision = PrecisionConfig(
+            self._exact_dtype, self._exact_dtype, self._exact_dtype, self._exact_dtype
+        )
         return dataclasses.replace(self._plain.case, precision=precision)
 
-    def _rounding(self) -> float:
+    def _rounding_difference(self) -> float:
         """How far rounding takes the first step of the most exact training.
 
         More than that of its dtype where the model or the loss casts to a shorter one, as ``.float()``
@@ -267,11 +273,13 @@ class _Check(Fingerprints):
         """
         distances: list[float] = []
         for number in range(_PROBES):
-            self._train_moved(number, name=f"exact moved {number + 1}", case=self._exactly(), steps=1)
-            distances += self._from_exact(self.training)
+            self._train_perturbed(
+                number, name=f"exact moved {number + 1}", case=self._most_exact_case(), steps=1
+            )
+            distances += self._difference_from_exact(self.training)
         return max(distances)
 
-    def _from_exact(self, training: str) -> tuple[float, float]:
+    def _difference_from_exact(self, training: str) -> tuple[float, float]:
         """Largest relative difference of the first step from that of the most exact training.
 
         In the loss and in norms of gradients, relative to the largest of these; and in norms of buffers, each
@@ -279,12 +287,14 @@ class _Check(Fingerprints):
         """
         # of the first step, which is read last
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
-        exact, other = self._norms(self._exact, "gradient"), self._norms(training, "gradient")
+        exact, other = self._norms(self._exact_dtype, "gradient"), self._norms(training, "gradient")
         largest = max(exact.values(), default=0.0) or 1.0
-        apart = [_relative(losses[training], losses[self._exact])]
+        apart = [_relative(losses[training], losses[self._exact_dtype])]
         apart += [abs(norm - other[name]) / largest for name, norm in exact.items()]
         buffers = self._norms(training, "buffer")
-        kept = [_relative(buffers[name], norm) for name, norm in self._norms(self._exact, "buffer").items()]
+        kept = [
+            _relative(buffers[name], norm) for name, norm in self._norms(self._exact_dtype, "buffer").items()
+        ]
         shared = [(max(apart), max(kept, default=0.0))]
         dist.broadcast_object_list(shared, src=0)
         both: tuple[float, float] = shared[0]
@@ -308,9 +318,9 @@ def _in_parts(case: Case, parts: int) -> Case:
     return dataclasses.replace(case, batch=Batch(case.batch.global_batch_size, share // parts, parts))
 
 
-def _batch_norm(setting: Setting) -> str:
+def _batch_norm_note(context: RankContext) -> str:
     """What the model's first batch norm does, if it has one."""
-    for name, layer in batch_norm.layers(weights.skeleton(setting.workload)).items():
+    for name, layer in batch_norm.batch_norm_layers(weights.meta_module(context.workload)).items():
         if batch_norm.is_synchronised(layer):
             return f"batch norm in {name} takes its statistics from one micro-batch of all ranks"
         return f"batch norm in {name} takes its statistics from the rows of one rank"

@@ -13,68 +13,68 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distbench.core.grouping import grouped
-from distbench.jobs.equivalence.values import Place, Training
+from distbench.core.grouping import group_by
+from distbench.jobs.equivalence.values import Quantity, RecordedTraining
 
 # a size that hardly scatters over few trainings does so by luck: no variance counts as less than this
 # quantile of its like
-_LEAST = 0.25
+_MIN_VARIANCE_QUANTILE = 0.25
 _EPS32 = float(np.finfo(np.float32).eps)
-_OF = {"gradient": ("gradient_size", "all gradients"), "parameter": ("update_size", "all updates")}
+_SIZE_FAMILIES = {"gradient": ("gradient_size", "all gradients"), "parameter": ("update_size", "all updates")}
 """Family of a tensor -> that of its size, and what the mean over all tensors of a step is called."""
 
 
-class Sizes:
+class RelativeSizes:
     """Sizes of trainings, relative to those of one reference."""
 
-    def __init__(self, reference: Training, perturbed: Sequence[Training]) -> None:
+    def __init__(self, reference: RecordedTraining, perturbed: Sequence[RecordedTraining]) -> None:
         """*perturbed* trainings of the reference tell how far rounding moves each size."""
         self._last = reference.last_step
         self._reference = {place: size for place, size in _sizes(reference) if size > 0}
-        self._weights = self._weighed([self._apart(training) for training in perturbed])
+        self._weights = self._mean_weights([self._relative_differences(training) for training in perturbed])
 
-    def added(self, training: Training) -> Training:
+    def with_sizes(self, training: RecordedTraining) -> RecordedTraining:
         """*training* with its sizes, which are 1 where they are those of the reference.
 
         Of each tensor, ``gradient_size`` and ``update_size``; and as ``mean_size`` the means of these over
         the tensors of a step, and of the gradient norm over all steps. The weights of a mean are the inverse
         variances of what it is a mean of, as rounding makes them.
         """
-        apart = self._apart(training)
+        apart = self._relative_differences(training)
         values = {
-            Place(place.step, _OF[place.family][0], place.tensor): np.array([1 + each])
+            Quantity(place.step, _SIZE_FAMILIES[place.family][0], place.tensor): np.array([1 + each])
             for place, each in apart.items()
-            if place.family in _OF
+            if place.family in _SIZE_FAMILIES
         }
-        for mean, places in grouped(self._weights, self._mean_of).items():
+        for mean, places in group_by(self._weights, self._mean_of).items():
             weights = np.array([self._weights[place] for place in places])
             # what is missing is nobody's size, and neither is a mean with it
             each = np.array([apart.get(place, np.nan) for place in places])
             values[mean] = np.array([1 + weights @ each / weights.sum()])
         return dataclasses.replace(training, values={**training.values, **values})
 
-    def _apart(self, training: Training) -> dict[Place, float]:
+    def _relative_differences(self, training: RecordedTraining) -> dict[Quantity, float]:
         """Relative difference of each size of *training*."""
         sizes = dict(_sizes(training))
         return {place: sizes[place] / size - 1 for place, size in self._reference.items() if place in sizes}
 
-    def _weighed(self, apart: Sequence[dict[Place, float]]) -> dict[Place, float]:
-        weights: dict[Place, float] = {}
-        for places in grouped(self._reference, self._mean_of).values():
+    def _mean_weights(self, apart: Sequence[dict[Quantity, float]]) -> dict[Quantity, float]:
+        weights: dict[Quantity, float] = {}
+        for places in group_by(self._reference, self._mean_of).values():
             errors = np.array([[each.get(place, np.inf) for place in places] for each in apart])
             squares = np.mean(np.nan_to_num(errors, nan=np.inf) ** 2, axis=0)
-            least = max(float(np.quantile(squares, _LEAST)), _EPS32**2)
+            least = max(float(np.quantile(squares, _MIN_VARIANCE_QUANTILE)), _EPS32**2)
             weights |= dict(zip(places, 1 / np.maximum(squares, least), strict=True))
         return weights
 
-    def _mean_of(self, place: Place) -> Place:
+    def _mean_of(self, place: Quantity) -> Quantity:
         """The mean that the size at *place* is in."""
         if place.family == "grad_norm":
-            return Place(self._last, "mean_size", "the gradient norm")
-        return Place(place.step, "mean_size", _OF[place.family][1])
+            return Quantity(self._last, "mean_size", "the gradient norm")
+        return Quantity(place.step, "mean_size", _SIZE_FAMILIES[place.family][1])
 
 
-def _sizes(training: Training) -> Iterator[tuple[Place, float]]:
+def _sizes(training: RecordedTraining) -> Iterator[tuple[Quantity, float]]:
     yield from training.sizes.items()
     for place, value in training.values.items():
         if place.family == "grad_norm":

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distbench.ipc.trial_files import SKETCH, law_of
+from distbench.ipc.trial_files import SKETCH_COLUMNS, fingerprint_version
 from distbench.record import Record
 
-FAMILIES = {
+QUANTITY_NAMES = {
     "loss": "loss",
     "gradient": "gradient",
     "gradient_size": "size of gradient",
@@ -26,7 +26,7 @@ FAMILIES = {
 """What is compared, in the order of a step -> its name for people. The norm is what the framework reports."""
 
 
-class Place(NamedTuple):
+class Quantity(NamedTuple):
     """One quantity of a training."""
 
     step: int
@@ -37,19 +37,19 @@ class Place(NamedTuple):
     @property
     def order(self) -> tuple[int, int, str]:
         """Order of events in a training."""
-        return self.step, [*FAMILIES].index(self.family), self.tensor
+        return self.step, [*QUANTITY_NAMES].index(self.family), self.tensor
 
 
 @dataclass(frozen=True)
-class Training:
+class RecordedTraining:
     """The values of one training of a check."""
 
-    values: Mapping[Place, np.ndarray]
+    values: Mapping[Quantity, np.ndarray]
     """Place -> its number, or the sketch of its tensor (16,). Of a parameter, from step 0 on, of how far
     it has moved since the start: an error of an update would vanish beside the parameter."""
-    digests: Mapping[Place, str]
+    digests: Mapping[Quantity, str]
     """Place of a tensor -> digest of its bits."""
-    sizes: Mapping[Place, float]
+    sizes: Mapping[Quantity, float]
     """Place of a gradient, or of a parameter from step 0 on -> norm of the gradient, or of the move."""
     is_weighted: bool = True
     """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
@@ -60,11 +60,11 @@ class Training:
         return max(place.step for place in self.values)
 
     @property
-    def laws(self) -> set[str]:
+    def fingerprint_versions(self) -> set[str]:
         """Laws of its fingerprints, of which there is one."""
-        return {law_of(digest) for digest in self.digests.values()}
+        return {fingerprint_version(digest) for digest in self.digests.values()}
 
-    def distance(self, other: Training, place: Place) -> float:
+    def distance(self, other: RecordedTraining, place: Quantity) -> float:
         """Distance of the two at *place*; infinite where one of them has no value."""
         mine, theirs = self.values.get(place), other.values.get(place)
         if mine is None or theirs is None:
@@ -72,38 +72,40 @@ class Training:
         distance = _length(mine - theirs)
         return distance if math.isfinite(distance) else math.inf
 
-    def size(self, place: Place) -> float:
+    def size(self, place: Quantity) -> float:
         """Size that a distance at *place* is relative to: the length of the value there."""
         return _length(self.values[place])
 
 
-def trainings(record: Record) -> dict[str, Training]:
+def recorded_trainings(record: Record) -> dict[str, RecordedTraining]:
     """Trainings that a record of a check holds, by name."""
-    values: dict[str, dict[Place, np.ndarray]] = defaultdict(dict)
-    digests: dict[str, dict[Place, str]] = defaultdict(dict)
-    sizes: dict[str, dict[Place, float]] = defaultdict(dict)
+    values: dict[str, dict[Quantity, np.ndarray]] = defaultdict(dict)
+    digests: dict[str, dict[Quantity, str]] = defaultdict(dict)
+    sizes: dict[str, dict[Quantity, float]] = defaultdict(dict)
     for row in record.tables.get("check_curve", []):
         for family in ("loss", "grad_norm"):
             # null, which stands for what is no number, becomes one that is none
             number = np.array([row[family]], dtype=np.float64)
-            values[row["training"]][Place(row["step"], family)] = number
+            values[row["training"]][Quantity(row["step"], family)] = number
     rows = record.tables.get("check_tensors", [])
     is_weighted = any(row["of"] == "update" for row in rows)
     for row in rows:
-        place = Place(row["step"], "parameter" if row["of"] == "update" else row["of"], row["tensor"])
-        sketch = [row[column] for column in SKETCH]
+        place = Quantity(row["step"], "parameter" if row["of"] == "update" else row["of"], row["tensor"])
+        sketch = [row[column] for column in SKETCH_COLUMNS]
         values[row["training"]][place] = np.array(sketch, dtype=np.float64)
         digests[row["training"]][place] = row["digest"]
         if row["of"] in ("gradient", "update"):
             sizes[row["training"]][place] = math.nan if row["norm"] is None else row["norm"]
     return {
-        name: Training(own if is_weighted else _with_moves(own), digests[name], sizes[name], is_weighted)
+        name: RecordedTraining(
+            own if is_weighted else _with_updates(own), digests[name], sizes[name], is_weighted
+        )
         for name, own in values.items()
     }
 
 
-def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
-    nowhere = np.full(len(SKETCH), math.nan)
+def _with_updates(values: dict[Quantity, np.ndarray]) -> dict[Quantity, np.ndarray]:
+    nowhere = np.full(len(SKETCH_COLUMNS), math.nan)
     return {
         place: value - values.get(place._replace(step=-1), nowhere)
         if place.family == "parameter" and place.step >= 0

@@ -7,78 +7,83 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.job_results import Gravity, Verdict
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.core.grouping import grouped
-from distbench.jobs.equivalence import in_fp32
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.core.grouping import group_by
+from distbench.jobs.equivalence import as_fp32
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
     NOT_CHECKED,
     ROUNDING,
-    Arm,
-    Equivalence,
+    EquivalenceArm,
+    EquivalenceEvidence,
 )
-from distbench.jobs.equivalence.judge import Judge, arm_of
-from distbench.record import NO_REFERENCE, NOT_LAUNCHED, Record, Status
+from distbench.jobs.equivalence.judge import ReferenceJudge, arm_from_record
+from distbench.record import NO_REFERENCE_TEXT, NOT_LAUNCHED_TEXT, Record, Status
 
 # from the best to the worst: the worst arm decides
 _GRAVITY: dict[str, Gravity] = {
     EQUIVALENT: "ok",
     ROUNDING: "ok",
     # what was asked for, which is no sign of how well it trains
-    BY_DESIGN: "ok",
+    DIFFERENT_BY_DESIGN: "ok",
     NOT_CHECKED: "unknown",
     DIFFERS: "bad",
 }
 
-_TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
+_OOM_STATUSES = (Status.OOM_GPU, Status.OOM_HOST)
 
 
-def verdicts(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict]:
+def judge_cases(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict]:
     """Verdict on each case that *records* of checks are about, by case id.
 
     *false_alarm* is the chance that an honest case, over all of its arms, is said to differ.
     """
-    court = _Court(records)
+    court = _Judges(records)
     own = [record for record in records if record.job.options.role == "case"]
-    own.sort(key=_order)
-    of_case = grouped(own, lambda record: record.job.options.of)
+    own.sort(key=_own_training_first)
+    of_case = group_by(own, lambda record: record.job.options.of)
     judged = {}
     for case_id, mine in of_case.items():
-        arms = mine + _lent(mine[0], of_case)
-        judged[case_id] = [(record, court.arm(record, case_id, false_alarm / len(arms))) for record in arms]
+        arms = mine + _fp32_records(mine[0], of_case)
+        judged[case_id] = [
+            (record, court.judge_arm(record, case_id, false_alarm / len(arms))) for record in arms
+        ]
     disproved = {
         record.job.options.reference
         for mine in judged.values()
         for record, arm in mine
-        if arm.word in (EQUIVALENT, ROUNDING) and court.divides(record)
+        if arm.word in (EQUIVALENT, ROUNDING) and court.splits_batch(record)
     }
     return {
         case_id: _verdict(
-            [court.without_claims(*pair) if _reference(pair[0]) in disproved else pair[1] for pair in mine]
+            [
+                court.without_disproved_cause(*pair) if _reference_id(pair[0]) in disproved else pair[1]
+                for pair in mine
+            ]
         )
         for case_id, mine in judged.items()
     }
 
 
-def _lent(first: Record, of_case: Mapping[str, list[Record]]) -> list[Record]:
+def _fp32_records(first: Record, of_case: Mapping[str, list[Record]]) -> list[Record]:
     """Records of the same case in fp32, where the suite of a case in 16 bits asks for that as well."""
     options: Any = first.job.options
-    again = in_fp32(first.case)
+    again = as_fp32(first.case)
     return of_case.get(options.also or again.id, []) if again else []
 
 
-def _order(record: Record) -> tuple[bool, bool]:
+def _own_training_first(record: Record) -> tuple[bool, bool]:
     """The suite's own training first."""
-    return _is_again(record), record.case.optimizer.name == "sgd"
+    return _is_fp32_repeat(record), record.case.optimizer.name == "sgd"
 
 
-def _verdict(arms: list[Arm]) -> Verdict:
+def _verdict(arms: list[EquivalenceArm]) -> Verdict:
     # of a run that was interrupted there may be none that counts yet
-    counted = [arm for arm in arms if arm.counts] or arms
+    counted = [arm for arm in arms if arm.is_counted] or arms
     word = max((arm.word for arm in counted), key=list(_GRAVITY).index)
-    evidence = Equivalence(word, tuple(arms))
-    if word == ROUNDING and (why := evidence.blindness):
+    evidence = EquivalenceEvidence(word, tuple(arms))
+    if word == ROUNDING and (why := evidence.insensitivity):
         arms = [replace(arm, word=NOT_CHECKED, reason=why) if arm.word == ROUNDING else arm for arm in arms]
         return _verdict(arms)
     # smaller tensors may be none that the strategy trains otherwise
@@ -89,64 +94,74 @@ def _verdict(arms: list[Arm]) -> Verdict:
         _GRAVITY[word],
         evidence.sentence(),
         evidence,
-        voids=word == DIFFERS,
-        vouches=word in (EQUIVALENT, ROUNDING) and has_seen_design,
+        invalidates=word == DIFFERS,
+        confirms_quality=word in (EQUIVALENT, ROUNDING) and has_seen_design,
         remarks=evidence.remarks,
-        extent=(evidence.furthest, f"of the allowed deviation ({evidence.basis()})"),
+        extent=(evidence.limit_share, f"of the allowed deviation ({evidence.basis()})"),
     )
 
 
-class _Court:
+class _Judges:
     """Judges each training by its own reference."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         # by the id of the requested reference, which may have a stand-in
-        references = [record for record in records if record.job.provides]
-        self._judges = {r.job.provides: Judge(r) for r in references if r.status is Status.MEASURED}
-        self._too_large = {r.job.provides for r in references if r.status in _TOO_LARGE} - set(self._judges)
+        references = [record for record in records if record.job.provided_reference]
+        self._judges = {
+            r.job.provided_reference: ReferenceJudge(r) for r in references if r.status is Status.MEASURED
+        }
+        self._oom_references = {
+            r.job.provided_reference for r in references if r.status in _OOM_STATUSES
+        } - set(self._judges)
 
-    def arm(self, record: Record, case_id: str, false_alarm: float) -> Arm:
+    def judge_arm(self, record: Record, case_id: str, false_alarm: float) -> EquivalenceArm:
         """Arm of the case *case_id* that was trained in *record*."""
         # a training that breaks down where its reference does not is not equivalent
         if record.status not in (Status.MEASURED, Status.INVALID_NAN):
-            arm = self._unchecked(record, is_again=record.job.options.of != case_id or _is_again(record))
-        elif judge := self._judges.get(_reference(record)):
+            arm = self._unchecked_arm(
+                record, is_fp32_repeat=record.job.options.of != case_id or _is_fp32_repeat(record)
+            )
+        elif judge := self._judges.get(_reference_id(record)):
             arm = judge.judge(record, false_alarm)
         else:
-            arm = arm_of(record, NOT_CHECKED, reason=NO_REFERENCE)
+            arm = arm_from_record(record, NOT_CHECKED, reason=NO_REFERENCE_TEXT)
         options: Any = record.job.options
         is_asked = case_id in (record.case.id, options.asked)
         return replace(arm, is_asked=is_asked, work=options.work)
 
-    def divides(self, record: Record) -> bool:
+    def splits_batch(self, record: Record) -> bool:
         """Whether the training in *record* computes a global batch in smaller parts than its reference."""
-        judge = self._judges[_reference(record)]
+        judge = self._judges[_reference_id(record)]
         return record.case.batch.micro_batch_size < judge.case.batch.micro_batch_size
 
-    def _unchecked(self, record: Record, *, is_again: bool) -> Arm:
-        """Arm of a training without a result; *is_again*: in fp32, which nobody asked for."""
+    def _unchecked_arm(self, record: Record, *, is_fp32_repeat: bool) -> EquivalenceArm:
+        """Arm of a training without a result; *is_fp32_repeat*: in fp32, which nobody asked for."""
         if record.status is Status.UNSUPPORTED:
-            waited = record.reason.startswith((NO_REFERENCE, NOT_LAUNCHED))
-            too_large = is_again and _reference(record) in self._too_large
-            return arm_of(record, NOT_CHECKED, reason=record.reason, can_run=waited and not too_large)
+            waited = record.reason.startswith((NO_REFERENCE_TEXT, NOT_LAUNCHED_TEXT))
+            too_large = is_fp32_repeat and _reference_id(record) in self._oom_references
+            return arm_from_record(
+                record, NOT_CHECKED, reason=record.reason, can_run=waited and not too_large
+            )
         # where the longer dtype does not fit, it can't run here
-        can_run = not (is_again and record.status in _TOO_LARGE)
-        return arm_of(record, NOT_CHECKED, reason=f"{record.status}: {record.reason}", can_run=can_run)
+        can_run = not (is_fp32_repeat and record.status in _OOM_STATUSES)
+        return arm_from_record(
+            record, NOT_CHECKED, reason=f"{record.status}: {record.reason}", can_run=can_run
+        )
 
-    def without_claims(self, record: Record, arm: Arm) -> Arm:
+    def without_disproved_cause(self, record: Record, arm: EquivalenceArm) -> EquivalenceArm:
         """*arm* without the cause that a training which divides its batches as well disproves."""
         if not arm.cause:
             return arm
-        cause = self._judges[_reference(record)].cause(disproved=True)
+        cause = self._judges[_reference_id(record)].cause(disproved=True)
         return replace(arm, cause=cause, advice="")
 
 
-def _reference(record: Record) -> str:
+def _reference_id(record: Record) -> str:
     options: Any = record.job.options
     return str(options.reference)
 
 
-def _is_again(record: Record) -> bool:
+def _is_fp32_repeat(record: Record) -> bool:
     """Whether *record* is of a case in 16 bits that was trained in fp32 as well."""
     options: Any = record.job.options
     return bool(options.precision)

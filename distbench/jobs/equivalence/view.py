@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
@@ -19,15 +19,15 @@ from distbench.jobs.equivalence.arms import (
     FIXED_TOLERANCE,
     NOT_CHECKED,
     ROUNDING,
-    Arm,
-    Equivalence,
-    Worst,
-    place_text,
+    EquivalenceArm,
+    EquivalenceEvidence,
+    LargestDeviation,
+    quantity_text,
 )
-from distbench.report.figures import MOST_CASES, Chart, drawn, hover, level, scatter
+from distbench.report.figures import MAX_CHART_CASES, Chart, hover, make_figure, reference_line, scatter
 from distbench.report.palette import QUANTITIES
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _FAMILIES = {
     "loss": ("loss", "circle"),
@@ -41,14 +41,14 @@ _FAMILIES = {
 _COLUMNS = {"gradient_size": "size", "update_size": "size", "mean_size": "size"}
 """Family of quantities -> its column, where that is not its own name."""
 _RATIO = "{:.2f}".format
-_NOTHING = "Equivalence was not checked; run with distbench run SUITE --check."
+_EMPTY_NOTE = "Equivalence was not checked; run with distbench run SUITE --check."
 
 
 def _error_text(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def _error(name: str, heading: str, doc: str) -> Field:
+def _error_field(name: str, heading: str, doc: str) -> Field:
     return Field(name, heading, doc, "", "lower", format=_error_text)
 
 
@@ -56,8 +56,8 @@ class EquivalenceView(View):
     """Whether each case is equivalent to its reference, with the evidence."""
 
     title: ClassVar[str] = "Equivalence"
-    place: ClassVar[int] = 60
-    folded: ClassVar[bool] = False
+    order: ClassVar[int] = 60
+    table_collapsed: ClassVar[bool] = False
     caption: ClassVar[str] = (
         "Each case and its reference (one process with the whole batch) trained a few steps from the same "
         "weights on the same batches, with the case's own optimizer and with SGD, in the case's dtype and in "
@@ -69,7 +69,7 @@ class EquivalenceView(View):
         "Lower is better throughout."
     )
     fields: ClassVar[tuple[Field, ...]] = (
-        *CASE,
+        *CASE_FIELDS,
         Field("optimizer", "optimizer", "Optimizer of this training.", type="varchar"),
         Field("compute", "dtype", "Dtype that this training computes in.", type="varchar"),
         Field(
@@ -80,12 +80,12 @@ class EquivalenceView(View):
         ),
         Field("reference", "", "Name of the reference.", type="varchar"),
         Field("work", "", "full, or what the reduced work is that was trained.", type="varchar"),
-        _error("loss", "loss", "Largest relative error of the loss."),
-        _error("grad_norm", "norm", "Largest relative error of the gradient norm."),
-        _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
-        _error("parameter", "moved", "Largest relative error of the parameter updates."),
-        _error("buffer", "buffers", "Largest relative error of the buffers."),
-        _error(
+        _error_field("loss", "loss", "Largest relative error of the loss."),
+        _error_field("grad_norm", "norm", "Largest relative error of the gradient norm."),
+        _error_field("gradient", "gradient", "Largest relative error of the first step's gradients."),
+        _error_field("parameter", "moved", "Largest relative error of the parameter updates."),
+        _error_field("buffer", "buffers", "Largest relative error of the buffers."),
+        _error_field(
             "size",
             "size",
             "Largest relative error of the size of a gradient or update, or of their mean.",
@@ -93,23 +93,25 @@ class EquivalenceView(View):
         Field(
             "envelope", "envelope", "Fraction of the envelope; above 1: differs.", "", "lower", format=_RATIO
         ),
-        _error(
+        _error_field(
             "seen_gradient", "sees grad.", "Smallest error of a gradient that would be seen (median tensor)."
         ),
-        _error(
+        _error_field(
             "seen_update", "sees moved", "Smallest error of an update that would be seen (median tensor)."
         ),
-        _error("seen_size", "sees size", "Smallest error of the mean size of gradients or updates seen."),
-        _error("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
-        _error("reference_fp64", "its ref.", "The same distance of the reference."),
+        _error_field(
+            "seen_size", "sees size", "Smallest error of the mean size of gradients or updates seen."
+        ),
+        _error_field("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
+        _error_field("reference_fp64", "its ref.", "The same distance of the reference."),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         """A row for each case and optimizer that was checked."""
-        checked = run.evidence(Equivalence)
+        checked = run.cases_with_evidence(EquivalenceEvidence)
         names = short_names([row.case for row, _ in checked])
         rows = [_row(row, names[row.case.id], arm) for row, found in checked for arm in found.arms]
-        made = self.made(rows, _notes(checked, names))
+        made = self.make_table(rows, _notes(checked, names))
         if any(row.value("size") is not None for row in rows):
             return made
         # only 16 bits have them
@@ -118,20 +120,26 @@ class EquivalenceView(View):
         ]
         return replace(made, fields=tuple(without))
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
+    def charts(self, run: RunAnalysis) -> list[Chart]:
         """Distance from the reference, if any case was checked and any number is not bit-identical."""
-        checked = run.evidence(Equivalence)
-        apart = [(row, found) for row, found in checked if found.furthest > 0]
+        checked = run.cases_with_evidence(EquivalenceEvidence)
+        apart = [(row, found) for row, found in checked if found.limit_share > 0]
         if not apart:
             return []
         # those that are furthest are what a reader looks for
-        places = sorted(apart, key=lambda pair: pair[1].furthest, reverse=True)[:MOST_CASES]
-        names = run.names([row for row, _ in places])
+        places = sorted(apart, key=lambda pair: pair[1].limit_share, reverse=True)[:MAX_CHART_CASES]
+        names = run.short_names([row for row, _ in places])
         words = [evidence.word for _, evidence in checked]
-        cut = f" The {MOST_CASES} furthest of {len(apart):,} are drawn." if len(apart) > MOST_CASES else ""
+        cut = (
+            f" The {MAX_CHART_CASES} furthest of {len(apart):,} are drawn."
+            if len(apart) > MAX_CHART_CASES
+            else ""
+        )
         marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
-        meant = f"{words.count(BY_DESIGN):,} differ by design, " if BY_DESIGN in words else ""
-        limit = level([1, 1], [-0.5, len(places) - 0.5], width=2)
+        meant = (
+            f"{words.count(DIFFERENT_BY_DESIGN):,} differ by design, " if DIFFERENT_BY_DESIGN in words else ""
+        )
+        limit = reference_line([1, 1], [-0.5, len(places) - 0.5], width=2)
         return [
             Chart(
                 "equivalence-envelope",
@@ -140,7 +148,7 @@ class EquivalenceView(View):
                 "fraction of what rounding allows there; further left is closer to the reference, and "
                 "right of the grey line at 1 the case is not equivalent. The axis is "
                 f"logarithmic.{cut}",
-                drawn(
+                make_figure(
                     [limit, *marks],
                     "fraction of the envelope (lower is better)",
                     rows=[*names.values()],
@@ -152,15 +160,15 @@ class EquivalenceView(View):
         ]
 
 
-def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
+def _row(row: CaseSummary, name: str, arm: EquivalenceArm) -> TableRow:
     errors: dict[str, float] = {}
     for worst in arm.worst:
         column = _column(worst)
         errors[column] = max(errors.get(column, 0.0), worst.error)
     seen = {sight.family: sight.typical for sight in arm.sights}
     unchecked = arm.word == NOT_CHECKED
-    absent = Cell(None, reason=arm.reason)
-    return Row(
+    absent = TableCell(None, reason=arm.reason)
+    return TableRow(
         {
             **case_cells(row.case, name),
             "optimizer": arm.optimizer,
@@ -169,7 +177,7 @@ def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
             "reference": arm.reference,
             "work": arm.work or "full",
             **{family: absent if unchecked else errors.get(family) for family in _FAMILIES},
-            "envelope": absent if unchecked else arm.furthest,
+            "envelope": absent if unchecked else arm.limit_share,
             "seen_gradient": absent if unchecked else seen.get("gradient"),
             "seen_update": absent if unchecked else seen.get("parameter"),
             "seen_size": absent if unchecked else seen.get("mean_size"),
@@ -179,11 +187,11 @@ def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
     )
 
 
-def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, str]) -> list[str]:
+def _notes(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], names: dict[str, str]) -> list[str]:
     """The verdicts, each with the cases that have it, and what they were compared with."""
     if not checked:
-        return [_NOTHING]
-    verdicts = gathered(
+        return [_EMPTY_NOTE]
+    verdicts = group_pairs(
         (ROUNDING if found.word == ROUNDING else found.sentence(), names[row.case.id])
         for row, found in checked
     )
@@ -192,7 +200,7 @@ def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, 
     references = dict.fromkeys(one_line(arm.reference) for arm in arms if arm.reference)
     remarks = dict.fromkeys(one_line(note) for arm in arms for note in arm.notes)
     tolerances = dict.fromkeys(row.case.precision.compute for row, _ in checked)
-    works = gathered((arm.work, names[row.case.id]) for row, found in checked for arm in found.arms)
+    works = group_pairs((arm.work, names[row.case.id]) for row, found in checked for arm in found.arms)
     for work, of in works.items():
         if work:
             notes.append(f"On reduced work ({work}): {', '.join(dict.fromkeys(of))}.")
@@ -207,7 +215,7 @@ def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, 
     return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *said))]
 
 
-def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> dict[str, Any]:
+def _trace(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], family: str) -> dict[str, Any]:
     """The marks of one kind of quantity: one for each case and optimizer that it was trained with."""
     name, symbol = _FAMILIES[family]
     marks = [
@@ -222,19 +230,19 @@ def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> d
         name,
         [worst.of_limit for *_, worst in marks],
         [place for place, *_ in marks],
-        hovers=[hover(row.case.name, *_facts(arm, worst)) for _, row, arm, worst in marks],
+        hovers=[hover(row.case.name, *_hover_lines(arm, worst)) for _, row, arm, worst in marks],
         cases=[row.case.id for _, row, *_ in marks],
         marker={"color": QUANTITIES[family], "symbol": symbol, "size": 9},
     )
 
 
-def _column(worst: Worst) -> str:
+def _column(worst: LargestDeviation) -> str:
     family = worst.place.family
     return _COLUMNS.get(family, family)
 
 
-def _facts(arm: Arm, worst: Worst) -> list[str]:
+def _hover_lines(arm: EquivalenceArm, worst: LargestDeviation) -> list[str]:
     return [
-        f"{place_text(worst)}, step {worst.place.step}, trained with {arm.optimizer} in {arm.compute}",
+        f"{quantity_text(worst)}, step {worst.place.step}, trained with {arm.optimizer} in {arm.compute}",
         f"relative error {worst.error:.2g}, {worst.of_limit:.2g} of the envelope",
     ]

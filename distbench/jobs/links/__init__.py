@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.case import Batch, Case, Choice, Device, Dtype, Optimizer, Precision
+from distbench.core.case import Batch, Case, Device, Dtype, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.columns import Column, TableColumn, TableSpec
-from distbench.core.grouping import grouped
+from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
-from distbench.core.suite_mistakes import SuiteMistake
-from distbench.jobs.links.groups import Group
-from distbench.jobs.links.sizes import sizes_of
+from distbench.core.suite_mistakes import Problem
+from distbench.jobs.links.groups import GroupKind
+from distbench.jobs.links.sizes import message_sizes
 
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 
-_AMONG: dict[Group, str] = {
+_GROUP_DOCS: dict[GroupKind, str] = {
     "all": "among all ranks",
     "node": "among the ranks of each node, all nodes at once, by the slowest",
     "between": "among one rank of each node",
@@ -53,25 +53,26 @@ _TABLE = TableSpec(
 )
 
 
-def column_name(op: str, group: str) -> str:
+def busbw_column(op: str, group: str) -> str:
     """Column with the busbw of *op* in *group*."""
     return f"{op}_busbw" if group == "all" else f"{op}_{group}_busbw"
 
 
 def _columns() -> Iterator[Column]:
-    for group, op in itertools.product(get_args(Group), get_args(Op)):
+    for group, op in itertools.product(get_args(GroupKind), get_args(CollectiveName)):
         doc = (
-            f"Bus bandwidth of {op} {_AMONG[group]}, as nccl-tests defines it, at the largest size and in "
+            f"Bus bandwidth of {op} {_GROUP_DOCS[group]}, as nccl-tests defines it, at the largest size and "
+            "in "
             "the first dtype of the suite."
         )
-        yield Column(column_name(op, group), "B/s", "higher", "first", doc)
+        yield Column(busbw_column(op, group), "B/s", "higher", "first", doc)
 
 
 @dataclass(frozen=True)
-class Collectives:
+class CollectivesSection:
     """Bandwidth and latency of the operations that trainings communicate by, on each number of devices."""
 
-    operations: tuple[Op, ...] = get_args(Op)
+    operations: tuple[CollectiveName, ...] = get_args(CollectiveName)
     """Which operations, as nccl-tests has them; send_recv is a ring: each rank sends to the next one."""
     sizes: str | tuple[int | str, ...] = "auto"
     """Sizes of messages: a range such as 8KiB..64MiB, or a list. auto: 1KiB..16MiB, on GPUs 1KiB..256MiB."""
@@ -79,7 +80,7 @@ class Collectives:
     """Each size of a range is so many times the one before."""
     dtypes: tuple[Dtype, ...] = ("fp32",)
     """Dtypes of the elements."""
-    groups: tuple[Group, ...] = get_args(Group)
+    groups: tuple[GroupKind, ...] = get_args(GroupKind)
     """all: all ranks; node: the ranks of each node, on all nodes at once; between: one rank of each node."""
     warmup: Annotated[int, Bound(1, 10_000)] = 5
     """Calls before those that are timed, if they fit into the seconds; at least one."""
@@ -101,7 +102,7 @@ class CollectivesOptions(JobOptions):
     sizes: tuple[int, ...] = ()
     """In bytes."""
     dtypes: tuple[str, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[GroupKind, ...] = ()
     warmup: int = 1
     iterations: int = 1
     seconds: float = 1.0
@@ -111,52 +112,54 @@ class CollectivesOptions(JobOptions):
 
 
 @dataclass(frozen=True)
-class CollectiveBenchmark(JobKind):
+class CollectivesJob(JobKind):
     """What the links between ranks can do, in nccl-tests' definitions. Nothing is trained."""
 
     name: ClassVar[str] = "collectives"
     folder: ClassVar[str] = "collectives"
-    section: ClassVar[type] = Collectives
+    section: ClassVar[type] = CollectivesSection
     options: ClassVar[type[JobOptions]] = CollectivesOptions
     columns: ClassVar[tuple[Column, ...]] = tuple(_columns())
     tables: ClassVar[tuple[TableSpec, ...]] = (_TABLE,)
-    trains: ClassVar[bool] = False
+    trains_model: ClassVar[bool] = False
     order: ClassVar[int] = 80
 
-    def tasks(self, section: Collectives, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(
+        self, section: CollectivesSection, cases: Sequence[Case], machine: Machine
+    ) -> list[PlannedTrial]:
         """Trials for each number of devices, once for all cases on it: links know no strategy."""
-        by_size = grouped((case for case in cases if case.world_size > 1), lambda case: case.world_size)
+        by_size = group_by((case for case in cases if case.world_size > 1), lambda case: case.world_size)
         return [
-            PlannedTrial(_carrier(size, same[0].device), number, JobSpec(self.name, _options(section, same)))
+            PlannedTrial(
+                _placeholder_case(size, same[0].device), number, JobSpec(self.name, _options(section, same))
+            )
             for number in range(section.trials)
             for size, same in by_size.items()
         ]
 
-    def problems(self, section: Collectives, cases: Sequence[Case]) -> list[SuiteMistake]:
+    def problems(self, section: CollectivesSection, cases: Sequence[Case]) -> list[Problem]:
         findings = [
-            SuiteMistake((self.name, key), "empty; list at least one", "[]")
+            Problem((self.name, key), "empty; list at least one", "[]")
             for key in ("operations", "dtypes", "groups")
             if not getattr(section, key)
         ]
         try:
-            sizes_of(section.sizes, section.factor, "cpu")
+            message_sizes(section.sizes, section.factor, "cpu")
         except ValueError as error:
             shown = section.sizes if isinstance(section.sizes, str) else list(section.sizes)
-            findings.append(SuiteMistake((self.name, "sizes"), str(error), shown))
+            findings.append(Problem((self.name, "sizes"), str(error), shown))
         if cases and all(case.world_size == 1 for case in cases):
             findings.append(
-                SuiteMistake(
-                    (self.name,), "all cases have one device, and nothing communicates; add world sizes"
-                )
+                Problem((self.name,), "all cases have one device, and nothing communicates; add world sizes")
             )
         return findings
 
 
-def _options(section: Collectives, cases: Sequence[Case]) -> CollectivesOptions:
+def _options(section: CollectivesSection, cases: Sequence[Case]) -> CollectivesOptions:
     return CollectivesOptions(
         role="case",
         operations=tuple(dict.fromkeys(section.operations)),
-        sizes=sizes_of(section.sizes, section.factor, cases[0].device),
+        sizes=message_sizes(section.sizes, section.factor, cases[0].device),
         dtypes=tuple(dict.fromkeys(section.dtypes)),
         groups=tuple(dict.fromkeys(section.groups)),
         warmup=section.warmup,
@@ -167,7 +170,7 @@ def _options(section: Collectives, cases: Sequence[Case]) -> CollectivesOptions:
     )
 
 
-def _carrier(world_size: int, device: Device) -> Case:
+def _placeholder_case(world_size: int, device: Device) -> Case:
     """Case that carries the collectives on *world_size* devices: the same in all suites.
 
     A record is of a case, and nothing is trained here: model, data, strategy and threads are fixed, so that
@@ -176,14 +179,14 @@ def _carrier(world_size: int, device: Device) -> Case:
     return Case(
         name=f"collectives/ws{world_size}",
         label="collectives",
-        strategy=Choice("ddp"),
-        workload=Choice("mlp"),
-        data=Choice("digits"),
+        strategy=PluginChoice("ddp"),
+        workload=PluginChoice("mlp"),
+        data=PluginChoice("digits"),
         world_size=world_size,
         device=device,
         batch=Batch(world_size, 1, 1),
-        optimizer=Optimizer(),
-        precision=Precision(),
+        optimizer=OptimizerConfig(),
+        precision=PrecisionConfig(),
         activation_checkpointing="none",
         threads=1,
         seed=0,

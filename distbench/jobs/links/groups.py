@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.core.grouping import gathered
+from distbench.core.grouping import group_pairs
 
-Group = Literal["all", "node", "between"]
+GroupKind = Literal["all", "node", "between"]
 
 
 @dataclass(frozen=True)
-class Formed:
+class RankGroups:
     """A kind of group, as it is on some nodes."""
 
-    name: Group
+    name: GroupKind
     members: tuple[tuple[int, ...], ...] = ()
     """Global ranks of each group of this kind; several work at the same time."""
-    missing: str = ""
+    reason: str = ""
     """Why there is none."""
 
 
-def formed(name: Group, nodes: Sequence[int]) -> Formed:
+def rank_groups(name: GroupKind, nodes: Sequence[int]) -> RankGroups:
     """Groups called *name* of ranks on *nodes* (the number of the node of each rank).
 
     A kind of group that is the same ranks as ``all`` is not measured twice.
     """
     ranks = tuple(range(len(nodes)))
-    by_node = [tuple(same) for same in gathered(zip(nodes, ranks, strict=True)).values()]
+    by_node = [tuple(same) for same in group_pairs(zip(nodes, ranks, strict=True)).values()]
     if name == "all":
-        return Formed(name, (ranks,))
+        return RankGroups(name, (ranks,))
     if len(by_node) == 1:
-        return Formed(name, missing="all ranks are on one node; see the group all")
+        return RankGroups(name, reason="all ranks are on one node; see the group all")
     if len(by_node) == len(nodes):
         alone = "every rank has a node to itself"
-        return Formed(name, missing=f"{alone}; see the group all" if name == "between" else alone)
+        return RankGroups(name, reason=f"{alone}; see the group all" if name == "between" else alone)
     if name == "between":
-        return Formed(name, (tuple(same[0] for same in by_node),))
-    return Formed(name, tuple(same for same in by_node if len(same) > 1))
+        return RankGroups(name, (tuple(same[0] for same in by_node),))
+    return RankGroups(name, tuple(same for same in by_node if len(same) > 1))

@@ -16,59 +16,61 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.core.case import TORCH_NAMES
-from distbench.ipc.trial_files import Phases, TrialFile
-from distbench.jobs.links import CollectivesOptions, column_name
-from distbench.jobs.links.groups import Formed, formed
-from distbench.jobs.links.operations import OPERATIONS, Members, Operation
-from distbench.jobs.links.sizes import elements
+from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
+from distbench.jobs.links import CollectivesOptions, busbw_column
+from distbench.jobs.links.groups import RankGroups, rank_groups
+from distbench.jobs.links.operations import OPERATIONS, CollectiveOperation, GroupMembership
+from distbench.jobs.links.sizes import element_count
 from distbench.metrics.communication.traffic import bus_factor
-from distbench.strategies.base import Setting
-from distbench.worker.trainer import Delivery, Rows
+from distbench.strategies.base import RankContext
+from distbench.worker.trainer import RankResult, Rows
 
-_TRIED = 16
+_TEST_ELEMENTS = 16
 """Elements per rank of the call that shows whether a backend has an operation."""
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Result of this rank; the first rank of each group has the rows of the group."""
     asked = trial.job.options_as(CollectivesOptions)
     rows: Rows = []
     with phases.phase("build"):
-        kinds = [formed(name, setting.nodes or [0] * setting.world_size) for name in asked.groups]
-        joined = {kind.name: _joined(kind, setting) for kind in kinds if kind.members}
+        kinds = [rank_groups(name, context.node_of_rank or [0] * context.world_size) for name in asked.groups]
+        joined = {kind.name: _join_group(kind, context) for kind in kinds if kind.members}
     with phases.phase("collectives"):
         numbers = itertools.count()
         for kind, op, dtype in itertools.product(kinds, asked.operations, asked.dtypes):
-            phases.progress.at("collectives", next(numbers))
+            phases.progress.report("collectives", next(numbers))
             place = {"op": op, "dtype": dtype, "group": kind.name}
-            if kind.missing:
-                rows += [{**place, "reason": kind.missing}] if setting.rank == 0 else []
+            if kind.reason:
+                rows += [{**place, "reason": kind.reason}] if context.rank == 0 else []
                 continue
             if members := joined[kind.name]:
-                for row in _measured(members, op, dtype, asked):
-                    phases.progress.at("collectives", next(numbers))
+                for row in _measure(members, op, dtype, asked):
+                    phases.progress.report("collectives", next(numbers))
                     rows += [{**place, **row}] if members.position == 0 else []
             # who is in no group of this kind waits, and so do groups that are done first
             dist.barrier()
-    return _delivered(asked, rows)
+    return _result(asked, rows)
 
 
-def _joined(kind: Formed, setting: Setting) -> Members | None:
+def _join_group(kind: RankGroups, context: RankContext) -> GroupMembership | None:
     """This rank's place in a group of that *kind*; None: it is in none. A collective call."""
     mine = None
     for ranks in kind.members:
         # every rank has to make every group, its own or not
         group = dist.new_group(list(ranks))
-        if setting.rank in ranks:
-            nodes = len({setting.nodes[rank] for rank in ranks}) if setting.nodes else 1
-            mine = Members(group, ranks, ranks.index(setting.rank), setting.device, nodes)
+        if context.rank in ranks:
+            nodes = len({context.node_of_rank[rank] for rank in ranks}) if context.node_of_rank else 1
+            mine = GroupMembership(group, ranks, ranks.index(context.rank), context.device, nodes)
     return mine
 
 
-def _measured(members: Members, op: str, dtype: str, asked: CollectivesOptions) -> Iterator[dict[str, Any]]:
+def _measure(
+    members: GroupMembership, op: str, dtype: str, asked: CollectivesOptions
+) -> Iterator[dict[str, Any]]:
     """A row for each size, or one that says why there is none."""
-    kind = getattr(torch, TORCH_NAMES[dtype])
+    kind = getattr(torch, TORCH_DTYPE_NAMES[dtype])
     about = {
         "ranks": ",".join(map(str, members.ranks)),
         "group_size": members.size,
@@ -78,16 +80,16 @@ def _measured(members: Members, op: str, dtype: str, asked: CollectivesOptions) 
         yield {**about, "reason": f"{dist.get_backend(members.group)}: {reason}"}
         return
     for size in asked.sizes:
-        whole = elements(size, kind.itemsize, members.size)
+        whole = element_count(size, kind.itemsize, members.size)
         operation = OPERATIONS[op](members, whole, kind)
-        wrong = _checked(members, operation) if asked.check else None
-        seconds = _timed(members, operation, asked)
+        wrong = _check(members, operation) if asked.check else None
+        seconds = _time(members, operation, asked)
         mean = seconds[0]
         algbw = whole * kind.itemsize / mean
         yield {
             **about,
             "bytes": whole * kind.itemsize,
-            "count": whole // members.size if operation.shares else whole,
+            "count": whole // members.size if operation.counts_share else whole,
             "iterations": len(seconds) - 1,
             "seconds": mean,
             "fastest_s": min(seconds[1:]),
@@ -100,7 +102,7 @@ def _measured(members: Members, op: str, dtype: str, asked: CollectivesOptions) 
         del operation
 
 
-def _unsupported(members: Members, op: str, dtype: torch.dtype) -> str:
+def _unsupported(members: GroupMembership, op: str, dtype: torch.dtype) -> str:
     """Why the backend can't do *op*, if all ranks say so of a small one; empty: it can. A collective call.
 
     Raises:
@@ -108,10 +110,10 @@ def _unsupported(members: Members, op: str, dtype: torch.dtype) -> str:
     """
     failure = ""
     try:
-        operation = OPERATIONS[op](members, _TRIED * members.size, dtype)
+        operation = OPERATIONS[op](members, _TEST_ELEMENTS * members.size, dtype)
         operation.fill()
         operation.call()
-        operation.wrong()
+        operation.wrong_elements()
     except (RuntimeError, ValueError, TypeError) as error:
         failure = next(iter(str(error).splitlines()), "") or type(error).__name__
     failures = [""] * members.size
@@ -122,28 +124,28 @@ def _unsupported(members: Members, op: str, dtype: torch.dtype) -> str:
     return failure
 
 
-def _checked(members: Members, operation: Operation) -> int:
+def _check(members: GroupMembership, operation: CollectiveOperation) -> int:
     """Elements with a wrong result on all ranks. A collective call."""
     operation.fill()
     operation.call()
-    wrong = torch.tensor([operation.wrong()])
+    wrong = torch.tensor([operation.wrong_elements()])
     dist.all_reduce(wrong, group=members.group)
     return int(wrong)
 
 
-def _timed(members: Members, operation: Operation, asked: CollectivesOptions) -> list[float]:
+def _time(members: GroupMembership, operation: CollectiveOperation, asked: CollectivesOptions) -> list[float]:
     """Seconds of a call: the mean on the slowest rank, then each call on its slowest rank."""
     operation.clear()
     # the same numbers of calls on all ranks: each follows from a time that all have
-    once = _calls(members, operation, 1)[0]
+    once = _time_calls(members, operation, 1)[0]
     more = min(asked.warmup - 1, int(asked.seconds / once))
-    warm = _calls(members, operation, more)[0] if more else once
-    return _calls(members, operation, max(1, min(asked.iterations, int(asked.seconds / warm))))
+    warm = _time_calls(members, operation, more)[0] if more else once
+    return _time_calls(members, operation, max(1, min(asked.iterations, int(asked.seconds / warm))))
 
 
-def _calls(members: Members, operation: Operation, count: int) -> list[float]:
+def _time_calls(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
     """Seconds of *count* calls in a row: their mean on the slowest rank, then each on its slowest rank."""
-    clock = _cuda_clock if members.device.type == "cuda" else _host_clock
+    clock = _time_on_cuda if members.device.type == "cuda" else _time_on_host
     own = clock(members, operation, count)
     seconds = torch.tensor([sum(own) / count, *own], dtype=torch.float64)
     dist.all_reduce(seconds, dist.ReduceOp.MAX, group=members.group)
@@ -151,7 +153,7 @@ def _calls(members: Members, operation: Operation, count: int) -> list[float]:
     return [max(float(value), 1e-9) for value in seconds]
 
 
-def _host_clock(members: Members, operation: Operation, count: int) -> list[float]:
+def _time_on_host(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
     """Seconds of each call, which is over when it returns."""
     dist.barrier(members.group)
     times = [time.perf_counter()]
@@ -161,7 +163,7 @@ def _host_clock(members: Members, operation: Operation, count: int) -> list[floa
     return [after - before for before, after in itertools.pairwise(times)]
 
 
-def _cuda_clock(members: Members, operation: Operation, count: int) -> list[float]:
+def _time_on_cuda(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
     """Seconds of each call between CUDA events; the current stream waits for each call."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     torch.cuda.synchronize(members.device)
@@ -175,14 +177,14 @@ def _cuda_clock(members: Members, operation: Operation, count: int) -> list[floa
     return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(events)]
 
 
-def _delivered(asked: CollectivesOptions, rows: Rows) -> Delivery:
+def _result(asked: CollectivesOptions, rows: Rows) -> RankResult:
     """The rows of this rank, and the columns, which are those of all ranks. A collective call."""
     of_ranks: list[Rows] = [[]] * dist.get_world_size()
     dist.all_gather_object(of_ranks, rows)
-    delivery = Delivery(tables={"collective_times": rows} if rows else {})
+    delivery = RankResult(tables={"collective_times": rows} if rows else {})
     every = [row for of_rank in of_ranks for row in of_rank if row["dtype"] == asked.dtypes[0]]
     for op, group in itertools.product(asked.operations, asked.groups):
-        name = column_name(op, group)
+        name = busbw_column(op, group)
         found = [row for row in every if (row["op"], row["group"]) == (op, group)]
         reasons = [row["reason"] for row in found if row["reason"]]
         reasons += ["its result was wrong"] if any(row.get("wrong") for row in found) else []

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.job_results import JobResults, Verdict
-from distbench.jobs.links.compared import sheet
-from distbench.jobs.links.verdict import verdicts
+from distbench.jobs.links.comparison import comparison_sheet
+from distbench.jobs.links.verdict import judge_cases
 from distbench.record import Record
-from distbench.tables.table import Sheet
+from distbench.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class CollectiveResults(JobResults):
     """Judge the bandwidths of collectives, and compare those of two runs."""
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        return verdicts(records)
+        return judge_cases(records)
 
-    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet:
-        return sheet(before, after)
+    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Table:
+        return comparison_sheet(before, after)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from distbench.core.case import Device
 from distbench.core.units import parse_bytes
 
-AUTO: dict[Device, str] = {"cpu": "1KiB..16MiB", "cuda": "1KiB..256MiB"}
+AUTO_SIZES: dict[Device, str] = {"cpu": "1KiB..16MiB", "cuda": "1KiB..256MiB"}
 """What ``sizes: auto`` stands for: up to where the bandwidth of usual links grows no more."""
-_MOST = 1 << 40
+_MAX_BYTES = 1 << 40
 
 
-def sizes_of(asked: str | Sequence[str | int], factor: int, device: Device) -> tuple[int, ...]:
+def message_sizes(asked: str | Sequence[str | int], factor: int, device: Device) -> tuple[int, ...]:
     """Message sizes in bytes, each once, the smallest first.
 
     Args:
@@ -26,7 +26,7 @@ def sizes_of(asked: str | Sequence[str | int], factor: int, device: Device) -> t
         if not asked:
             raise ValueError("empty; list at least one size")
         return tuple(sorted({_bytes(size) for size in asked}))
-    text = AUTO[device] if asked == "auto" else asked
+    text = AUTO_SIZES[device] if asked == "auto" else asked
     low, dots, high = text.partition("..")
     if not dots:
         return (_bytes(text),)
@@ -40,7 +40,7 @@ def sizes_of(asked: str | Sequence[str | int], factor: int, device: Device) -> t
     return tuple(sizes)
 
 
-def elements(size: int, element_bytes: int, ranks: int) -> int:
+def element_count(size: int, element_bytes: int, ranks: int) -> int:
     """Elements of the full array of *size* bytes that *ranks* can share evenly: at least one each.
 
     Rounded down to a multiple of *ranks*, so what is measured may be a little smaller than what was asked
@@ -51,6 +51,6 @@ def elements(size: int, element_bytes: int, ranks: int) -> int:
 
 def _bytes(size: str | int) -> int:
     number = size if isinstance(size, int) else int(size) if size.strip().isdecimal() else parse_bytes(size)
-    if isinstance(number, bool) or not 1 <= number <= _MOST:
+    if isinstance(number, bool) or not 1 <= number <= _MAX_BYTES:
         raise ValueError("a size must be from 1 byte to 1 TiB")
     return int(number)

@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from distbench.analysis.collectives import KIND, Key, Missing, Result, missing, results
-from distbench.analysis.run import AnalysedRun
-from distbench.core.grouping import gathered, grouped
-from distbench.core.text import listed, one_line
-from distbench.core.units import bytes_text
-from distbench.record import Status, of_kind
-from distbench.report.figures import SYMBOLS, Chart, drawn, errors, hover, scatter
-from distbench.report.palette import collective
+from distbench.analysis.collectives import (
+    COLLECTIVES_JOB,
+    CollectiveKey,
+    CollectiveResult,
+    UnmeasuredCollective,
+    collective_results,
+    unmeasured_collectives,
+)
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_by, group_pairs
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import format_bytes
+from distbench.record import Status, records_of_kind
+from distbench.report.figures import SYMBOLS, Chart, error_bars, hover, make_figure, scatter
+from distbench.report.palette import collective_color
 from distbench.report.view import View
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
-_NOTHING = "This run measured no collectives: its suite has no section collectives."
+_EMPTY_NOTE = "This run measured no collectives: its suite has no section collectives."
 _FORMS = {"all_reduce": "in place", "broadcast": "in place"}
 _REDUCES = ("all_reduce", "reduce_scatter")
 
 
-def _giga(value: float) -> str:
+def _gigabytes_text(value: float) -> str:
     """*value* bytes per second in GB/s, so that a slow link has digits too."""
     return f"{value / 1e9:.2f}" if value >= 1e9 else f"{value / 1e9:.3g}"
 
 
-def _micro(value: float) -> str:
+def _microseconds_text(value: float) -> str:
     return f"{value * 1e6:.1f}" if value < 1e-3 else f"{value * 1e6:.0f}"
 
 
@@ -39,7 +46,7 @@ class CollectivesView(View):
     """nccl-tests' table, and bus bandwidth against the size of messages."""
 
     title: ClassVar[str] = "Collectives"
-    place: ClassVar[int] = 45
+    order: ClassVar[int] = 45
     in_overview: ClassVar[bool] = True
     caption: ClassVar[str] = (
         "As nccl-tests defines them: size of the full array in bytes; count of elements, of a rank's share "
@@ -54,9 +61,16 @@ class CollectivesView(View):
         Field("dtype", "type", "Dtype of the elements.", type="varchar"),
         Field("redop", "redop", "Reduction; none where nothing is reduced.", type="varchar"),
         Field("root", "root", "Place of the root; -1: none.", type="bigint", format="{:d}".format),
-        Field("seconds", "time us", "Time of a call on the slowest rank.", "s", "lower", format=_micro),
-        Field("algbw", "algbw", "Size over time.", "B/s", "higher", format=_giga),
-        Field("busbw", "busbw", "By the factor of the operation.", "B/s", "higher", format=_giga),
+        Field(
+            "seconds",
+            "time us",
+            "Time of a call on the slowest rank.",
+            "s",
+            "lower",
+            format=_microseconds_text,
+        ),
+        Field("algbw", "algbw", "Size over time.", "B/s", "higher", format=_gigabytes_text),
+        Field("busbw", "busbw", "By the factor of the operation.", "B/s", "higher", format=_gigabytes_text),
         Field("spread", "±", "Half the 95% interval of busbw over trials.", format=_spread),
         Field("wrong", "wrong", "Elements with a wrong result.", type="bigint", format="{:d}".format),
         Field("busbw_low", "", "Lower end of the 95% interval of busbw.", "B/s"),
@@ -76,38 +90,38 @@ class CollectivesView(View):
         Field("case_id", "", "Id of the case: of as many devices, in every suite.", type="varchar"),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
+    def table(self, run: RunAnalysis) -> Table:
         """A row for each operation, group, dtype and size."""
-        records = of_kind(run.records, KIND)
+        records = records_of_kind(run.records, COLLECTIVES_JOB)
         if not records:
-            return self.made([], [_NOTHING])
-        made = results(records)
+            return self.make_table([], [_EMPTY_NOTE])
+        made = collective_results(records)
         failed = [record for record in records if record.status is not Status.MEASURED]
         notes = [
             *_best(made),
             *_wrong(made),
-            *_missing(missing(records)),
+            *_missing(unmeasured_collectives(records)),
             *(f"{record.case.name}: {record.status}: {one_line(record.reason)}." for record in failed),
         ]
-        best = {top.key for _, tops in _tops(made) for top in tops}
-        return self.made([_row(result, is_best=result.key in best) for result in made], notes)
+        best = {top.key for _, tops in _best_results(made) for top in tops}
+        return self.make_table([_row(result, is_best=result.key in best) for result in made], notes)
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
         """Bus bandwidth by size, one line per operation; a chart for each group and dtype."""
-        made = results(of_kind(run.records, KIND))
-        for number, same in enumerate(grouped(made, _chart_of).values()):
+        made = collective_results(records_of_kind(run.records, COLLECTIVES_JOB))
+        for number, same in enumerate(group_by(made, _chart_of).values()):
             yield _chart(number, same)
 
-    def is_asked(self, run: AnalysedRun) -> bool:
+    def is_requested(self, run: RunAnalysis) -> bool:
         """Whether any collectives were to be measured."""
-        return bool(of_kind(run.records, KIND))
+        return bool(records_of_kind(run.records, COLLECTIVES_JOB))
 
 
-def _row(result: Result, *, is_best: bool) -> Row:
+def _row(result: CollectiveResult, *, is_best: bool) -> TableRow:
     key, busbw = result.key, result.busbw
-    has_spread = busbw.half is not None
+    has_spread = busbw.half_log_width is not None
     form = _FORMS.get(key.op, "out of place")
-    return Row(
+    return TableRow(
         {
             **{name: value for name, value in key._asdict().items() if name != "group"},
             "group_name": key.group,
@@ -119,82 +133,84 @@ def _row(result: Result, *, is_best: bool) -> Row:
             "busbw": busbw.value,
             "spread": (busbw.high / busbw.value - 1)
             if has_spread
-            else Cell(None, reason="one trial has no spread"),
+            else TableCell(None, reason="one trial has no spread"),
             "busbw_low": busbw.low if has_spread else None,
             "busbw_high": busbw.high if has_spread else None,
             "trials": busbw.trials,
             "iterations": result.iterations,
             "fastest_s": result.fastest_s,
             "slowest_s": result.slowest_s,
-            "wrong": Cell(None, "n/a", "collectives.check = false") if result.wrong is None else result.wrong,
+            "wrong": TableCell(None, "n/a", "collectives.check = false")
+            if result.wrong_elements is None
+            else result.wrong_elements,
             "form": form,
             "case_name": result.case.name,
             "case_id": result.case.id,
         },
-        group=f"{key.op}, {form}, {key.among}",
-        tone="bad" if result.wrong else "best" if is_best else "",
+        group=f"{key.op}, {form}, {key.participants}",
+        emphasis="bad" if result.wrong_elements else "best" if is_best else "",
     )
 
 
-def _tops(made: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
+def _best_results(made: Sequence[CollectiveResult]) -> Iterator[tuple[str, list[CollectiveResult]]]:
     """Among which ranks, and the result with the highest bus bandwidth of each operation there."""
-    for same in grouped(made, lambda result: (result.key.world_size, result.key.group)).values():
-        by_op = grouped(same, lambda result: result.key.op).values()
-        yield same[0].key.among, [max(of, key=lambda result: result.busbw.value) for of in by_op]
+    for same in group_by(made, lambda result: (result.key.world_size, result.key.group)).values():
+        by_op = group_by(same, lambda result: result.key.op).values()
+        yield same[0].key.participants, [max(of, key=lambda result: result.busbw.value) for of in by_op]
 
 
-def _best(made: Sequence[Result]) -> Iterator[str]:
-    for among, tops in _tops(made):
+def _best(made: Sequence[CollectiveResult]) -> Iterator[str]:
+    for among, tops in _best_results(made):
         text = ", ".join(
-            f"{top.key.op} {_giga(top.busbw.value)} ({bytes_text(top.key.bytes)})" for top in tops
+            f"{top.key.op} {_gigabytes_text(top.busbw.value)} ({format_bytes(top.key.bytes)})" for top in tops
         )
         yield f"Highest busbw among {among}, GB/s: {text}."
 
 
-def _wrong(made: Sequence[Result]) -> Iterator[str]:
-    wrong = [result for result in made if result.wrong]
+def _wrong(made: Sequence[CollectiveResult]) -> Iterator[str]:
+    wrong = [result for result in made if result.wrong_elements]
     for result in wrong:
-        yield f"WRONG RESULT: {result.key}: {result.wrong:,} elements."
-    if made and not wrong and all(result.wrong is not None for result in made):
+        yield f"WRONG RESULT: {result.key}: {result.wrong_elements:,} elements."
+    if made and not wrong and all(result.wrong_elements is not None for result in made):
         yield f"All results are correct: {len(made)} combinations, each element."
 
 
-def _missing(found: Sequence[Missing]) -> Iterator[str]:
-    for reason, what in gathered((each.reason, each) for each in found).items():
+def _missing(found: Sequence[UnmeasuredCollective]) -> Iterator[str]:
+    for reason, what in group_pairs((each.reason, each) for each in found).items():
         names = dict.fromkeys(
             f"group {each.group}" if each.is_group else f"{each.op} in {each.dtype} ({each.group})"
             for each in what
         )
-        yield f"Not measured: {listed(list(names))}: {one_line(reason)}."
+        yield f"Not measured: {join_limited(list(names))}: {one_line(reason)}."
 
 
-def _chart_of(result: Result) -> tuple[object, ...]:
+def _chart_of(result: CollectiveResult) -> tuple[object, ...]:
     key = result.key
     return key.device, key.world_size, key.group, key.group_size, key.nodes, key.dtype
 
 
-def _chart(number: int, same: Sequence[Result]) -> Chart:
+def _chart(number: int, same: Sequence[CollectiveResult]) -> Chart:
     key = same[0].key
     best = max(same, key=lambda result: result.busbw.value)
     log = {"type": "log", "dtick": "D2"}
-    lines = grouped(same, lambda result: result.key.op)
+    lines = group_by(same, lambda result: result.key.op)
     return Chart(
         f"collectives-busbw-{number}",
-        f"Bus bandwidth of collectives among {key.among}, {key.dtype}",
+        f"Bus bandwidth of collectives among {key.participants}, {key.dtype}",
         "Bus bandwidth as nccl-tests defines it, by the size of the full array; mean over trials with its "
         "95% interval, higher is better. Both axes are logarithmic.",
-        drawn(
+        make_figure(
             [_line(i, op, of) for i, (op, of) in enumerate(lines.items())],
             "size, bytes",
             "busbw, GB/s (higher is better)",
             xaxis=log,
             yaxis=log,
         ),
-        finding=f"Highest bus bandwidth: {_giga(best.busbw.value)} GB/s, {_text(best.key)}.",
+        finding=f"Highest bus bandwidth: {_gigabytes_text(best.busbw.value)} GB/s, {_text(best.key)}.",
     )
 
 
-def _line(number: int, op: str, of: Sequence[Result]) -> dict[str, object]:
+def _line(number: int, op: str, of: Sequence[CollectiveResult]) -> dict[str, object]:
     return scatter(
         op,
         [result.key.bytes for result in of],
@@ -202,18 +218,20 @@ def _line(number: int, op: str, of: Sequence[Result]) -> dict[str, object]:
         "lines+markers",
         hovers=[
             hover(
-                op, _text(result.key), f"busbw {_giga(result.busbw.value)} GB/s, {_micro(result.seconds)} us"
+                op,
+                _text(result.key),
+                f"busbw {_gigabytes_text(result.busbw.value)} GB/s, {_microseconds_text(result.seconds)} us",
             )
             for result in of
         ],
-        line={"color": collective(op)},
+        line={"color": collective_color(op)},
         # operations that the palette does not know share a colour
         marker={"symbol": SYMBOLS[number % len(SYMBOLS)]},
-        error_y=errors(
+        error_y=error_bars(
             [tuple(end / 1e9 for end in (r.busbw.low, r.busbw.value, r.busbw.high)) for r in of]  # type: ignore[misc]
         ),
     )
 
 
-def _text(key: Key) -> str:
-    return f"{key.op} of {bytes_text(key.bytes)}"
+def _text(key: CollectiveKey) -> str:
+    return f"{key.op} of {format_bytes(key.bytes)}"

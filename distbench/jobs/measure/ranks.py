@@ -11,75 +11,77 @@ import torch.distributed as dist
 
 from distbench.core import lr_schedule, registry
 from distbench.core.case import Case
-from distbench.ipc.trial_files import DRAWS, LOSS_DTYPE, Phases, TrialFile
-from distbench.jobs.measure import cycle_of, profile_steps
-from distbench.metrics.base import Metric, Pass, Session
-from distbench.metrics.profile import AttentionRan
-from distbench.strategies.base import Setting, Strategy
-from distbench.strategies.description import GLOBAL_COUNT
+from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, PhaseTimer, TrialInstructions
+from distbench.jobs.measure import communication_cycle, profile_steps
+from distbench.metrics.base import Metric, Pass, PassContext
+from distbench.metrics.profile import AttentionKernels
+from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.description import GLOBAL_COUNT_TEXT
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
-from distbench.worker.feed import Feed
+from distbench.worker.batches import MicroBatchReader
 from distbench.worker.flops import flops_of
-from distbench.worker.passes import Loop
-from distbench.worker.trainer import Delivery, first_not_finite
+from distbench.worker.passes import PassRunner
+from distbench.worker.trainer import RankResult, first_non_finite
 
 # of a hash, for people to compare
-_DIGITS = 12
+_HASH_DIGITS = 12
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery]:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> Iterator[RankResult]:
     """Result of this rank: what was timed, and then with what each pass after the timed window adds.
 
     Raises:
         Mismatch: what runs is not what was requested.
     """
     measure = trial.measure
-    metrics: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in trial.metrics}
-    engine, loop, data = _built(trial, setting, phases, metrics)
+    metrics: dict[str, Metric] = {
+        choice.name: registry.create_plugin("metrics", choice) for choice in trial.metrics
+    }
+    engine, loop, data = _build(trial, context, phases, metrics)
 
-    def run_pass(name: Pass, steps: int) -> Session:
+    def run_pass(name: Pass, steps: int) -> PassContext:
         with phases.phase(name):
             return loop.run(name, steps, metrics, phases.progress)
 
-    delivery = loop.delivery
+    delivery = loop.result
     # what is measured beside the training is in no number of it: not in that of the warm-up either
     run_pass("probe", 0)
-    drawn = _random_state(setting.device)
+    drawn = _random_state(context.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
     # nothing but steps in between: a strategy can't tell where the timed window begins
     timed = run_pass("time", measure.steps).losses
     # whatever the metrics are: by its losses each trial is judged
     delivery.samples["loss"], delivery.passes["loss"] = [*timed], "time"
-    delivery.facts[LOSS_DTYPE] = loop.loss_dtype
-    if not torch.equal(drawn, _random_state(setting.device)):
-        delivery.facts[DRAWS] = True
-    delivery.effective = checks.settings_of(engine)
+    delivery.facts[LOSS_DTYPE_KEY] = loop.loss_dtype
+    if not torch.equal(drawn, _random_state(context.device)):
+        delivery.facts[DRAWS_KEY] = True
+    delivery.effective = checks.effective_settings(engine)
     updates = measure.warmup + measure.steps - engine.skipped_steps
-    checks.check_effective(delivery.effective, setting, updates)
-    delivery.effective = _before_the_window(delivery.effective, trial.case, measure.steps) | data
-    if _on_any_rank(setting.step.is_counted, setting.device):
-        delivery.effective["loss_mean"] = GLOBAL_COUNT
-    yield _so_far(loop)
-    run_pass("count", cycle_of([trial.case]))
-    yield _so_far(loop)
+    checks.check_effective(delivery.effective, context, updates)
+    delivery.effective = _settings_before_window(delivery.effective, trial.case, measure.steps) | data
+    if _on_any_rank(context.step.has_counts, context.device):
+        delivery.effective["loss_mean"] = GLOBAL_COUNT_TEXT
+    yield _partial_result(loop)
+    run_pass("count", communication_cycle([trial.case]))
+    yield _partial_result(loop)
     profiled = run_pass("profile", profile_steps(trial.case, measure))
-    if (attention := profiled.left(AttentionRan)) and attention.kernels:
+    if (attention := profiled.shared(AttentionKernels)) and attention.kernels:
         delivery.facts["attention_ran"] = attention.kernels
-    yield _so_far(loop)
+    yield _partial_result(loop)
     norms = run_pass("grad_norm", measure.check_steps).grad_norms
-    checks.check_same_norm(norms, setting.world_size)
-    yield _so_far(loop)
+    checks.check_equal_norms(norms, context.world_size)
+    yield _partial_result(loop)
     run_pass("unsynced", measure.unsynced_steps)
-    yield _so_far(loop)
+    yield _partial_result(loop)
     with phases.phase("flops"):
-        _book_flops(setting, delivery)
-    yield _so_far(loop)
+        _add_flops(context, delivery)
+    yield _partial_result(loop)
 
 
-def _book_flops(setting: Setting, delivery: Delivery) -> None:
+def _add_flops(context: RankContext, delivery: RankResult) -> None:
     """Add the FLOPs of a sample to *delivery*. A collective call."""
-    flops = flops_of(setting)
+    flops = flops_of(context)
     named = {"flops_per_sample": flops.model, "recomputed_flops_per_sample": flops.again}
     for name, number in named.items():
         if number is None:
@@ -88,34 +90,36 @@ def _book_flops(setting: Setting, delivery: Delivery) -> None:
             delivery.samples[name] = [number]
 
 
-def _built(
-    trial: TrialFile, setting: Setting, phases: Phases, metrics: Mapping[str, Metric]
-) -> tuple[Engine, Loop, dict[str, Any]]:
+def _build(
+    trial: TrialInstructions, context: RankContext, phases: PhaseTimer, metrics: Mapping[str, Metric]
+) -> tuple[Engine, PassRunner, dict[str, Any]]:
     """The requested engine, the loop that will run the passes on it, and what tells of their data."""
-    strategy: Strategy = registry.make("strategies", trial.case.strategy)
+    strategy: Strategy = registry.create_plugin("strategies", trial.case.strategy)
     with phases.phase("build"):
         for metric in metrics.values():
-            if setting.device.type in metric.devices:
+            if context.device.type in metric.devices:
                 metric.install()
-        engine = strategy.build(setting)
-        feed = Feed(setting)
-        if setting.device.type == "cuda":
-            _release()
+        engine = strategy.build(context)
+        feed = MicroBatchReader(context)
+        if context.device.type == "cuda":
+            _free_cached_memory()
     checks.check_engine(strategy, engine, trial.case)
-    checks.check_data(feed, setting)
+    checks.check_data(feed, context)
     # versions of numpy may draw other numbers from one seed (NEP 19), and rank 0 speaks for all
-    first = {} if setting.rank else {"data": {"first_batch": feed.fingerprint(0, of_all=True)[:_DIGITS]}}
-    return engine, Loop(setting, strategy, engine, feed, keep_traces=trial.measure.keep_traces), first
+    first = (
+        {} if context.rank else {"data": {"first_batch": feed.fingerprint(0, all_ranks=True)[:_HASH_DIGITS]}}
+    )
+    return engine, PassRunner(context, strategy, engine, feed, keep_traces=trial.measure.keep_traces), first
 
 
-def _so_far(loop: Loop) -> Delivery:
+def _partial_result(loop: PassRunner) -> RankResult:
     """Delivery of the passes that have ended."""
-    if broken := first_not_finite(enumerate(loop.losses)):
-        loop.delivery.not_finite = {**broken, "phase": "time"}
-    return loop.delivery
+    if broken := first_non_finite(enumerate(loop.losses)):
+        loop.result.not_finite = {**broken, "phase": "time"}
+    return loop.result
 
 
-def _release() -> None:
+def _free_cached_memory() -> None:
     """Return to the device what the build has cached, such as a whole model before it was sharded.
 
     It would be in the timed steps' peak of reserved memory. The warm-up takes again what steps need.
@@ -136,7 +140,7 @@ def _on_any_rank(own: bool, device: torch.device) -> bool:
     return bool(flag)
 
 
-def _before_the_window(effective: dict[str, Any], case: Case, steps: int) -> dict[str, Any]:
+def _settings_before_window(effective: dict[str, Any], case: Case, steps: int) -> dict[str, Any]:
     """*effective*, read after *steps* timed steps, without what depends on how many they were.
 
     The optimizer's updates are those that it counted before them, and the learning rate of the next update,
@@ -146,5 +150,5 @@ def _before_the_window(effective: dict[str, Any], case: Case, steps: int) -> dic
     if isinstance(counted := optimizer.get("steps"), int):
         optimizer["steps"] = counted - steps
     if optimizer.pop("next_lr", None) is not None:
-        optimizer["schedule"] = lr_schedule.text(case.optimizer)
+        optimizer["schedule"] = lr_schedule.schedule_text(case.optimizer)
     return {**effective, "optimizer": optimizer}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.job_results import CurvePoint, JobResults
-from distbench.analysis.losses import losses_of
+from distbench.analysis.losses import mean_losses
 from distbench.record import Record
 from distbench.system.files import slug
 
@@ -20,7 +20,7 @@ class MeasureResults(JobResults):
 
         if record.status != "measured":
             return "", ()
-        losses = losses_of(record)
+        losses = mean_losses(record)
         steps = {step: {"loss": loss} for step, loss in enumerate(losses, 1) if loss is not None}
         totals = {
             f"trial/{slug(name)}": value for name, value in record.values.items() if math.isfinite(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from distbench.core.bounds import Bound
-from distbench.core.case import Case, Measure
+from distbench.core.case import Case, MeasureConfig
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
@@ -15,7 +15,7 @@ from distbench.jobs._recorded_trainings import STEP, TRAINING
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class SensitivitySection:
     """How far rounding leads a training, where that decides whether another one is the same."""
 
     trainings: Annotated[int, Bound(0, 100)] = 4
@@ -30,7 +30,7 @@ class SensitivityOptions(JobOptions):
 
 
 @dataclass(frozen=True)
-class Sensitive(JobKind):
+class SensitivityJob(JobKind):
     """How far rounding leads a training whose timed losses are not those of the others.
 
     Rounding usually leads trainings less far apart than ``analysis.tolerance`` allows. At a learning rate
@@ -41,8 +41,8 @@ class Sensitive(JobKind):
 
     name: ClassVar[str] = "sensitivity"
     folder: ClassVar[str] = "sensitivity"
-    section: ClassVar[type] = Sensitivity
-    always: ClassVar[bool] = True
+    section: ClassVar[type] = SensitivitySection
+    is_default: ClassVar[bool] = True
     options: ClassVar[type[JobOptions]] = SensitivityOptions
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
@@ -52,21 +52,23 @@ class Sensitive(JobKind):
         ),
     )
     order: ClassVar[int] = 90
-    later: ClassVar[str] = (
+    follow_up_text: ClassVar[str] = (
         "if timed losses part further than rounding usually leads, one more trial of each case that they are "
         "held against: {trainings} trainings from weights moved by rounding"
     )
 
-    def tasks(self, section: Sensitivity, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(
+        self, section: SensitivitySection, cases: Sequence[Case], machine: Machine
+    ) -> list[PlannedTrial]:
         return []
 
-    def perturbed_trials(self, section: Sensitivity, cases: Sequence[Case]) -> list[PlannedTrial]:
+    def perturbed_trials(self, section: SensitivitySection, cases: Sequence[Case]) -> list[PlannedTrial]:
         job = JobSpec(self.name, SensitivityOptions(trainings=section.trainings))
         return [PlannedTrial(case, job=job) for case in cases if section.trainings]
 
-    def steps(self, task: PlannedTrial, measure: Measure) -> int:
+    def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
         trainings = task.job.options_as(SensitivityOptions).trainings
         return trainings * (measure.warmup + measure.steps)
 
-    def is_idle(self, section: Any) -> bool:
+    def is_empty(self, section: Any) -> bool:
         return True

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from distbench.ipc.trial_files import Phases, TrialFile
+from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.sensitivity import SensitivityOptions
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
-from distbench.worker.feed import Feed
-from distbench.worker.perturb import moved
-from distbench.worker.trainer import Delivery, Rows, Step, Trainer, Watcher
+from distbench.worker.batches import MicroBatchReader
+from distbench.worker.perturb import write_perturbed_weights
+from distbench.worker.trainer import RankResult, Rows, StepHooks, Trainer, TrainingStep
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Result of this rank; only rank 0 has rows.
 
     Raises:
@@ -22,23 +22,23 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     curve: Rows = []
     steps = trial.measure.warmup + trial.measure.steps
     for number in range(trial.job.options_as(SensitivityOptions).trainings):
-        _train(setting, number, steps, _Losses(f"moved {number + 1}", phases, curve))
-    return Delivery(tables={"sensitivity_curve": curve} if setting.rank == 0 else {})
+        _train(context, number, steps, _LossRecorder(f"moved {number + 1}", phases, curve))
+    return RankResult(tables={"sensitivity_curve": curve} if context.rank == 0 else {})
 
 
-def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
+def _train(context: RankContext, number: int, steps: int, watcher: _LossRecorder) -> None:
     """Train *steps* steps from weights moved with random seed *number*.
 
     Where the batch is computed in one part, its rows are in another order too, which rounds anew in every
     step; in several parts another order could be another loss, if that is not the mean over the parts.
     """
-    file = moved(setting, number)
-    case = setting.case
-    is_whole = case.batch.parts == 1
+    file = write_perturbed_weights(context, number)
+    case = context.case
+    is_whole = case.batch.total_micro_batches == 1
     try:
         with watcher.phases.phase("build"):
-            feed = Feed(setting, number if is_whole else None)
-            trainer = Trainer(dataclasses.replace(setting, weights=file), feed)
+            feed = MicroBatchReader(context, number if is_whole else None)
+            trainer = Trainer(dataclasses.replace(context, weights_file=file), feed)
         with watcher.phases.phase("sensitivity"):
             trainer.train(range(steps), watcher)
         trainer.engine.close()
@@ -46,16 +46,16 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
         file.unlink(missing_ok=True)
 
 
-class _Losses(Watcher):
+class _LossRecorder(StepHooks):
     """Keeps the losses of one training."""
 
-    def __init__(self, training: str, phases: Phases, curve: Rows) -> None:
+    def __init__(self, training: str, phases: PhaseTimer, curve: Rows) -> None:
         self.phases = phases
         self._training, self._curve = training, curve
 
-    def begins(self, number: int) -> None:
-        self.phases.progress.at("sensitivity", number)
+    def before_step(self, number: int) -> None:
+        self.phases.progress.report("sensitivity", number)
 
-    def gradients(self, step: Step, engine: Engine) -> bool:
+    def before_update(self, step: TrainingStep, engine: Engine) -> bool:
         self._curve.append({"training": self._training, "step": step.number, "loss": step.loss})
         return True

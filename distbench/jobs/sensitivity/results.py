@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distbench.analysis.job_results import JobResults
-from distbench.analysis.verdicts import judged_losses
+from distbench.analysis.verdicts import loss_comparisons
 from distbench.core.case import Case
-from distbench.core.grouping import gathered
+from distbench.core.grouping import group_pairs
 from distbench.core.job import PlannedTrial
-from distbench.jobs.sensitivity import Sensitivity
+from distbench.jobs.sensitivity import SensitivitySection
 from distbench.record import Record, Status
 
 
@@ -21,10 +21,10 @@ class SensitivityResults(JobResults):
     """Give the losses of trainings from weights perturbed by rounding."""
 
     def follow_up_trials(
-        self, section: Sensitivity, cases: Sequence[Case], records: Sequence[Record]
+        self, section: SensitivitySection, cases: Sequence[Case], records: Sequence[Record]
     ) -> Iterable[PlannedTrial]:
         """Trials of those *cases* whose timed losses others exceed by more than usual rounding."""
-        doubted = {found.reference for found in judged_losses(records).values() if found.is_other}
+        doubted = {found.reference for found in loss_comparisons(records).values() if found.is_different}
         return self.kind.perturbed_trials(section, [case for case in cases if case.id in doubted])
 
     def perturbed_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
@@ -33,7 +33,7 @@ class SensitivityResults(JobResults):
             for record in records
             if record.status is Status.MEASURED
             and (
-                curves := gathered(
+                curves := group_pairs(
                     (row["training"], row["loss"])
                     for row in sorted(record.tables.get("sensitivity_curve", []), key=lambda row: row["step"])
                 )

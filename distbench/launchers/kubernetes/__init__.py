@@ -19,22 +19,22 @@ from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.errors import UsageError
-from distbench.ipc.messages import TOKEN, new_token
-from distbench.launchers.base import Controller, Submission
-from distbench.launchers.cluster import Cluster
-from distbench.launchers.kubernetes.manifests import AGENT, POD_KEYS, Manifests
-from distbench.launchers.nodes import Difference, Node, Started
+from distbench.ipc.messages import TOKEN_VARIABLE, new_token
+from distbench.launchers.base import ControllerCommand, Submission
+from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.kubernetes.manifests import AGENT_COMMAND, RESERVED_POD_KEYS, Manifests
+from distbench.launchers.nodes import Node, NodeDifference, StartedAgents
 
 _CORES = re.compile(r"(\d+)(m?)")
 # a key of a ConfigMap
-_FILE = re.compile(r"[\w.-]{1,250}")
+_CONFIG_MAP_KEY = re.compile(r"[\w.-]{1,250}")
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
 # the name of a JobSet's pod, which is a label of at most 63 characters, is longer by 19
-_LONGEST = 40
+_MAX_NAME = 40
 
 
 @dataclass(frozen=True)
-class Kubernetes(Cluster):
+class Kubernetes(ClusterLauncher):
     """Pods, an agent's on each node, of the manifests that distbench launch --on kubernetes --print writes.
 
     The run is started by them: its command is that of a pod.
@@ -81,61 +81,62 @@ class Kubernetes(Cluster):
     """Port of the controller's pod, to which agents connect."""
     start_timeout: Positive = 600.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
     @classmethod
-    def is_around(cls) -> bool:
-        return TOKEN in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
+    def is_active(cls) -> bool:
+        return TOKEN_VARIABLE in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         if not self.image:
             return "image", "needs an image with distbench and torch in it"
         if not self.gpus and not self._cores:
             return "resources", "without gpus requests.cpu says how many ranks a pod takes: whole CPU cores"
-        if taken := sorted(self.pod.keys() & POD_KEYS):
+        if taken := sorted(self.pod.keys() & RESERVED_POD_KEYS):
             return "pod", f"{taken[0]} is made by distbench"
         return None
 
-    def elsewhere(self) -> str | None:
-        if TOKEN in os.environ:
+    def start_hint(self) -> str | None:
+        if TOKEN_VARIABLE in os.environ:
             return None
         return (
             "its run is the command of a pod, which is started by: distbench launch SUITE --on kubernetes "
             "--print | kubectl apply -f -"
         )
 
-    def gpus_of_a_node(self) -> int | None:
+    def gpus_per_node(self) -> int | None:
         return self.gpus
 
-    def members(self) -> Sequence[Node]:
+    def node_list(self) -> Sequence[Node]:
         return [Node("", self.gpus or self._cores, self._cores)] * self.nnodes
 
-    def meeting(self) -> tuple[str, int]:
-        return os.environ[TOKEN], self.port
+    def token_and_port(self) -> tuple[str, int]:
+        return os.environ[TOKEN_VARIABLE], self.port
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        return _OfKubernetes()
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        return _PodAgents()
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
-        return [list(AGENT)] * len(nodes)
+        return [list(AGENT_COMMAND)] * len(nodes)
 
-    def asks_for(self) -> int:
+    def default_node_count(self) -> int:
         return self.nnodes
 
-    def submission(self, controller: Controller) -> Submission:
-        if mistake := self.mistake():
+    def submission(self, controller: ControllerCommand) -> Submission:
+        if mistake := self.option_problem():
             option, why = mistake
             raise UsageError(f"launcher.kubernetes.{option}: {why}")
-        if not _FILE.fullmatch(controller.file):
+        if not _CONFIG_MAP_KEY.fullmatch(controller.suite_file):
             raise UsageError(
-                f"SUITE = {controller.file!r}: it becomes a key of a ConfigMap, which has letters, digits, "
+                f"SUITE = {controller.suite_file!r}: it becomes a key of a ConfigMap, which has letters, "
+                "digits, "
                 "'-', '_' and '.' only; rename the file"
             )
         options = dataclasses.replace(self, nnodes=controller.nodes)
-        name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_LONGEST].strip("-")
+        name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_MAX_NAME].strip("-")
         whole = Manifests(options, controller, f"{name}-{secrets.token_hex(3)}", new_token())
-        return Submission(("kubectl", "apply", "--filename", "-"), whole.text())
+        return Submission(("kubectl", "apply", "--filename", "-"), whole.to_yaml())
 
     @property
     def _cores(self) -> int:
@@ -145,10 +146,10 @@ class Kubernetes(Cluster):
         return int(found[1]) // (1000 if found[2] else 1) if found else 0
 
 
-class _OfKubernetes(Started):
+class _PodAgents(StartedAgents):
     """Agents whose pods Kubernetes starts and ends."""
 
-    def problem(self) -> str | None:
+    def failure(self) -> str | None:
         return None
 
     def stop(self) -> None:

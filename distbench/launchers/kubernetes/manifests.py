@@ -9,26 +9,26 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distbench.ipc.messages import CONTROLLERS, NODE, PATIENCE, TOKEN
-from distbench.launchers.nodes import COMMAND
+from distbench.ipc.messages import CONTROLLERS_VARIABLE, NODE_VARIABLE, PATIENCE_VARIABLE, TOKEN_VARIABLE
+from distbench.launchers.nodes import AGENT_ARGUMENTS
 from distbench.system.machine import RUN_ID_VARIABLE
 
 if TYPE_CHECKING:
-    from distbench.launchers.base import Controller
+    from distbench.launchers.base import ControllerCommand
     from distbench.launchers.kubernetes import Kubernetes
 
-AGENT = ("python", *COMMAND)
+AGENT_COMMAND = ("python", *AGENT_ARGUMENTS)
 """Command of an agent's container."""
-CONTROLLER = ("python", "-m", "distbench", "run")
+CONTROLLER_COMMAND = ("python", "-m", "distbench", "run")
 """Command of the controller's container, which the suite and the overrides follow."""
-POD_KEYS = frozenset({"affinity", "containers", "hostname", "restartPolicy", "subdomain", "volumes"})
+RESERVED_POD_KEYS = frozenset({"affinity", "containers", "hostname", "restartPolicy", "subdomain", "volumes"})
 """What of a pod's spec is said here."""
 
 _SUITE, _REPORTS = "/suite", "/reports"
 _RUN, _ROLE = "distbench/run", "distbench/role"
 _RESOURCES = {"requests": {"cpu": 1, "memory": "2Gi"}}
 # the last "wait" is interrupted by a signal, which the run gets, and not the shell
-_STAY = (
+_STAY_SCRIPT = (
     'trap "kill -TERM \\$!" TERM; "$@" & run=$!; wait $run; code=$?; '
     "while kill -0 $run 2>/dev/null; do wait $run; code=$?; done; "
     'echo "the run has ended with code $code; this pod stays for $0 seconds"; '
@@ -39,7 +39,7 @@ _STAY = (
 class Manifests:
     """The objects of one run, as Kubernetes' API has them."""
 
-    def __init__(self, options: Kubernetes, controller: Controller, name: str, token: str) -> None:
+    def __init__(self, options: Kubernetes, controller: ControllerCommand, name: str, token: str) -> None:
         """Describe them.
 
         Args:
@@ -49,7 +49,7 @@ class Manifests:
         self._options, self._run, self._name, self._token = options, controller, name, token
         self._is_set = options.kind == "jobset"
 
-    def text(self) -> str:
+    def to_yaml(self) -> str:
         """All of them as YAML, with comments on how to follow the run and to have its results."""
         from ruamel.yaml import YAML
 
@@ -58,10 +58,10 @@ class Manifests:
         # a command stays on its line
         writer.width = 10_000
         writer.representer.ignore_aliases = lambda *_: True
-        writer.dump_all([_readable(each) for each in self.all()], text)
+        writer.dump_all([_with_literal_blocks(each) for each in self.objects()], text)
         return "".join(f"# {line}\n" for line in self._advice()) + text.getvalue()
 
-    def all(self) -> list[dict[str, Any]]:
+    def objects(self) -> list[dict[str, Any]]:
         """Every object, those that others need first."""
         needed = [self._secret(), self._suite()]
         if self._is_set:
@@ -106,7 +106,7 @@ class Manifests:
         return self._object("v1", "Secret", {"type": "Opaque", "stringData": {"token": self._token}})
 
     def _suite(self) -> dict[str, Any]:
-        return self._object("v1", "ConfigMap", {"data": {self._run.file: self._run.text}})
+        return self._object("v1", "ConfigMap", {"data": {self._run.suite_file: self._run.suite_text}})
 
     def _service(self) -> dict[str, Any]:
         """Gives the controller's pod a name, from before it is ready."""
@@ -160,38 +160,41 @@ class Manifests:
 
     def _controller_command(self) -> list[str]:
         run = [
-            *CONTROLLER,
-            f"{_SUITE}/{self._run.file}",
+            *CONTROLLER_COMMAND,
+            f"{_SUITE}/{self._run.suite_file}",
             "--out",
             _REPORTS,
             *_without_launcher(self._run.overrides),
             "--set",
-            f"launcher={json.dumps({'kubernetes': self._said()})}",
+            f"launcher={json.dumps({'kubernetes': self._non_default_options()})}",
         ]
         stays = not self._options.claim and self._options.keep
-        command = ["sh", "-c", _STAY, str(self._options.keep), *run] if stays else run
+        command = ["sh", "-c", _STAY_SCRIPT, str(self._options.keep), *run] if stays else run
         # Kubernetes puts the value of a variable in the place of its name in brackets
         return [word.replace("$(", "$$(") for word in command]
 
-    def _said(self) -> dict[str, Any]:
+    def _non_default_options(self) -> dict[str, Any]:
         """Options that differ from their defaults."""
         default, given = type(self._options)(), self._options
         # a plug-in holds tuples where its class says lists
-        said = {field.name: _readable(getattr(given, field.name)) for field in dataclasses.fields(given)}
+        said = {
+            field.name: _with_literal_blocks(getattr(given, field.name))
+            for field in dataclasses.fields(given)
+        }
         return {name: value for name, value in said.items() if value != getattr(default, name)}
 
     def _agents_job(self) -> dict[str, Any]:
         options = self._options
         given = {
             RUN_ID_VARIABLE: self._name,
-            CONTROLLERS: self._address,
-            PATIENCE: f"{options.start_timeout:g}",
+            CONTROLLERS_VARIABLE: self._address,
+            PATIENCE_VARIABLE: f"{options.start_timeout:g}",
             **options.env,
         }
-        node = {"name": NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
         shared = [{"name": "reports", "mountPath": _REPORTS}] if options.claim else []
         container = {
-            "command": list(AGENT),
+            "command": list(AGENT_COMMAND),
             "env": [
                 self._secret_token(),
                 *self._cache(),
@@ -242,7 +245,7 @@ class Manifests:
         return {"metadata": {"labels": self._labels(role)}, "spec": whole}
 
     def _secret_token(self) -> dict[str, Any]:
-        return {"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": self._name, "key": "token"}}}
+        return {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": self._name, "key": "token"}}}
 
     def _cache(self) -> list[dict[str, Any]]:
         """What is built once for all nodes goes where all of them see it."""
@@ -273,12 +276,12 @@ def _without_launcher(overrides: Sequence[str]) -> list[str]:
     return kept
 
 
-def _readable(value: Any) -> Any:
+def _with_literal_blocks(value: Any) -> Any:
     """*value* with texts of several lines written as such."""
     from ruamel.yaml.scalarstring import LiteralScalarString
 
     if isinstance(value, dict):
-        return {key: _readable(inner) for key, inner in value.items()}
+        return {key: _with_literal_blocks(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_readable(inner) for inner in value]
+        return [_with_literal_blocks(inner) for inner in value]
     return LiteralScalarString(value) if isinstance(value, str) and "\n" in value else value

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Positive
-from distbench.ipc.messages import TOKEN
-from distbench.launchers.cluster import Cluster
-from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
+from distbench.ipc.messages import TOKEN_VARIABLE
+from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
 from distbench.system.machine import install_hint, is_installed
 
 _DRIVER = "distbench.launchers.ray.driver"
-_ASK_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Ray(Cluster):
+class Ray(ClusterLauncher):
     """Nodes of a Ray cluster, each with an actor of a placement group, whose child is the agent.
 
     The nodes share the file system with the folders of the suite, of the run and of this Python environment.
@@ -49,39 +49,41 @@ class Ray(Cluster):
     """Ray's runtime environment of the actors, and with it of the agents: {env_vars: {...}}."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
     @classmethod
-    def is_around(cls) -> bool:
+    def is_active(cls) -> bool:
         # inside an allocation of several nodes, Slurm is
         return "RAY_ADDRESS" in os.environ and os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1"
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         if not is_installed("ray"):
             return "", f"Ray is not installed; {install_hint('ray')}"
-        if self._is_whole:
+        if self._is_fully_specified:
             return None
-        nodes = _nodes(self.address)
+        nodes = _query_nodes(self.address)
         if isinstance(nodes, str):
             return "address", f"no Ray cluster answers: {nodes}"
         if not nodes:
             return "", "no node of the Ray cluster is alive"
         return None
 
-    def gpus_of_a_node(self) -> int | None:
+    def gpus_per_node(self) -> int | None:
         return self._bundle()["GPU"]
 
-    def members(self) -> Sequence[Node]:
+    def node_list(self) -> Sequence[Node]:
         bundle = self._bundle()
         return [Node("", bundle["GPU"] or bundle["CPU"], bundle["CPU"] or None)] * (
-            self.nnodes or len(self._alive())
+            self.nnodes or len(self._alive_nodes())
         )
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        driver = Processes("launcher.ray", log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        driver = AgentProcesses("launcher.ray", log)
         (command,) = self.agent_commands(nodes)
-        driver.start("the Ray driver", command, without_token(environment), told=f"{environment[TOKEN]}\n")
+        driver.start(
+            "the Ray driver", command, without_token(environment), stdin=f"{environment[TOKEN_VARIABLE]}\n"
+        )
         return driver
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
@@ -96,37 +98,37 @@ class Ray(Cluster):
         return [[sys.executable, "-m", _DRIVER, "agents", json.dumps(asked)]]
 
     @property
-    def _is_whole(self) -> bool:
+    def _is_fully_specified(self) -> bool:
         """Whether the options say all that is asked for."""
         return bool(self.nnodes) and self.num_gpus is not None and bool(self.num_cpus or self.num_gpus)
 
     def _bundle(self) -> dict[str, int]:
         """CPUs and GPUs of a node's bundle."""
-        if self._is_whole:
+        if self._is_fully_specified:
             return {"CPU": self.num_cpus, "GPU": self.num_gpus or 0}
-        least = {name: min(int(node.get(name, 0)) for node in self._alive()) for name in ("CPU", "GPU")}
+        least = {name: min(int(node.get(name, 0)) for node in self._alive_nodes()) for name in ("CPU", "GPU")}
         return {
             "CPU": self.num_cpus or least["CPU"],
             "GPU": least["GPU"] if self.num_gpus is None else self.num_gpus,
         }
 
-    def _alive(self) -> list[dict[str, float]]:
-        nodes = _nodes(self.address)
+    def _alive_nodes(self) -> list[dict[str, float]]:
+        nodes = _query_nodes(self.address)
         assert not isinstance(nodes, str), "mistake() has told"
         return nodes
 
 
 @functools.cache
-def _nodes(address: str) -> list[dict[str, float]] | str:
+def _query_nodes(address: str) -> list[dict[str, float]] | str:
     """Resources of each node of the cluster at *address* that is alive; a text: why they can't be told.
 
     It is asked once, as a plan must not change while it is made.
     """
     command = [sys.executable, "-m", _DRIVER, "nodes", json.dumps({"address": address})]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"no answer within {_ASK_S:g} s"
+        return f"no answer within {_ANSWER_TIMEOUT_S:g} s"
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return lines[-1] if lines else f"exit code {done.returncode}"

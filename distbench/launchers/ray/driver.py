@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distbench.ipc.messages import NODE
-from distbench.launchers.nodes import COMMAND, forwarded
+from distbench.ipc.messages import NODE_VARIABLE
+from distbench.launchers.nodes import AGENT_ARGUMENTS, forwarded_environment
 from distbench.system.processes import die_with_parent
 
 
-class Host:
+class AgentActor:
     """The actor on a node."""
 
     def node(self) -> str:
@@ -43,11 +43,11 @@ class Host:
         return agent.returncode
 
 
-def _nodes(ray: Any) -> list[dict[str, Any]]:
+def _alive_nodes(ray: Any) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _node_names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Ray's id of each of *nodes* -> its name: that of its host, unless several of Ray's nodes are on one."""
     hosts = Counter(node["NodeManagerHostname"] for node in nodes)
     return {
@@ -56,15 +56,15 @@ def _names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def _actors(ray: Any, asked: dict[str, Any]) -> list[Any] | None:
+def _start_actors(ray: Any, request: dict[str, Any]) -> list[Any] | None:
     """An actor in each bundle; None if Ray has no place for them in time."""
     scheduling: Any = importlib.import_module("ray.util.scheduling_strategies")
-    group = ray.util.placement_group(asked["bundles"], strategy=asked["strategy"])
-    if not group.wait(asked["timeout_s"]):
+    group = ray.util.placement_group(request["bundles"], strategy=request["strategy"])
+    if not group.wait(request["timeout_s"]):
         return None
     actors = []
-    for number, bundle in enumerate(asked["bundles"]):
-        host = ray.remote(Host).options(
+    for number, bundle in enumerate(request["bundles"]):
+        host = ray.remote(AgentActor).options(
             num_cpus=bundle.get("CPU", 0),
             num_gpus=bundle.get("GPU", 0),
             resources={name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")},
@@ -75,16 +75,17 @@ def _actors(ray: Any, asked: dict[str, Any]) -> list[Any] | None:
     return actors
 
 
-def _serve(ray: Any, asked: dict[str, Any], token: str) -> int:
-    if (actors := _actors(ray, asked)) is None:
-        return _failed(
-            f"Ray has no place for {asked['bundles']} ({asked['strategy']}) within {asked['timeout_s']:g} s; "
+def _run_agents(ray: Any, request: dict[str, Any], token: str) -> int:
+    if (actors := _start_actors(ray, request)) is None:
+        return _print_error(
+            f"Ray has no place for {request['bundles']} ({request['strategy']}) within "
+            f"{request['timeout_s']:g} s; "
             "ray status shows what is free"
         )
-    names, environment = _names(_nodes(ray)), forwarded()
+    names, environment = _node_names(_alive_nodes(ray)), forwarded_environment()
     ids = ray.get([actor.node.remote() for actor in actors])
     calls = {
-        actor.serve.remote(COMMAND, {**environment, NODE: names[node]}, token): names[node]
+        actor.serve.remote(AGENT_ARGUMENTS, {**environment, NODE_VARIABLE: names[node]}, token): names[node]
         for actor, node in zip(actors, ids, strict=True)
     }
     code = 0
@@ -96,26 +97,26 @@ def _serve(ray: Any, asked: dict[str, Any], token: str) -> int:
             # as a shell tells of a signal; a negative code would be another one of this process
             code = (own if own >= 0 else 128 - own) or code
         except ray.exceptions.RayError as error:
-            code = _failed(f"the actor on {name} has ended: {type(error).__name__}: {error}")
+            code = _print_error(f"the actor on {name} has ended: {type(error).__name__}: {error}")
     return code
 
 
-def _failed(why: str) -> int:
+def _print_error(why: str) -> int:
     print(why, file=sys.stderr, flush=True)  # noqa: T201
     return 1
 
 
-def main(command: str, asked: dict[str, Any]) -> int:
+def main(command: str, request: dict[str, Any]) -> int:
     """Run one of the commands above; return its exit code."""
     if command == "agents":
         die_with_parent(os.getppid())
     # it has types in some versions only
     ray: Any = importlib.import_module("ray")
-    environment = {"runtime_env": asked["runtime_env"]} if asked.get("runtime_env") else {}
-    ray.init(address=asked["address"] or "auto", logging_level="warning", **environment)
+    environment = {"runtime_env": request["runtime_env"]} if request.get("runtime_env") else {}
+    ray.init(address=request["address"] or "auto", logging_level="warning", **environment)
     if command == "agents":
-        return _serve(ray, asked, sys.stdin.readline().strip())
-    print(json.dumps([node["Resources"] for node in _nodes(ray)]), flush=True)  # noqa: T201
+        return _run_agents(ray, request, sys.stdin.readline().strip())
+    print(json.dumps([node["Resources"] for node in _alive_nodes(ray)]), flush=True)  # noqa: T201
     return 0
 
 

@@ -20,11 +20,11 @@ from typing import Annotated
 
 from distbench.core.bounds import Bound, Positive
 from distbench.core.errors import InfrastructureError
-from distbench.launchers.base import Controller, Queue, Submission
-from distbench.launchers.cluster import Cluster
-from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
+from distbench.launchers.base import ControllerCommand, JobQueue, Submission
+from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.nodes import AGENT_ARGUMENTS, AgentProcesses, Node, NodeDifference, StartedAgents
 from distbench.launchers.slurm import script
-from distbench.launchers.slurm.queue import PATIENCE_S, SlurmQueue, seconds_left
+from distbench.launchers.slurm.queue import ANSWER_TIMEOUT_S, SlurmQueue, job_seconds_left
 
 # one step beside any other; agents end by themselves, and one that fails must not take the others along
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
@@ -32,7 +32,7 @@ _AGENT = 'DISTBENCH_NODE="$SLURMD_NODENAME" exec "$0" "$@"'
 
 
 @dataclass(frozen=True)
-class Slurm(Cluster):
+class Slurm(ClusterLauncher):
     """All nodes of the allocation that the command runs in (sbatch, salloc), or that ``--on slurm`` asks for.
 
     The nodes have this Python environment in the same place.
@@ -66,30 +66,30 @@ class Slurm(Cluster):
     """Command that starts the agents, with options of srun, as in [srun, --container-image=...]."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
     @classmethod
-    def is_around(cls) -> bool:
+    def is_active(cls) -> bool:
         # on a single node, local does the same without an agent
-        return _is_inside() and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+        return _in_allocation() and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
 
     @classmethod
-    def ends_in(cls) -> float | None:
+    def seconds_left(cls) -> float | None:
         job = os.environ.get("SLURM_JOB_ID", "")
-        return seconds_left(job) if job.isdecimal() else None
+        return job_seconds_left(job) if job.isdecimal() else None
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         if not self.srun:
             return "srun", "needs a command, such as [srun]"
-        if not _is_inside():
+        if not _in_allocation():
             return "", "this is no Slurm allocation; start distbench with sbatch, or inside salloc"
         return None
 
-    def members(self) -> Sequence[Node]:
-        names = _names(os.environ["SLURM_JOB_NODELIST"])
+    def node_list(self) -> Sequence[Node]:
+        names = _expand_node_list(os.environ["SLURM_JOB_NODELIST"])
         gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
-        cores = _counts(_variable("SLURM_JOB_CPUS_PER_NODE"))
+        cores = _expand_counts(_variable("SLURM_JOB_CPUS_PER_NODE"))
         if len(cores) != len(names):
             raise InfrastructureError(
                 f"SLURM_JOB_CPUS_PER_NODE describes {len(cores)} nodes, SLURM_JOB_NODELIST names {len(names)}"
@@ -97,8 +97,8 @@ class Slurm(Cluster):
         counts = [int(gpus)] * len(names) if gpus.isdigit() else cores
         return [Node(*each) for each in zip(names, counts, cores, strict=True)]
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        step = Processes("launcher.slurm.srun", log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        step = AgentProcesses("launcher.slurm.srun", log)
         (command,) = self.agent_commands(nodes)
         step.start("srun", command, environment)
         return step
@@ -106,21 +106,21 @@ class Slurm(Cluster):
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
         count = len(nodes)
         options = [*_STEP, f"--nodes={count}", f"--ntasks={count}"]
-        return [[*self.srun, *options, "sh", "-c", _AGENT, *self.container, sys.executable, *COMMAND]]
+        return [[*self.srun, *options, "sh", "-c", _AGENT, *self.container, sys.executable, *AGENT_ARGUMENTS]]
 
-    def queue(self) -> Queue:
+    def job_queue(self) -> JobQueue:
         return SlurmQueue()
 
-    def submission(self, controller: Controller) -> Submission:
-        return Submission(script.COMMAND, script.of(self, controller))
+    def submission(self, controller: ControllerCommand) -> Submission:
+        return Submission(script.SBATCH_COMMAND, script.batch_script(self, controller))
 
 
-def _is_inside() -> bool:
+def _in_allocation() -> bool:
     return "SLURM_JOB_NODELIST" in os.environ and shutil.which("scontrol") is not None
 
 
 @functools.cache
-def _names(nodes: str) -> list[str]:
+def _expand_node_list(nodes: str) -> list[str]:
     """Names of *nodes*, as Slurm abbreviates them: ``node[1-3,7]``.
 
     Raises:
@@ -128,7 +128,7 @@ def _names(nodes: str) -> list[str]:
     """
     command = ["scontrol", "show", "hostnames", nodes]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InfrastructureError(f"{shlex.join(command)}: {error}") from error
     if done.returncode or not done.stdout.split():
@@ -151,7 +151,7 @@ def _variable(name: str) -> str:
     )
 
 
-def _counts(text: str) -> list[int]:
+def _expand_counts(text: str) -> list[int]:
     """Counts of the nodes, as Slurm abbreviates them: ``4(x2),2``."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, times in found for _ in range(int(times or 1))]

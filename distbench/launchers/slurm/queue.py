@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from distbench.core.errors import UsageError
-from distbench.launchers.base import Job, Queue
+from distbench.launchers.base import JobQueue, QueuedJob
 
 # https://slurm.schedmd.com/squeue.html, JOB STATE CODES; every other one is an end
 _WAITING = (
@@ -21,49 +21,54 @@ _WAITING = (
     "SPECIAL_EXIT",
 )
 _RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
-PATIENCE_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
 _NAME = re.compile(r"[0-9]+(;[\w.-]+)?")
 
 
-class SlurmQueue(Queue):
+class SlurmQueue(JobQueue):
     """Jobs of the cluster that the commands of Slurm find, or of another one: ``17`` or ``17;NAME``."""
 
-    def accepted(self, printed: str) -> str:
+    def parse_job_name(self, printed: str) -> str:
         # whatever a site's sbatch prints besides
         for line in reversed(printed.split()):
             if _NAME.fullmatch(line):
                 return line
         raise ValueError(f"sbatch named no job: {printed!r}")
 
-    def job(self, name: str) -> Job | None:
-        number, cluster = _parts(name)
+    def query(self, name: str) -> QueuedJob | None:
+        number, cluster = _split_name(name)
         command = ["scontrol", *cluster, "--oneliner", "show", "job", number]
         try:
             asked = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, errors="replace"
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ANSWER_TIMEOUT_S,
+                errors="replace",
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
         if asked.returncode:
             # Slurm forgets a job some minutes after its end (MinJobAge)
             is_gone = "Invalid job id" in asked.stderr
-            return Job("ended", "not known to Slurm any more") if is_gone else None
-        return _read(asked.stdout, cluster)
+            return QueuedJob("ended", "not known to Slurm any more") if is_gone else None
+        return _parse_job(asked.stdout, cluster)
 
     def cancel_command(self, name: str) -> list[str]:
-        number, cluster = _parts(name)
+        number, cluster = _split_name(name)
         return ["scancel", *cluster, number]
 
-    def logs(self, name: str, folder: Path) -> tuple[Path, Path]:
-        number, _ = _parts(name)
+    def log_files(self, name: str, folder: Path) -> tuple[Path, Path]:
+        number, _ = _split_name(name)
         return folder / f"{number}.out", folder / f"{number}.err"
 
 
-def seconds_left(number: str) -> float | None:
+def job_seconds_left(number: str) -> float | None:
     """Seconds until job *number* reaches its time limit; None: it has none, or Slurm does not say."""
     command = ["squeue", "--noheader", f"--jobs={number}", "--format=%L"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     # [[days-]hours:]minutes:seconds, or a word
@@ -74,31 +79,31 @@ def seconds_left(number: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _read(line: str, cluster: list[str]) -> Job | None:
+def _parse_job(line: str, cluster: list[str]) -> QueuedJob | None:
     """Job of *cluster* that ``scontrol`` describes on *line*."""
     told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", line))
     word, reason = told.get("JobState", ""), told.get("Reason", "None")
     if word == "NODE_FAIL":
         # Slurm says nothing of which one
-        reason = _down(told.get("NodeList", ""), cluster) or reason
+        reason = _down_nodes(told.get("NodeList", ""), cluster) or reason
     if not word:
         return None
     state: Literal["waiting", "running", "ended"] = (
         "waiting" if word in _WAITING else "running" if word in _RUNNING else "ended"
     )
-    code = _code(told.get("ExitCode", "")) if state == "ended" else None
+    code = _parse_exit_code(told.get("ExitCode", "")) if state == "ended" else None
     if code == 0 and word != "COMPLETED":
         # of a node that was lost, or a limit that was reached, and not of the controller
         code = None
-    return Job(state, word if reason == "None" else f"{word} ({reason})", code)
+    return QueuedJob(state, word if reason == "None" else f"{word} ({reason})", code)
 
 
-def _down(nodes: str, cluster: list[str]) -> str:
+def _down_nodes(nodes: str, cluster: list[str]) -> str:
     """Those of *nodes* that are down, each with why; empty: none is, or Slurm does not say."""
     which = ["--noheader", "--Node", f"--nodes={nodes}", "--states=down", "--format=%N: %E"]
     try:
         asked = subprocess.run(
-            ["sinfo", *cluster, *which], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            ["sinfo", *cluster, *which], capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -106,7 +111,7 @@ def _down(nodes: str, cluster: list[str]) -> str:
     return "; ".join(dict.fromkeys(line.strip() for line in asked.stdout.splitlines()))
 
 
-def _code(text: str) -> int | None:
+def _parse_exit_code(text: str) -> int | None:
     """Exit code in ``code:signal``."""
     found = re.fullmatch(r"(\d+):(\d+)", text)
     if not found:
@@ -115,7 +120,7 @@ def _code(text: str) -> int | None:
     return 128 + signal if signal else code
 
 
-def _parts(name: str) -> tuple[str, list[str]]:
+def _split_name(name: str) -> tuple[str, list[str]]:
     """Number of job *name*, and the option that names its cluster, if there is one.
 
     Raises:

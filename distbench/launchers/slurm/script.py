@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distbench.core.errors import UsageError
-from distbench.launchers.base import Controller
+from distbench.launchers.base import ControllerCommand
 from distbench.system.files import slug
 
 if TYPE_CHECKING:
     from distbench.launchers.slurm import Slurm
 
-COMMAND = ("sbatch", "--parsable")
+SBATCH_COMMAND = ("sbatch", "--parsable")
 """Reads a script and prints the number of the job."""
 
 # options in Slurm's words -> the variable of the environment that sbatch prefers to what a script says
-_OPTIONS = {
+_OPTION_VARIABLES = {
     "partition": "SBATCH_PARTITION",
     "account": "SBATCH_ACCOUNT",
     "qos": "SBATCH_QOS",
@@ -29,7 +29,7 @@ _OPTIONS = {
 }
 
 
-def of(slurm: Slurm, controller: Controller) -> str:
+def batch_script(slurm: Slurm, controller: ControllerCommand) -> str:
     """Batch script that becomes *controller*.
 
     Raises:
@@ -37,16 +37,16 @@ def of(slurm: Slurm, controller: Controller) -> str:
             option can't be written into a script.
     """
     options = [f"#SBATCH {_quoted(option)}" for option in (*_options(slurm, controller), *slurm.sbatch)]
-    command = [controller.place.python, "-m", "distbench", *controller.arguments]
+    command = [controller.target.python, "-m", "distbench", *controller.arguments]
     # the signal goes to what the script has become
     return "\n".join(["#!/bin/bash", *options, *slurm.setup, f"exec {shlex.join(command)}", ""])
 
 
-def _options(slurm: Slurm, controller: Controller) -> Iterator[str]:
+def _options(slurm: Slurm, controller: ControllerCommand) -> Iterator[str]:
     yield f"--job-name=distbench-{slug(controller.name)}"
     yield f"--nodes={controller.nodes}"
     yield "--ntasks-per-node=1"
-    for option, variable in _OPTIONS.items():
+    for option, variable in _OPTION_VARIABLES.items():
         if wanted := str(getattr(slurm, option)):
             preferred = os.environ.get(variable, wanted)
             if preferred != wanted:
@@ -60,10 +60,10 @@ def _options(slurm: Slurm, controller: Controller) -> Iterator[str]:
     yield "--requeue" if slurm.requeue else "--no-requeue"
     # without B: it would go to the agents, and end them
     yield f"--signal=B:USR1@{slurm.warning}"
-    yield f"--chdir={controller.place.folder or Path.cwd()}"
-    if controller.logs:
+    yield f"--chdir={controller.target.working_directory or Path.cwd()}"
+    if controller.log_folder:
         # % begins a pattern; what a requeued job has printed stays
-        place = str(controller.logs).replace("%", "%%")
+        place = str(controller.log_folder).replace("%", "%%")
         yield from (f"--output={place}/%j.out", f"--error={place}/%j.err", "--open-mode=append")
 
 

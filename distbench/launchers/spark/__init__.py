@@ -15,16 +15,16 @@ from typing import Annotated
 
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.machine import core_count
-from distbench.ipc.messages import TOKEN
-from distbench.launchers.cluster import Cluster
-from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
+from distbench.ipc.messages import TOKEN_VARIABLE
+from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
 from distbench.system.machine import detect_machine, install_hint, is_installed
 
 _DRIVER = "distbench.launchers.spark.driver"
 
 
 @dataclass(frozen=True)
-class Spark(Cluster):
+class Spark(ClusterLauncher):
     """Executors of Spark, one on each node, each with a task of a barrier stage, whose child is the agent.
 
     Tasks run Python at the path of this command's (PYSPARK_PYTHON says another one).
@@ -40,24 +40,24 @@ class Spark(Cluster):
     """Spark's properties: {spark.executor.cores: "8", spark.task.cpus: "8"} gives a task a whole executor."""
     start_timeout: Positive = 180.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
-    may_differ: list[Difference] = field(default_factory=list)
+    may_differ: list[NodeDifference] = field(default_factory=list)
     """What may differ between nodes."""
 
-    def mistake(self) -> tuple[str, str] | None:
+    def option_problem(self) -> tuple[str, str] | None:
         if not is_installed("pyspark"):
             return "", f"pyspark is not installed; {install_hint('spark')}"
         if self.conf.get("spark.task.maxFailures", "1") != "1":
             return "conf", "spark.task.maxFailures is 1: a stage that is tried again has agents of no run"
         return None
 
-    def members(self) -> Sequence[Node]:
+    def node_list(self) -> Sequence[Node]:
         return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * self.nnodes
 
-    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        driver = Processes("launcher.spark", log)
+    def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
+        driver = AgentProcesses("launcher.spark", log)
         (command,) = self.agent_commands(nodes)
         told = without_token(environment)
-        driver.start("the Spark driver", command, told, told=f"{environment[TOKEN]}\n")
+        driver.start("the Spark driver", command, told, stdin=f"{environment[TOKEN_VARIABLE]}\n")
         return driver
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from distbench.ipc.messages import NODE
-from distbench.launchers.nodes import COMMAND, forwarded
+from distbench.ipc.messages import NODE_VARIABLE
+from distbench.launchers.nodes import AGENT_ARGUMENTS, forwarded_environment
 from distbench.system.processes import die_with_parent
 
 
-def _task(
+def _agent_task(
     arguments: Sequence[str], environment: Mapping[str, str], token: str, *, is_one_host: bool
 ) -> Callable[[Any], Iterator[int]]:
     """What a task does: have an agent until it ends."""
@@ -32,7 +32,7 @@ def _task(
         name = f"{host}-{context.partitionId()}" if is_one_host else host
         agent = subprocess.Popen(
             [sys.executable, *arguments, str(os.getpid())],
-            env={**os.environ, **environment, NODE: name},
+            env={**os.environ, **environment, NODE_VARIABLE: name},
             stdin=subprocess.PIPE,
             text=True,
         )
@@ -42,7 +42,7 @@ def _task(
     return serve
 
 
-def main(asked: dict[str, Any]) -> int:
+def main(request: dict[str, Any]) -> int:
     """Run it; return its exit code."""
     die_with_parent(os.getppid())
     token = sys.stdin.readline().strip()
@@ -50,14 +50,16 @@ def main(asked: dict[str, Any]) -> int:
     # it has types in some versions only
     sql: Any = importlib.import_module("pyspark.sql")
     # a stage that is tried again would start agents of a trial that is over
-    conf = {**asked["conf"], "spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1"}
+    conf = {**request["conf"], "spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1"}
     builder = sql.SparkSession.builder.appName("distbench")
     for name, value in conf.items():
         builder = builder.config(name, value)
-    session = (builder.master(asked["master"]) if asked["master"] else builder).getOrCreate()
+    session = (builder.master(request["master"]) if request["master"] else builder).getOrCreate()
     context = session.sparkContext
-    serve = _task(COMMAND, forwarded(), token, is_one_host=context.master.startswith("local"))
-    tasks = asked["tasks"]
+    serve = _agent_task(
+        AGENT_ARGUMENTS, forwarded_environment(), token, is_one_host=context.master.startswith("local")
+    )
+    tasks = request["tasks"]
     codes = context.parallelize(range(tasks), tasks).barrier().mapPartitions(serve).collect()
     session.stop()
     # that of an agent which a signal has ended is negative

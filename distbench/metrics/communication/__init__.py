@@ -7,17 +7,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.case import BYTES
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.core.meshes import Mesh
-from distbench.metrics.base import Absent, Metric, Session, Values, partly_trained
-from distbench.metrics.communication.traffic import WHERE, Call, Counted, Where, not_there
+from distbench.core.case import DTYPE_BYTES
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.core.meshes import MeshShape
+from distbench.metrics.base import Metric, NotAvailable, PassContext, Values, partial_training_reason
+from distbench.metrics.communication.traffic import (
+    LINK_SCOPES,
+    CollectiveCall,
+    CountedCollectives,
+    LinkScope,
+    scope_problem,
+)
 
 if TYPE_CHECKING:
-    from distbench.metrics.communication.collectives import Collectives
+    from distbench.metrics.communication.collectives import CollectiveRecorder
 
 
-_COLLECTIVES = TableSpec(
+_COLLECTIVES_TABLE = TableSpec(
     "collectives",
     "One row a collective, rank and profiled (or else counted) step: as asked for, as run, and how long it "
     "took.",
@@ -54,7 +60,7 @@ _COLLECTIVES = TableSpec(
         TableColumn("exposed_s", "double", "Its time that no computation of the rank hid.", "s"),
     ),
 )
-_THEORY = TableSpec(
+_THEORY_TABLE = TableSpec(
     "collectives_theory",
     "Expected bytes of a rank's collectives per step, one row an operation and dimension of the device mesh.",
     (
@@ -68,8 +74,8 @@ _THEORY = TableSpec(
 
 @dataclass
 class _State:
-    collectives: Collectives
-    standing: list[int] = field(default_factory=list)
+    collectives: CollectiveRecorder
+    gathered_elements: list[int] = field(default_factory=list)
     """Elements that stood whole where a pass over the layers began, added up over each step."""
 
 
@@ -77,16 +83,16 @@ class _State:
 class Communication(Metric):
     """Calls and bytes of every collective of a step, as issued by the strategy."""
 
-    tables = (_COLLECTIVES, _THEORY)
-    early = ("distbench.metrics.communication.collectives",)
+    tables = (_COLLECTIVES_TABLE, _THEORY_TABLE)
+    early_imports = ("distbench.metrics.communication.collectives",)
     passes = frozenset({"count"})
     columns = (
-        *alike("", "lower", "max", per_step=True)(
+        *columns_of("", "lower", "max", per_step=True)(
             comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
             "counted).",
         ),
         # what the router sends to a rank and what the border of a stage passes is uneven, its sum is not
-        *alike("B", "lower", "mean", per_step=True)(
+        *columns_of("B", "lower", "mean", per_step=True)(
             comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
             "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in); mean over "
             "ranks, as in theory.",
@@ -94,69 +100,73 @@ class Communication(Metric):
             comm_between_bytes="The part of a rank's comm_bytes whose process groups span several nodes, "
             "those with other ranks of the same node included.",
         ),
-        *alike("B", None, "first")(
+        *columns_of("B", None, "first")(
             comm_bytes_theory="Expected comm_bytes by the strategy's communication model, with the dtypes "
             "in use and all micro-batches.",
         ),
-        *alike("B", None, "max", per_step=True)(
+        *columns_of("B", None, "max", per_step=True)(
             comm_standing_bytes="Bytes of sharded parameters that were still gathered when a forward or "
             "backward pass started, so that the pass need not gather them.",
         ),
     )
 
-    def start(self, session: Session) -> Any:
-        from distbench.metrics.communication.collectives import Collectives
+    def start(self, context: PassContext) -> Any:
+        from distbench.metrics.communication.collectives import CollectiveRecorder
 
-        mesh = Mesh(session.strategy.dimensions(session.case.world_size))
-        return _State(Collectives(session.nodes, mesh))
+        mesh = MeshShape(context.strategy.mesh_sizes(context.case.world_size))
+        return _State(CollectiveRecorder(context.nodes, mesh))
 
-    def before_step(self, session: Session, state: _State) -> None:
-        state.standing.append(0)
+    def before_step(self, context: PassContext, state: _State) -> None:
+        state.gathered_elements.append(0)
         state.collectives.begin()
 
-    def after_step(self, session: Session, state: _State) -> None:
+    def after_step(self, context: PassContext, state: _State) -> None:
         state.collectives.end()
 
     @contextmanager
-    def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
+    def around(self, context: PassContext, state: _State, span: str) -> Iterator[None]:
         if span in ("forward", "backward"):
-            state.standing[-1] += session.engine.standing_whole()
+            state.gathered_elements[-1] += context.engine.unsharded_elements()
         yield
 
-    def values(self, session: Session, state: _State) -> Values:
-        if session.drives > 1:
-            raise Absent(f"what one process copies between its {session.drives} devices is no collective")
+    def values(self, context: PassContext, state: _State) -> Values:
+        if context.devices_per_rank > 1:
+            raise NotAvailable(
+                f"what one process copies between its {context.devices_per_rank} devices is no collective"
+            )
         steps = state.collectives.steps
         # groups of one rank move nothing
         moving = [[call for call in step if call.group_size > 1] for step in steps]
         rows = [call.row(number, i) for number, step in enumerate(steps) for i, call in enumerate(step)]
-        counted = Counted(steps, rows)
-        session.leave(counted)
-        session.tables["collectives"] = counted.rows
-        size = BYTES[session.case.precision.compute]
+        counted = CountedCollectives(steps, rows)
+        context.share(counted)
+        context.tables["collectives"] = counted.rows
+        size = DTYPE_BYTES[context.case.precision.compute]
         return {
             "comm_calls": [float(len(calls)) for calls in moving],
             "comm_bytes": [float(sum(call.bytes for call in calls)) for calls in moving],
-            "comm_standing_bytes": [float(elements * size) for elements in state.standing],
-            "comm_bytes_theory": _theory(session),
-            **{f"comm_{where}_bytes": _part(session, moving, where) for where in WHERE},
+            "comm_standing_bytes": [float(elements * size) for elements in state.gathered_elements],
+            "comm_bytes_theory": _theory(context),
+            **{f"comm_{where}_bytes": _bytes_in_scope(context, moving, where) for where in LINK_SCOPES},
         }
 
 
-def _part(session: Session, steps: list[list[Call]], where: Where) -> list[float | None] | Absent:
+def _bytes_in_scope(
+    context: PassContext, steps: list[list[CollectiveCall]], where: LinkScope
+) -> list[float | None] | NotAvailable:
     """Bytes of each step that move *where*."""
-    return not_there(where, session.nodes) or [
-        float(sum(call.bytes for call in step if call.where == where)) for step in steps
+    return scope_problem(where, context.nodes) or [
+        float(sum(call.bytes for call in step if call.scope == where)) for step in steps
     ]
 
 
-def _theory(session: Session) -> list[float | None] | Absent:
-    theory = session.strategy.collectives_as_built(session.case, session.effective)
+def _theory(context: PassContext) -> list[float | None] | NotAvailable:
+    theory = context.strategy.traffic_as_built(context.case, context.effective)
     if theory is None:
-        none = Absent(f"{session.case.strategy.name} has no communication model")
-        return partly_trained(session.effective) or none
-    if "loss_mean" in session.effective:
-        theory = [*theory, *session.strategy.counting(session.case.world_size)]
-    if session.rank == 0:
-        session.tables["collectives_theory"] = [asdict(each) for each in theory]
+        none = NotAvailable(f"{context.case.strategy.name} has no communication model")
+        return partial_training_reason(context.effective) or none
+    if "loss_mean" in context.effective:
+        theory = [*theory, *context.strategy.loss_count_traffic(context.case.world_size)]
+    if context.rank == 0:
+        context.tables["collectives_theory"] = [asdict(each) for each in theory]
     return [float(sum(each.bytes for each in theory))]

@@ -15,8 +15,8 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distbench.core.meshes import Mesh
-from distbench.metrics.communication.traffic import Call
+from distbench.core.meshes import MeshShape
+from distbench.metrics.communication.traffic import CollectiveCall
 
 # public name, and place of the full array among the arguments (None: the result) -> its operations
 _OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
@@ -45,7 +45,7 @@ _OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
         ("broadcast", 0): "broadcast broadcast_",
     },
 }
-_MEANINGS = {
+_OPERATION_OF = {
     f"{namespace}::{operation}": meaning
     for namespace, meanings in _OPERATIONS.items()
     for meaning, operations in meanings.items()
@@ -55,14 +55,14 @@ _MEANINGS = {
 _MESSAGES, _PEER = ("send", "recv"), 2
 
 
-class Collectives(TorchDispatchMode):
+class CollectiveRecorder(TorchDispatchMode):
     """Lists the collectives between ``begin`` and ``end``, in the order in which they are issued."""
 
-    def __init__(self, nodes: Sequence[int], mesh: Mesh) -> None:
+    def __init__(self, nodes: Sequence[int], mesh: MeshShape) -> None:
         """None yet; *nodes* has the number of the node of each rank, which are in *mesh*."""
         super().__init__()
         self._nodes, self._mesh = nodes, mesh
-        self.steps: list[list[Call]] = []
+        self.steps: list[list[CollectiveCall]] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -85,25 +85,25 @@ class Collectives(TorchDispatchMode):
             # it shall become its collectives first, which then come here
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if meaning := _MEANINGS.get(func._schema.name):
+        if meaning := _OPERATION_OF.get(func._schema.name):
             op, full = meaning
             every = (*args, *(kwargs or {}).values())
-            tensors, ranks = list(_tensors(result if full is None else args[full])), _ranks(every)
+            tensors, ranks = list(_tensors(result if full is None else args[full])), _group_ranks(every)
             if op in _MESSAGES and "any_source" not in func._schema.name:
                 here, there = dist.get_rank(), ranks[args[_PEER]]
-                self._note(op, tensors, sorted([here, there]), here if op == "send" else there)
+                self._record(op, tensors, sorted([here, there]), here if op == "send" else there)
             else:
-                self._note(op, tensors, ranks)
+                self._record(op, tensors, ranks)
         return result
 
-    def _note(
+    def _record(
         self, op: str, tensors: list[torch.Tensor], ranks: list[int], source: int | None = None
     ) -> None:
         if not tensors or not self.steps:
             return
         elements, size = sum(tensor.numel() for tensor in tensors), len(ranks)
         self.steps[-1].append(
-            Call(
+            CollectiveCall(
                 op=op,
                 group=_ranks_text(ranks),
                 group_size=size,
@@ -112,7 +112,7 @@ class Collectives(TorchDispatchMode):
                 elements=elements // size if op == "all_gather" else elements,
                 nodes=len({self._nodes[rank] for rank in ranks}),
                 source=source,
-                dimension=self._mesh.over(ranks),
+                dimension=self._mesh.spanned_dimensions(ranks),
             )
         )
 
@@ -125,7 +125,7 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _ranks(arguments: tuple[Any, ...]) -> list[int]:
+def _group_ranks(arguments: tuple[Any, ...]) -> list[int]:
     """Global ranks of the process group among *arguments*."""
     return dist.get_process_group_ranks(_group(arguments))
 

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from distbench.metrics.base import Absent, Left
+from distbench.metrics.base import NotAvailable, SharedResult
 
-SCALAR = 1024
+SCALAR_BYTES = 1024
 """Bytes; a collective no larger carries a norm or a flag, and says nothing of bandwidth."""
-Where = Literal["inside", "between"]
-WHERE: tuple[Where, ...] = ("inside", "between")
+LinkScope = Literal["inside", "between"]
+LINK_SCOPES: tuple[LinkScope, ...] = ("inside", "between")
 """Inside a node: all ranks of the group are on it. Between nodes: the group spans several."""
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """One collective, as issued by the strategy."""
 
     op: str
@@ -41,12 +41,12 @@ class Call:
     """Dimension of the device mesh that the group is over; None: not known, or the group is one rank."""
 
     @property
-    def meets(self) -> tuple[str, int | None]:
+    def match_key(self) -> tuple[str, int | None]:
         """What a rank has in common with the others' part in the same call; equal ones follow each other."""
         return self.group, self.source
 
     @property
-    def where(self) -> Where:
+    def scope(self) -> LinkScope:
         """Whether the group is inside one node or spans several."""
         return "between" if self.nodes > 1 else "inside"
 
@@ -58,29 +58,29 @@ class Call:
 
 
 @dataclass
-class Counted(Left):
+class CountedCollectives(SharedResult):
     """What ``communication`` leaves: the collectives of each counted step, and their rows in the record."""
 
-    steps: list[list[Call]]
+    steps: list[list[CollectiveCall]]
     rows: list[dict[str, Any]]
 
-    def of(self, number: int) -> list[Call]:
+    def calls_of_step(self, number: int) -> list[CollectiveCall]:
         """Those of the step of that *number* after the counted ones began, which are a whole cycle."""
         return self.steps[number % len(self.steps)] if self.steps else []
 
 
-def not_there(where: Where, nodes: Sequence[int]) -> Absent | None:
+def scope_problem(where: LinkScope, nodes: Sequence[int]) -> NotAvailable | None:
     """Why nothing can move *where* between ranks on these *nodes*; None if it can.
 
     It is absent rather than 0: a suite that moves nothing between its nodes is another thing than one that
     has no second node.
     """
     if len(nodes) < 2:
-        return Absent("needs at least two ranks")
+        return NotAvailable("needs at least two ranks")
     if where == "between" and len(set(nodes)) == 1:
-        return Absent("all ranks are on one node")
+        return NotAvailable("all ranks are on one node")
     if where == "inside" and len(set(nodes)) == len(nodes):
-        return Absent("every rank has a node to itself")
+        return NotAvailable("every rank has a node to itself")
     return None
 
 
@@ -110,7 +110,7 @@ def wire_factor(ran: str, n: int) -> float | None:
     return 1.0 if ran in ("send", "recv", "send_recv") else None
 
 
-def crossing(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> float | None:
+def inter_node_bytes(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> float | None:
     """Bytes of a full array of *size* bytes that *rank* sends to other nodes when the backend runs *ran*.
 
     On a ring whose ranks follow one another node by node, as NCCL and gloo build it of ranks that fill nodes
@@ -134,7 +134,7 @@ def crossing(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> floa
     return size * factor if rank == last else 0.0
 
 
-def ranks_of(text: str) -> list[int]:
+def parse_ranks(text: str) -> list[int]:
     """Ranks that a row's ``group`` names: ``0-3``, ``0,2``."""
     first, _, last = text.partition("-")
     return [*range(int(first), int(last) + 1)] if last else [int(rank) for rank in text.split(",")]

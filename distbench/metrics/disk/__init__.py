@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from distbench.core import registry
-from distbench.core.columns import Column, TableColumn, TableSpec, alike
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values, or_absent
-from distbench.metrics.disk.probe import BLOCK, DEPTH, probe
+from distbench.core.columns import Column, TableColumn, TableSpec, columns_of
+from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values, value_or_reason
+from distbench.metrics.disk.probe import BLOCK_BYTES, QUEUE_DEPTH, probe_disk
 
 if TYPE_CHECKING:
     from distbench.strategies.base import Strategy
 
-_WAYS = {"read": "disk_read", "written": "disk_written"}
-_NONE = "no training state is offloaded to a disk"
-_COUNTED = (
+_COLUMN_OF_DIRECTION = {"read": "disk_read", "written": "disk_written"}
+_NO_OFFLOAD = "no training state is offloaded to a disk"
+_BYTES_DOC = (
     "by the kernel's count (/proc/PID/io, {}_bytes), which is of storage and not of the page cache, over "
     "the timed steps; all ranks together."
 )
-_GIVES = (
-    f"by itself, in blocks of 1 MiB with O_DIRECT, {DEPTH} in flight (DeepSpeed's own sizes), measured by "
+_RATE_DOC = (
+    f"by itself, in blocks of 1 MiB with O_DIRECT, {QUEUE_DEPTH} in flight (DeepSpeed's own sizes), measured "
+    "by "
     "the first rank of each node before the warm-up, while the others wait; of the slowest node."
 )
 _TABLE = TableSpec(
@@ -54,18 +55,18 @@ class Disk(Metric):
     passes = frozenset({"probe", "time"})
     tables = (_TABLE,)
     columns = (
-        *alike("B", "lower", "sum")(
-            disk_read="Bytes read from disks in a step, " + _COUNTED.format("read"),
-            disk_written="Bytes written to disks in a step, " + _COUNTED.format("write"),
+        *columns_of("B", "lower", "sum")(
+            disk_read="Bytes read from disks in a step, " + _BYTES_DOC.format("read"),
+            disk_written="Bytes written to disks in a step, " + _BYTES_DOC.format("write"),
         ),
-        *alike("B", None, "first")(
+        *columns_of("B", None, "first")(
             disk_read_theory="Bytes that all ranks read in a step by theory, at most: tensors of less than "
             "1 MiB stay in memory (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).",
             disk_written_theory="Bytes that all ranks write in a step by theory, at most, likewise.",
         ),
-        *alike("B/s", "higher", "first")(
-            disk_read_rate="What the disk gives to reading " + _GIVES,
-            disk_written_rate="What the disk takes of writing " + _GIVES,
+        *columns_of("B/s", "higher", "first")(
+            disk_read_rate="What the disk gives to reading " + _RATE_DOC,
+            disk_written_rate="What the disk takes of writing " + _RATE_DOC,
         ),
         Column(
             "disk_least_s",
@@ -77,36 +78,38 @@ class Disk(Metric):
         ),
     )
 
-    def start(self, session: Session) -> Any:
-        if not session.strategy.disk:
+    def start(self, context: PassContext) -> Any:
+        if not context.strategy.offload_folder:
             return None
-        if session.pass_ == "time":
-            return _counters()
-        if session.nodes.index(session.nodes[session.rank]) == session.rank:
-            session.tables["disk"] = _rows(Path(session.strategy.disk))
+        if context.pass_name == "time":
+            return _io_counters()
+        if context.nodes.index(context.nodes[context.rank]) == context.rank:
+            context.tables["disk"] = _rows(Path(context.strategy.offload_folder))
         return None
 
-    def values(self, session: Session, state: Any) -> Values:
-        if session.pass_ == "probe":
+    def values(self, context: PassContext, state: Any) -> Values:
+        if context.pass_name == "probe":
             return {}
-        if not session.strategy.disk:
-            raise Absent(_NONE)
-        steps = len(session.steps)
-        return {_WAYS[way]: (size - state[way]) / steps for way, size in _counters().items()}
+        if not context.strategy.offload_folder:
+            raise NotAvailable(_NO_OFFLOAD)
+        steps = len(context.step_times)
+        return {
+            _COLUMN_OF_DIRECTION[way]: (size - state[way]) / steps for way, size in _io_counters().items()
+        }
 
-    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
-        strategy: Strategy = registry.make("strategies", trial.case.strategy)
-        if not strategy.disk:
-            raise Absent(_NONE)
+    def summary(self, trial: TrialData) -> Mapping[str, float | NotAvailable]:
+        strategy: Strategy = registry.create_plugin("strategies", trial.case.strategy)
+        if not strategy.offload_folder:
+            raise NotAvailable(_NO_OFFLOAD)
         theory = strategy.disk_traffic(trial.case, trial.effective["parameters"])
         return {
-            **{f"{name}_theory": _theory(theory, way, trial) for way, name in _WAYS.items()},
-            **{f"{name}_rate": _slowest(trial, way) for way, name in _WAYS.items()},
-            "disk_least_s": or_absent(lambda: max(_least(trial))),
+            **{f"{name}_theory": _theory(theory, way, trial) for way, name in _COLUMN_OF_DIRECTION.items()},
+            **{f"{name}_rate": _slowest_rate(trial, way) for way, name in _COLUMN_OF_DIRECTION.items()},
+            "disk_least_s": value_or_reason(lambda: max(_min_step_seconds(trial))),
         }
 
 
-def _counters() -> dict[str, int]:
+def _io_counters() -> dict[str, int]:
     """Bytes that this process has read from storage and written there so far."""
     counted = psutil.Process().io_counters()
     return {"read": counted.read_bytes, "written": counted.write_bytes}
@@ -114,26 +117,26 @@ def _counters() -> dict[str, int]:
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     try:
-        moved = probe(folder)
-    except Absent as reason:
+        moved = probe_disk(folder)
+    except NotAvailable as reason:
         return [{"reason": str(reason)}]
     return [
-        {"way": way, **dataclasses.asdict(of_way), "block": BLOCK, "depth": DEPTH, "reason": None}
+        {"way": way, **dataclasses.asdict(of_way), "block": BLOCK_BYTES, "depth": QUEUE_DEPTH, "reason": None}
         for way, of_way in moved.items()
     ]
 
 
-def _theory(theory: Mapping[str, float] | None, way: str, trial: Trial) -> float | Absent:
+def _theory(theory: Mapping[str, float] | None, way: str, trial: TrialData) -> float | NotAvailable:
     if theory is None:
-        return Absent(f"{trial.case.label} has no theory of what it moves to a disk")
+        return NotAvailable(f"{trial.case.label} has no theory of what it moves to a disk")
     return theory[way] * trial.case.world_size
 
 
-def _slowest(trial: Trial, way: str) -> float | Absent:
-    return or_absent(lambda: min(of_node[way] for of_node in _rates(trial).values()))
+def _slowest_rate(trial: TrialData, way: str) -> float | NotAvailable:
+    return value_or_reason(lambda: min(of_node[way] for of_node in _rates(trial).values()))
 
 
-def _rates(trial: Trial) -> dict[int, dict[str, float]]:
+def _rates(trial: TrialData) -> dict[int, dict[str, float]]:
     """Bytes a second of each way, by the rank that has probed the disk of its node.
 
     Raises:
@@ -142,22 +145,24 @@ def _rates(trial: Trial) -> dict[int, dict[str, float]]:
     rates: dict[int, dict[str, float]] = {}
     for row in trial.tables.get("disk", []):
         if row["reason"]:
-            raise Absent(row["reason"])
+            raise NotAvailable(row["reason"])
         rates.setdefault(row["rank"], {})[row["way"]] = row["bytes"] / row["seconds"]
     if not rates:
-        raise Absent("no disk was probed")
+        raise NotAvailable("no disk was probed")
     return rates
 
 
-def _least(trial: Trial) -> Iterator[float]:
+def _min_step_seconds(trial: TrialData) -> Iterator[float]:
     """Least seconds of a step that the disk of each node takes."""
     everybody = range(trial.case.world_size)
     for prober, rates in _rates(trial).items():
         ranks = next((ranks for ranks in trial.nodes.values() if prober in ranks), everybody)
-        yield math.fsum(_moved(trial, name, ranks) / rates[way] for way, name in _WAYS.items())
+        yield math.fsum(
+            _bytes_moved(trial, name, ranks) / rates[way] for way, name in _COLUMN_OF_DIRECTION.items()
+        )
 
 
-def _moved(trial: Trial, name: str, ranks: Sequence[int]) -> float:
+def _bytes_moved(trial: TrialData, name: str, ranks: Sequence[int]) -> float:
     """Bytes of a step that *ranks* have moved.
 
     Raises:
@@ -166,5 +171,5 @@ def _moved(trial: Trial, name: str, ranks: Sequence[int]) -> float:
     sizes = [trial.samples.get(name, [])[rank : rank + 1] for rank in ranks]
     known = [size for of_rank in sizes for each in of_rank for size in each if size is not None]
     if len(known) < len(ranks):
-        raise Absent(f"needs {name} of every rank")
+        raise NotAvailable(f"needs {name} of every rank")
     return math.fsum(known)

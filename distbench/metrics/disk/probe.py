@@ -11,16 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.metrics.base import Absent
+from distbench.metrics.base import NotAvailable
 
-BLOCK, DEPTH = 1 << 20, 8
+BLOCK_BYTES, QUEUE_DEPTH = 1 << 20, 8
 """Bytes of a block and blocks in flight: DeepSpeed's own ``aio.block_size`` and ``aio.queue_depth``."""
 _BLOCKS = 128
-_LEAST_S = 0.5
+_MIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Moved:
+class DiskTransfer:
     """What was read or written, and in what time."""
 
     bytes: int
@@ -32,8 +32,10 @@ class Moved:
         return self.bytes / self.seconds
 
 
-def probe(folder: Path, least_s: float = _LEAST_S, blocks: int = _BLOCKS) -> dict[str, Moved]:
-    """``read`` and ``written``: a file of *blocks* blocks in *folder*, over and over for *least_s* seconds.
+def probe_disk(
+    folder: Path, min_seconds: float = _MIN_SECONDS, blocks: int = _BLOCKS
+) -> dict[str, DiskTransfer]:
+    """Bytes ``read`` and ``written``: a file of *blocks* blocks in *folder*, for *min_seconds* seconds.
 
     The blocks are there before anything is timed, as they are in a training from its second step on. The file
     has no name while this runs, so nothing stays of it.
@@ -43,52 +45,52 @@ def probe(folder: Path, least_s: float = _LEAST_S, blocks: int = _BLOCKS) -> dic
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _probed(folder / f"distbench-probe-{os.getpid()}", least_s, blocks)
+        return _probe_file(folder / f"distbench-probe-{os.getpid()}", min_seconds, blocks)
     except OSError as error:
-        raise Absent(f"{folder} can't be read and written with O_DIRECT: {error.strerror}") from error
+        raise NotAvailable(f"{folder} can't be read and written with O_DIRECT: {error.strerror}") from error
 
 
-def _probed(file: Path, least_s: float, blocks: int) -> dict[str, Moved]:
+def _probe_file(file: Path, min_seconds: float, blocks: int) -> dict[str, DiskTransfer]:
     descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_DIRECT | os.O_EXCL, 0o600)
     # whatever ends this process, nothing stays
     file.unlink()
     # O_DIRECT takes memory that is aligned to pages; what a disk can't compress
-    buffers = [mmap.mmap(-1, BLOCK) for _ in range(DEPTH)]
+    buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(QUEUE_DEPTH)]
     for buffer in buffers:
-        buffer[:] = os.urandom(BLOCK)
+        buffer[:] = os.urandom(BLOCK_BYTES)
 
     def write(buffer: mmap.mmap, block: int) -> int:
-        return os.pwrite(descriptor, buffer, block * BLOCK)
+        return os.pwrite(descriptor, buffer, block * BLOCK_BYTES)
 
     def read(buffer: mmap.mmap, block: int) -> int:
-        return os.preadv(descriptor, [buffer], block * BLOCK)
+        return os.preadv(descriptor, [buffer], block * BLOCK_BYTES)
 
     try:
-        with ThreadPoolExecutor(DEPTH) as pool:
-            _moved(pool, buffers, write, blocks, 0.0)
+        with ThreadPoolExecutor(QUEUE_DEPTH) as pool:
+            _transfer(pool, buffers, write, blocks, 0.0)
             return {
-                "written": _moved(pool, buffers, write, blocks, least_s),
-                "read": _moved(pool, buffers, read, blocks, least_s),
+                "written": _transfer(pool, buffers, write, blocks, min_seconds),
+                "read": _transfer(pool, buffers, read, blocks, min_seconds),
             }
     finally:
         os.close(descriptor)
 
 
-def _moved(
+def _transfer(
     pool: ThreadPoolExecutor,
     buffers: Sequence[mmap.mmap],
     move: Callable[[mmap.mmap, int], int],
     blocks: int,
-    least_s: float,
-) -> Moved:
-    """Have a thread for each buffer *move* the next block, until all were moved and *least_s* is over."""
+    min_seconds: float,
+) -> DiskTransfer:
+    """Have a thread for each buffer *move* the next block, until all were moved and *min_seconds* is over."""
     numbers, began = itertools.count(), time.perf_counter()
 
     def work(buffer: mmap.mmap) -> int:
         total = 0
-        while (number := next(numbers)) < blocks or time.perf_counter() - began < least_s:
+        while (number := next(numbers)) < blocks or time.perf_counter() - began < min_seconds:
             total += move(buffer, number % blocks)
         return total
 
     total = sum(pool.map(work, buffers))
-    return Moved(total, time.perf_counter() - began)
+    return DiskTransfer(total, time.perf_counter() - began)

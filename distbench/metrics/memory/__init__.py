@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from distbench import optimizers
-from distbench.core.case import BYTES
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.metrics.base import Absent, Metric, Session, Values, partly_trained
+from distbench.core.case import DTYPE_BYTES
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.metrics.base import Metric, NotAvailable, PassContext, Values, partial_training_reason
 
-KINDS = {
+MEMORY_KIND_DOCS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",
     "gradients": "Gradients of a rank.",
     "optimizer_state": "Optimizer states of a rank (moments).",
@@ -44,12 +44,12 @@ TABLE = TableSpec(
         TableColumn("stage", "bigint", "Of a pipeline the stage that ran, from 0 on; null: none did."),
         _bytes("allocated", "Bytes of tensors by the allocator's books."),
         _bytes("peak", "Most such bytes during the phase."),
-        *(_bytes(name, doc) for name, doc in KINDS.items()),
+        *(_bytes(name, doc) for name, doc in MEMORY_KIND_DOCS.items()),
         _bytes("other", "What no kind explained when the step began."),
         _bytes("host", "The part of all kinds that is in host memory although the rank computes on a GPU."),
     ),
 )
-_AT_MOST = "Maximum over the ends of the phases of the counted step, and over ranks."
+_MAXIMUM_DOC = "Maximum over the ends of the phases of the counted step, and over ranks."
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Memory(Metric):
     """Memory of a rank, peak and by kind: allocator-level bytes, never the resident set alone."""
 
     tables = (TABLE,)
-    early = ("distbench.metrics.memory.allocators",)
+    early_imports = ("distbench.metrics.memory.allocators",)
     # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
     passes = frozenset({"warmup", "time", "count"})
     columns = (
-        *alike("B", "lower", "max")(
+        *columns_of("B", "lower", "max")(
             memory_peak="Peak bytes of tensors alive at once in the timed steps; maximum over ranks. CUDA: "
             "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
             memory_active_peak="CUDA: active_bytes.all.peak, tensors and blocks that other streams still "
@@ -72,27 +72,29 @@ class Memory(Metric):
             "timed steps by cudaMemGetInfo: CUDA's context, kernels, NCCL's and cuBLAS's buffers, and other "
             "processes on it. It is what a device must have.",
         ),
-        *alike("", "lower", "sum")(
+        *columns_of("", "lower", "sum")(
             memory_alloc_retries="CUDA: num_alloc_retries, allocations that succeeded only after the cache "
             "was flushed.",
             memory_ooms="CUDA: num_ooms, out-of-memory errors thrown in the timed steps, caught by somebody.",
         ),
-        *alike("B", "lower", "max")(
+        *columns_of("B", "lower", "max")(
             memory_pinned_peak="CUDA: allocated_bytes.peak of torch's pinned host allocator, since the "
             "process began: what offload takes from the host for good.",
         ),
-        *alike("B", "lower", "sum")(
+        *columns_of("B", "lower", "sum")(
             memory_host="Proportional set size (PSS) of all ranks after the timed steps, what they take "
             "from the host: resident pages, shared ones divided by those who share them. Pinned memory is "
             "part of it.",
         ),
-        *alike("B", None, "max")(
+        *columns_of("B", None, "max")(
             memory_resident_peak="Most resident memory of a rank's process so far (VmHWM). It holds freed "
             "pages, code and other libraries, and would rank strategies wrongly: shown only next to the "
             "allocator's bytes.",
         ),
-        *alike("B", "lower", "max")(**{f"memory_{name}": f"{doc} {_AT_MOST}" for name, doc in KINDS.items()}),
-        *alike("B", None, "max")(
+        *columns_of("B", "lower", "max")(
+            **{f"memory_{name}": f"{doc} {_MAXIMUM_DOC}" for name, doc in MEMORY_KIND_DOCS.items()}
+        ),
+        *columns_of("B", None, "max")(
             memory_states_theory="Model states of a rank by the table of ZeRO (Rajbhandari et al. 2020, "
             "arXiv:1910.02054), with the dtypes in use; without padding and buffers.",
         ),
@@ -104,7 +106,7 @@ class Memory(Metric):
     def prepare(self) -> list[str]:
         from distbench.metrics.memory import allocators
 
-        return allocators.provide()
+        return allocators.build_library()
 
     def install(self) -> None:
         from distbench.metrics.memory import allocators
@@ -112,76 +114,76 @@ class Memory(Metric):
         if library := allocators.library():
             library.distbench_install()
 
-    def start(self, session: Session) -> Any:
+    def start(self, context: PassContext) -> Any:
         from distbench.metrics.memory import allocators
-        from distbench.metrics.memory.phases import Phases
+        from distbench.metrics.memory.phases import MemoryPhases
 
-        books = allocators.books_of(session)
-        if session.pass_ == "time":
+        books = allocators.allocator_stats(context)
+        if context.pass_name == "time":
             if books:
                 books.reset_peak()
             return books
-        phases = Phases(session, books)
-        if session.pass_ == "warmup":
-            phases.end("build")
+        phases = MemoryPhases(context, books)
+        if context.pass_name == "warmup":
+            phases.end_phase("build")
         return phases
 
-    def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
+    def around(self, context: PassContext, state: Any, span: str) -> AbstractContextManager[Any]:
         # of the passes above only count is observed
         watched: AbstractContextManager[Any] = state.around(span)
         return watched
 
-    def values(self, session: Session, state: Any) -> Values:
-        from distbench.metrics.memory.allocators import why_not
+    def values(self, context: PassContext, state: Any) -> Values:
+        from distbench.metrics.memory.allocators import missing_library_reason
 
-        if session.pass_ == "time":
+        if context.pass_name == "time":
             return {
-                **(state.values() if state else {"memory_peak": Absent(why_not())}),
+                **(state.values() if state else {"memory_peak": NotAvailable(missing_library_reason())}),
                 "memory_host": _kilobytes(Path("/proc/self/smaps_rollup"), "Pss"),
                 "memory_resident_peak": _kilobytes(Path("/proc/self/status"), "VmHWM"),
             }
-        session.tables["memory"] = state.rows
-        if session.pass_ == "warmup":
+        context.tables["memory"] = state.rows
+        if context.pass_name == "warmup":
             return {}
         return {
-            **{f"memory_{name}": state.most(name) for name in KINDS},
-            "memory_states_theory": _theory(session),
+            **{f"memory_{name}": state.most(name) for name in MEMORY_KIND_DOCS},
+            "memory_states_theory": _expected_states(context),
         }
 
 
-def _theory(session: Session) -> float | Absent:
+def _expected_states(context: PassContext) -> float | NotAvailable:
     """Expected model states in total; adds them by kind to the table."""
-    case, strategy = session.case, session.strategy
-    effective = session.effective
+    case, strategy = context.case, context.strategy
+    effective = context.effective
     kinds = strategy.model_states_as_built(case, effective["parameters"], effective)
     if kinds is None:
-        return partly_trained(session.effective) or Absent(f"{case.label} has no memory model")
-    if optimizers.is_by_shape(case.optimizer):
+        return partial_training_reason(context.effective) or NotAvailable(f"{case.label} has no memory model")
+    if optimizers.depends_on_shape(case.optimizer):
         # a strategy knows no shapes, but what it keeps of a state of one number for each parameter
         one = dataclasses.replace(case.optimizer, name="sgd", momentum=0.9)
-        numbers = _state_numbers(session)
+        numbers = _optimizer_state_elements(context)
         of_numbers = {**effective, "parameters": numbers, "trained_parameters": numbers}
         one_each = dataclasses.replace(case, optimizer=one)
         alike = strategy.model_states_as_built(one_each, numbers, of_numbers)
         kinds = {**kinds, "optimizer_state": (alike or kinds)["optimizer_state"]}
     states = float(sum(kinds.values()))
-    session.tables["memory"].append({"phase": "theory", **kinds, "states": states})
+    context.tables["memory"].append({"phase": "theory", **kinds, "states": states})
     return states
 
 
-def _state_numbers(session: Session) -> int:
+def _optimizer_state_elements(context: PassContext) -> int:
     """Numbers that the optimizer keeps for the model, by its shapes, in the dtype of its states."""
-    from distbench.workloads.shapes import shapes_of
+    from distbench.workloads.shapes import parameter_shapes
 
-    element = BYTES[session.case.precision.optimizer_state]
-    kept = optimizers.state_bytes(session.case.optimizer, shapes_of(session.workload), element)
+    element = DTYPE_BYTES[context.case.precision.optimizer_state]
+    kept = optimizers.state_bytes(context.case.optimizer, parameter_shapes(context.workload), element)
     return round(kept / element)
 
 
-def _kilobytes(file: Path, name: str) -> int | Absent:
+def _kilobytes(file: Path, name: str) -> int | NotAvailable:
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
-        return Absent(f"{file} can't be read: {error.strerror}")
+        return NotAvailable(f"{file} can't be read: {error.strerror}")
     sizes = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-    return next(sizes, Absent(f"{file} has no {name}"))
+    return next(sizes, NotAvailable(f"{file} has no {name}"))

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-from distbench.metrics.base import Absent, Session, Values
+from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.system import build_cache
-from distbench.system.files import whole
+from distbench.system.files import atomic_path
 from distbench.system.machine import cache_folder, cxx_compiler
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
@@ -28,7 +28,7 @@ def library_file() -> Path:
     return cache_folder() / "allocator" / f"counting_allocator-{key}.so"
 
 
-def provide() -> list[str]:
+def build_library() -> list[str]:
     """Build the library unless it is there and can be loaded; return what users should know.
 
     Raises:
@@ -37,21 +37,21 @@ def provide() -> list[str]:
         OSError: the cache can't be written.
     """
     target = library_file()
-    return build_cache.provide(target, functools.partial(_build, target), target)
+    return build_cache.ensure_built(target, functools.partial(_build, target), target)
 
 
 def _build(target: Path) -> None:
     cxx = cxx_compiler()
     if cxx is None:
-        raise Absent(_NO_COMPILER)
+        raise NotAvailable(_NO_COMPILER)
     command = [*cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += [f"-I{folder}" for folder in cpp_extension.include_paths()]
     command += [f"-L{folder}" for folder in cpp_extension.library_paths()] + ["-lc10"]
-    with whole(target) as aside:
+    with atomic_path(target) as aside:
         done = subprocess.run([*command, "-o", str(aside)], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Absent(f"the counting allocator could not be built: {done.stderr[-2000:]}")
+            raise NotAvailable(f"the counting allocator could not be built: {done.stderr[-2000:]}")
 
 
 @functools.cache
@@ -65,26 +65,26 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def why_not() -> str:
+def missing_library_reason() -> str:
     """Why there is no library."""
     if cxx_compiler() is None:
         return _NO_COMPILER
     return "the counting allocator was not built; see the log of the run's preparation"
 
 
-_FAULTS = {"memory_alloc_retries": "num_alloc_retries", "memory_ooms": "num_ooms"}
+_EVENT_COUNTERS = {"memory_alloc_retries": "num_alloc_retries", "memory_ooms": "num_ooms"}
 _CUDA_ONLY = (
-    *_FAULTS,
+    *_EVENT_COUNTERS,
     "memory_active_peak",
     "memory_reserved_peak",
     "memory_device_peak",
     "memory_pinned_peak",
 )
-_NO_CACHE = Absent("CUDA only: torch's CPU allocator does not cache, reserve or pin memory")
-_NOT_TOLD = Absent("this torch version does not report pinned host memory")
+_NO_CACHE = NotAvailable("CUDA only: torch's CPU allocator does not cache, reserve or pin memory")
+_NO_PINNED_STATS = NotAvailable("this torch version does not report pinned host memory")
 
 
-class CpuBooks:
+class CpuAllocatorStats:
     """What the counting allocator says of itself; nothing here waits for a device."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -107,40 +107,40 @@ class CpuBooks:
         return {"memory_peak": self.peak(), **dict.fromkeys(_CUDA_ONLY, _NO_CACHE)}
 
 
-class CudaBooks:
+class CudaAllocatorStats:
     """The same of torch's caching allocator, of the device that needs most."""
 
     def __init__(self, devices: list[Any]) -> None:
         self._devices = devices
-        self._faults_before = dict.fromkeys(_FAULTS, 0)
+        self._events_before = dict.fromkeys(_EVENT_COUNTERS, 0)
 
     def allocated(self) -> int:
         return max(torch.cuda.memory_allocated(device) for device in self._devices)
 
     def peak(self) -> int:
-        return self._most("allocated_bytes.all.peak")
+        return self._max_stat("allocated_bytes.all.peak")
 
     def reset_peak(self) -> None:
         for device in self._devices:
             torch.cuda.reset_peak_memory_stats(device)
-        self._faults_before = self._faults()
+        self._events_before = self._event_counts()
 
     def values(self) -> Values:
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
         return {
             "memory_peak": self.peak(),
-            "memory_active_peak": self._most("active_bytes.all.peak"),
-            "memory_reserved_peak": self._most("reserved_bytes.all.peak"),
+            "memory_active_peak": self._max_stat("active_bytes.all.peak"),
+            "memory_reserved_peak": self._max_stat("reserved_bytes.all.peak"),
             "memory_device_peak": max(map(_device_peak, self._devices)),
-            "memory_pinned_peak": _NOT_TOLD if pinned is None else pinned,
-            **{column: count - self._faults_before[column] for column, count in self._faults().items()},
+            "memory_pinned_peak": _NO_PINNED_STATS if pinned is None else pinned,
+            **{column: count - self._events_before[column] for column, count in self._event_counts().items()},
         }
 
-    def _faults(self) -> dict[str, int]:
+    def _event_counts(self) -> dict[str, int]:
         """Counts since the process started of events that should not happen, by column."""
-        return {column: sum(self._stats(name)) for column, name in _FAULTS.items()}
+        return {column: sum(self._stats(name)) for column, name in _EVENT_COUNTERS.items()}
 
-    def _most(self, name: str) -> int:
+    def _max_stat(self, name: str) -> int:
         return max(self._stats(name))
 
     def _stats(self, name: str) -> list[int]:
@@ -155,12 +155,14 @@ def _device_peak(device: Any) -> int:
     return int(stats["reserved_bytes.all.peak"] + max(0, outside))
 
 
-Books = CpuBooks | CudaBooks
+AllocatorStats = CpuAllocatorStats | CudaAllocatorStats
 
 
-def books_of(session: Session) -> Books | None:
-    """Books of the allocator that *session*'s rank uses; None if there are none."""
-    if session.device.type == "cuda":
-        return CudaBooks(list(range(session.drives)) if session.drives > 1 else [session.device])
+def allocator_stats(context: PassContext) -> AllocatorStats | None:
+    """Books of the allocator that *context*'s rank uses; None if there are none."""
+    if context.device.type == "cuda":
+        return CudaAllocatorStats(
+            list(range(context.devices_per_rank)) if context.devices_per_rank > 1 else [context.device]
+        )
     counting = library()
-    return CpuBooks(counting) if counting else None
+    return CpuAllocatorStats(counting) if counting else None

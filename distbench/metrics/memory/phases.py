@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from distbench.core.case import MODEL_STATES
-from distbench.metrics.base import Absent, Session
-from distbench.metrics.memory.allocators import Books, why_not
+from distbench.metrics.base import NotAvailable, PassContext
+from distbench.metrics.memory.allocators import AllocatorStats, missing_library_reason
 from distbench.metrics.profile.pipeline import stage_of
 
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
 
-class Phases:
+class MemoryPhases:
     """Takes a row at the end of each phase: what is allocated, and by kind what it is.
 
     Where parameters are updated inside of the backward pass, gradients come and go in it: of the moments
@@ -25,13 +25,13 @@ class Phases:
     saved, and casts and temporaries that still exist.
     """
 
-    def __init__(self, session: Session, books: Books | None) -> None:
-        self._session, self._books = session, books
+    def __init__(self, context: PassContext, books: AllocatorStats | None) -> None:
+        self._context, self._allocator = context, books
         self._unexplained = 0
         self._steps = 0
         self._micro_batch = -1
         self._stage: int | None = None
-        self._within = ""
+        self._span = ""
         self._update: dict[str, Any] = {}
         self.rows: list[dict[str, Any]] = []
 
@@ -42,28 +42,28 @@ class Phases:
         if self._steps > 1:
             yield
             return
-        if self._within == "backward" and span == "optimizer":
+        if self._span == "backward" and span == "optimizer":
             self._before_update()
             yield
             return
-        self._within = span
+        self._span = span
         if span == "data":
-            self._unexplained = self._look().get("rest", 0)
+            self._unexplained = self._snapshot().get("rest", 0)
         self._micro_batch += span == "forward"
         if span not in _PHASES:
             self._stage = stage_of(span)
-        if self._books:
-            self._books.reset_peak()
+        if self._allocator:
+            self._allocator.reset_peak()
         yield
-        self._within = ""
+        self._span = ""
         if span in _PHASES:
             self.rows += [self._update] if self._update else []
             self._update = {}
-            self.end(_PHASES[span])
+            self.end_phase(_PHASES[span])
         else:
             self._stage = None
 
-    def end(self, phase: str) -> None:
+    def end_phase(self, phase: str) -> None:
         """Take the row of *phase*, which ends now."""
         self.rows.append(self._row(phase))
 
@@ -73,31 +73,31 @@ class Phases:
             self._update = row
 
     def _row(self, phase: str) -> dict[str, Any]:
-        row = self._look()
+        row = self._snapshot()
         if "rest" in row:
             row["activations"] = max(row["rest"] - self._unexplained, 0)
             row["other"] = row.pop("rest") - row["activations"]
         stage = {} if self._stage is None else {"stage": self._stage}
         return {"phase": phase, "micro_batch": max(self._micro_batch, 0), **stage, **row}
 
-    def most(self, name: str) -> float | Absent:
+    def most(self, name: str) -> float | NotAvailable:
         """Maximum of *name* over the ends of all phases, or why no row has it."""
         sizes = [row[name] for row in self.rows if name in row]
         if sizes:
             return float(max(sizes))
         if any("states" in row for row in self.rows):
-            return Absent(why_not())
-        return Absent("the engine does not report its memory by kind")
+            return NotAvailable(missing_library_reason())
+        return NotAvailable("the engine does not report its memory by kind")
 
-    def _look(self) -> dict[str, int]:
+    def _snapshot(self) -> dict[str, int]:
         """Bytes allocated now; ``rest`` is what is of no known kind."""
         row = {}
-        if self._books:
-            row = {"allocated": self._books.allocated(), "peak": self._books.peak()}
-        if (kinds := self._session.engine.memory()) is None:
+        if self._allocator:
+            row = {"allocated": self._allocator.allocated(), "peak": self._allocator.peak()}
+        if (kinds := self._context.engine.memory_by_kind()) is None:
             return row
         row |= {**kinds, "states": sum(kinds[name] for name in MODEL_STATES)}
-        if self._books:
+        if self._allocator:
             known = sum(size for name, size in kinds.items() if name != "host")
             row["rest"] = row["allocated"] + row["host"] - known
         return row

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.core.grouping import gathered
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values, or_absent
-from distbench.metrics.communication.traffic import crossing, ranks_of
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.core.grouping import group_pairs
+from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values, value_or_reason
+from distbench.metrics.communication.traffic import inter_node_bytes, parse_ranks
 from distbench.metrics.network import counters
 
-_VARIABLES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
+_INTERFACE_VARIABLES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
 """Device -> the variable that names the interface of its process groups; agents set it."""
 _WINDOW = (
     "read by the first rank of each node right before the ranks start the timed window together and right "
@@ -44,7 +44,7 @@ class Network(Metric):
     passes = frozenset({"time"})
     tables = (_TABLE,)
     columns = (
-        *alike("B", None, "first")(
+        *columns_of("B", None, "first")(
             node_sent_bytes="Bytes that a node sends in a step: bytes through the interface of the process "
             f"groups' sockets (/proc/net/dev) and port_xmit_data of the InfiniBand ports (sysfs), {_WINDOW}.",
             node_received_bytes="Bytes that a node receives in a step: by the same interface and ports, "
@@ -55,80 +55,80 @@ class Network(Metric):
         ),
     )
 
-    def start(self, session: Session) -> Any:
-        return _read(session) if _speaks(session) else None
+    def start(self, context: PassContext) -> Any:
+        return _read_counters(context) if _is_node_leader(context) else None
 
-    def values(self, session: Session, state: Any) -> Values:
-        if _speaks(session):
-            session.tables["network"] = _rows(state, _read(session))
+    def values(self, context: PassContext, state: Any) -> Values:
+        if _is_node_leader(context):
+            context.tables["network"] = _rows(state, _read_counters(context))
         return {}
 
-    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+    def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
         if len(trial.nodes) < 2:
-            raise Absent("all ranks are on one node")
+            raise NotAvailable("all ranks are on one node")
         return {
-            "node_sent_bytes": or_absent(lambda: _most(trial, "sent")),
-            "node_received_bytes": or_absent(lambda: _most(trial, "received")),
-            "node_bytes_theory": or_absent(lambda: max(_theory(trial).values())),
+            "node_sent_bytes": value_or_reason(lambda: _max_bytes(trial, "sent")),
+            "node_received_bytes": value_or_reason(lambda: _max_bytes(trial, "received")),
+            "node_bytes_theory": value_or_reason(lambda: max(_theory(trial).values())),
         }
 
 
-def _speaks(session: Session) -> bool:
+def _is_node_leader(context: PassContext) -> bool:
     """Whether this rank reads the counters of its node: the first on each of several nodes."""
-    return len(set(session.nodes)) > 1 and session.nodes.index(session.nodes[session.rank]) == session.rank
+    return len(set(context.nodes)) > 1 and context.nodes.index(context.nodes[context.rank]) == context.rank
 
 
-def _read(session: Session) -> dict[str, counters.Counter] | str:
+def _read_counters(context: PassContext) -> dict[str, counters.InterfaceCounter] | str:
     """The counters of this node, or why there are none."""
-    variable = _VARIABLES[session.device.type]
+    variable = _INTERFACE_VARIABLES[context.device.type]
     interface = os.environ.get(variable, "")
     if not interface:
         return f"{variable} is not set, so the interface in use is not known"
     try:
-        return counters.read(interface)
+        return counters.read_counters(interface)
     except LookupError:
         # it may be a list or a pattern, from which the backend chooses
         return f"{variable} = {interface} is not the name of one interface with counters"
 
 
 def _rows(
-    before: dict[str, counters.Counter] | str, after: dict[str, counters.Counter] | str
+    before: dict[str, counters.InterfaceCounter] | str, after: dict[str, counters.InterfaceCounter] | str
 ) -> list[dict[str, Any]]:
     if isinstance(before, str) or isinstance(after, str):
         return [{"reason": before if isinstance(before, str) else after}]
-    moved = counters.between(before, after)
+    moved = counters.counter_differences(before, after)
     return [{"interface": name, **vars(counter), "reason": None} for name, counter in moved.items()]
 
 
-def _most(trial: Trial, way: str) -> float:
+def _max_bytes(trial: TrialData, way: str) -> float:
     """Bytes of a step that went that *way*, of the node that has most."""
     rows, steps = trial.tables.get("network", []), len((trial.samples.get("step_s") or [[]])[0])
     if reason := next((row["reason"] for row in rows if row.get("reason")), ""):
-        raise Absent(reason)
-    by_node = gathered((row["rank"], row[way]) for row in rows)
+        raise NotAvailable(reason)
+    by_node = group_pairs((row["rank"], row[way]) for row in rows)
     if len(by_node) < len(trial.nodes) or not steps:
-        raise Absent("not every node has read its counters")
+        raise NotAvailable("not every node has read its counters")
     return max(map(math.fsum, by_node.values())) / steps
 
 
-def _theory(trial: Trial) -> dict[str, float]:
+def _theory(trial: TrialData) -> dict[str, float]:
     """Node -> bytes that must leave it in a step."""
     every = trial.tables.get("collectives", [])
     rows = [row for row in every if row["group_size"] > 1]
     if not rows:
-        raise Absent("needs the metric communication")
+        raise NotAvailable("needs the metric communication")
     node_of = {rank: name for name, ranks in trial.nodes.items() for rank in ranks}
     # in some steps of local SGD nothing leaves a rank
     steps = len({row["step"] for row in every})
-    sent = gathered((node_of[row["rank"]], _crossing(row, node_of)) for row in rows)
+    sent = group_pairs((node_of[row["rank"]], _bytes_leaving_node(row, node_of)) for row in rows)
     return {name: math.fsum(sizes) / steps for name, sizes in sent.items()}
 
 
-def _crossing(row: Mapping[str, Any], node_of: Mapping[int, str]) -> float:
+def _bytes_leaving_node(row: Mapping[str, Any], node_of: Mapping[int, str]) -> float:
     if not row.get("ran"):
-        raise Absent("needs the metric profile, which sees what the backend runs")
-    nodes = {rank: node_of[rank] for rank in ranks_of(row["group"])}
-    size = crossing(row["ran"], row["bytes"], row["rank"], nodes)
+        raise NotAvailable("needs the metric profile, which sees what the backend runs")
+    nodes = {rank: node_of[rank] for rank in parse_ranks(row["group"])}
+    size = inter_node_bytes(row["ran"], row["bytes"], row["rank"], nodes)
     if size is None:
-        raise Absent(f"which ranks a {row['ran']} reaches is not known")
+        raise NotAvailable(f"which ranks a {row['ran']} reaches is not known")
     return size

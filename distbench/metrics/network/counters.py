@@ -14,7 +14,7 @@ _IB_OCTETS = 4
 
 
 @dataclass(frozen=True)
-class Counter:
+class InterfaceCounter:
     """Bytes that have gone through one interface."""
 
     kind: str
@@ -23,7 +23,7 @@ class Counter:
     received: int
 
 
-def read(interface: str, sys: Path = _SYS) -> dict[str, Counter]:
+def read_counters(interface: str, sys: Path = _SYS) -> dict[str, InterfaceCounter]:
     """Counters of the network *interface* and of every InfiniBand port, by name (``eth0``, ``mlx5_0/1``).
 
     Raises:
@@ -31,10 +31,10 @@ def read(interface: str, sys: Path = _SYS) -> dict[str, Counter]:
     """
     # of /proc/net/dev, which is of the network of this process; /sys/class/net is of whoever mounted it
     seen = psutil.net_io_counters(pernic=True, nowrap=False)[interface]
-    return {interface: Counter("socket", seen.bytes_sent, seen.bytes_recv), **_ports(sys)}
+    return {interface: InterfaceCounter("socket", seen.bytes_sent, seen.bytes_recv), **_infiniband_ports(sys)}
 
 
-def _ports(sys: Path) -> dict[str, Counter]:
+def _infiniband_ports(sys: Path) -> dict[str, InterfaceCounter]:
     found = {}
     for port in sorted((sys / "infiniband").glob("*/ports/*")):
         try:
@@ -45,14 +45,16 @@ def _ports(sys: Path) -> dict[str, Counter]:
         except (OSError, ValueError):
             # a port that is down has none to read ("Invalid argument"), and nothing goes through it
             continue
-        found[f"{port.parts[-3]}/{port.name}"] = Counter("infiniband", sent, received)
+        found[f"{port.parts[-3]}/{port.name}"] = InterfaceCounter("infiniband", sent, received)
     return found
 
 
-def between(before: Mapping[str, Counter], after: Mapping[str, Counter]) -> dict[str, Counter]:
+def counter_differences(
+    before: Mapping[str, InterfaceCounter], after: Mapping[str, InterfaceCounter]
+) -> dict[str, InterfaceCounter]:
     """What went through each interface meanwhile."""
     return {
-        name: Counter(end.kind, end.sent - before[name].sent, end.received - before[name].received)
+        name: InterfaceCounter(end.kind, end.sent - before[name].sent, end.received - before[name].received)
         for name, end in after.items()
         if name in before
     }

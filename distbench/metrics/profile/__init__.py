@@ -7,25 +7,33 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.metrics.base import Absent, Left, Metric, Session, Trial, Values, or_absent
-from distbench.metrics.communication.traffic import SCALAR, Counted
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.metrics.base import (
+    Metric,
+    NotAvailable,
+    PassContext,
+    SharedResult,
+    TrialData,
+    Values,
+    value_or_reason,
+)
+from distbench.metrics.communication.traffic import SCALAR_BYTES, CountedCollectives
 from distbench.metrics.profile import pipeline
-from distbench.metrics.profile.one_step import TABLE
+from distbench.metrics.profile.step_timeline import TABLE
 
-_SHARE = (
+_SHARE_DOC = (
     "Mean over ranks, under the profiler: a share of profile_step_s, never a time to compare with step_s."
 )
 _CPU_COMM = (
     "On a CPU, gloo's threads share the cores with the computation: what is hidden still slows it down."
 )
 
-_PLACES = {
+_SCOPE_DOCS = {
     "inside": "inside a node (a process group whose ranks are all on it)",
     "between": "between nodes (a process group that spans several)",
 }
 
-PARTS = {
+STEP_PART_DOCS = {
     "data": "Making and moving the batch.",
     "forward": "The forward pass, without exposed communication.",
     "backward": "The backward pass, without updates inside of it and exposed communication.",
@@ -47,7 +55,7 @@ _FLAGS = TableSpec(
 
 
 @dataclass
-class AttentionRan(Left):
+class AttentionKernels(SharedResult):
     """Kernels that attention ran in the profiled steps."""
 
     kernels: list[str]
@@ -64,41 +72,41 @@ class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
     tables = (_FLAGS, TABLE, pipeline.TABLE)
-    early = ("distbench.metrics.profile.timeline",)
+    early_imports = ("distbench.metrics.profile.timeline",)
     passes = frozenset({"profile", "unsynced"})
     columns = (
-        *alike("s", None, "mean", per_step=True)(
+        *columns_of("s", None, "mean", per_step=True)(
             profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
         ),
-        *alike("", None, "first")(
+        *columns_of("", None, "first")(
             profile_slowdown="Slowest rank's profile_step_s over its step_s: what the instrument costs.",
         ),
-        *alike("s", "lower", "mean", per_step=True)(
-            **{f"profile_{name}_s": f"{doc} {_SHARE}" for name, doc in PARTS.items()},
+        *columns_of("s", "lower", "mean", per_step=True)(
+            **{f"profile_{name}_s": f"{doc} {_SHARE_DOC}" for name, doc in STEP_PART_DOCS.items()},
             comm_s="Time in which any collective of a rank runs, in a profiled step (union of the backend's "
             f"intervals). {_CPU_COMM}",
             comm_exposed_s="Exposed communication: union of a rank's collectives less the union of its "
             f"computation, by interval arithmetic on the trace (as HTA and TraceLens define it). {_CPU_COMM}",
         ),
-        *alike("s", None, "max", per_step=True)(
+        *columns_of("s", None, "max", per_step=True)(
             unsynced_step_s="Wall time of a step without any reduction of gradients, timed like step_s.",
         ),
-        *alike("s", "lower", "first")(
+        *columns_of("s", "lower", "first")(
             comm_exposed_by_difference_s="Slowest rank's step_s less unsynced_step_s: exposed "
             "communication measured without a profiler.",
         ),
-        *alike("s", "lower", "mean", per_step=True)(
+        *columns_of("s", "lower", "mean", per_step=True)(
             comm_transfer_s="Sum over the collectives of a step of the shortest time that any rank of the "
             "group spent in it.",
             comm_wait_s="Sum over the collectives of what a rank spent in each beyond the shortest: "
             "waiting for others.",
         ),
-        *alike("s", "lower", "mean", per_step=True)(
+        *columns_of("s", "lower", "mean", per_step=True)(
             **{
                 f"comm_{where}_s": f"Time in a profiled step in which a transfer {places} runs: union of the "
                 "last parts of the collectives, each as long as the shortest time that any rank of the "
                 "group spent in it, so that nobody's waiting is in it."
-                for where, places in _PLACES.items()
+                for where, places in _SCOPE_DOCS.items()
             },
             **{
                 f"comm_{where}_exposed_s": f"The part of comm_{where}_s that no computation of the rank hides"
@@ -106,119 +114,119 @@ class Profile(Metric):
                 for where, less in {"inside": " and no transfer between nodes covers", "between": ""}.items()
             },
         ),
-        *alike("B/s", "higher", "mean", per_step=True)(
+        *columns_of("B/s", "higher", "mean", per_step=True)(
             **{
                 f"comm_{where}_busbw": f"Bus bandwidth {places} that a rank's collectives reached together: "
                 "payloads times nccl-tests' factors over the time in which their transfers ran, of those "
-                f"with more than {SCALAR} bytes."
-                for where, places in _PLACES.items()
+                f"with more than {SCALAR_BYTES} bytes."
+                for where, places in _SCOPE_DOCS.items()
             },
         ),
-        *alike("s", "lower", "max", per_step=True)(
+        *columns_of("s", "lower", "max", per_step=True)(
             work_s="Step under the profiler less the exposed waiting for other ranks: a rank's own work.",
         ),
-        *alike("", "lower", "first")(
+        *columns_of("", "lower", "first")(
             imbalance="work_s of the slowest rank over that of the median rank, mean over the profiled "
             "steps; 1: perfectly balanced.",
         ),
         *pipeline.COLUMNS,
     )
 
-    def start(self, session: Session) -> Any:
-        if session.pass_ != "profile":
+    def start(self, context: PassContext) -> Any:
+        if context.pass_name != "profile":
             return _State()
         import torch.profiler
 
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if session.device.type == "cuda":
+        if context.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profiler = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
         profiler.start()
         return _State(profiler)
 
-    def before_step(self, session: Session, state: _State) -> None:
+    def before_step(self, context: PassContext, state: _State) -> None:
         if state.profiler:
-            state.step.enter_context(_mark("step"))
+            state.step.enter_context(_record_function("step"))
 
-    def after_step(self, session: Session, state: _State) -> None:
-        if session.device.type == "cuda":
+    def after_step(self, context: PassContext, state: _State) -> None:
+        if context.device.type == "cuda":
             import torch
 
             # the device's part of the step ends inside the mark
             torch.cuda.synchronize()
         state.step.close()
 
-    def around(self, session: Session, state: _State, span: str) -> AbstractContextManager[Any]:
-        return _mark(span) if state.profiler else nullcontext()
+    def around(self, context: PassContext, state: _State, span: str) -> AbstractContextManager[Any]:
+        return _record_function(span) if state.profiler else nullcontext()
 
-    def values(self, session: Session, state: _State) -> Values:
+    def values(self, context: PassContext, state: _State) -> Values:
         from distbench.metrics.profile import timeline
-        from distbench.metrics.profile.kept import keep_trace
+        from distbench.metrics.profile.trace_files import save_trace
 
         if state.profiler is None:
-            return {"unsynced_step_s": [*session.steps]} if session.steps else {}
+            return {"unsynced_step_s": [*context.step_times]} if context.step_times else {}
         state.profiler.stop()
-        counted = session.left(Counted)
-        profiled = timeline.of(session, counted, state.profiler.profiler.kineto_results.events())
-        if counted and profiled.rows:
+        counted = context.shared(CountedCollectives)
+        profiled = timeline.analyse_profile(context, counted, state.profiler.profiler.kineto_results.events())
+        if counted and profiled.collective_rows:
             # the same collectives, with their times
-            counted.rows[:] = profiled.rows
-        session.leave(AttentionRan(profiled.attention))
-        if session.rank == 0:
-            session.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
-        if session.keep_traces or profiled.flags:
-            trace = session.folder / f"rank{session.rank}.trace.json.gz"
-            keep_trace(state.profiler, trace)
+            counted.rows[:] = profiled.collective_rows
+        context.share(AttentionKernels(profiled.attention))
+        if context.rank == 0:
+            context.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
+        if context.keep_traces or profiled.flags:
+            trace = context.folder / f"rank{context.rank}.trace.json.gz"
+            save_trace(state.profiler, trace)
             # the first row of a rank is that of the step
-            profiled.one_step[:1] = [{**row, "trace": trace.name} for row in profiled.one_step[:1]]
-        session.tables["timeline"] = profiled.one_step
-        if profiled.passes:
-            session.tables["pipeline"] = profiled.passes
-        if profiled.unseen:
-            return {name: Absent(profiled.unseen) for name in self._of_trace()}
+            profiled.timeline_rows[:1] = [{**row, "trace": trace.name} for row in profiled.timeline_rows[:1]]
+        context.tables["timeline"] = profiled.timeline_rows
+        if profiled.pipeline_rows:
+            context.tables["pipeline"] = profiled.pipeline_rows
+        if profiled.unavailable_reason:
+            return {name: NotAvailable(profiled.unavailable_reason) for name in self._trace_columns()}
         return profiled.values
 
-    def _of_trace(self) -> list[str]:
+    def _trace_columns(self) -> list[str]:
         """Columns that a trace gives."""
         of_steps = [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
         return [*of_steps, "bubble_theory"]
 
-    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+    def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
         return {
-            "profile_slowdown": or_absent(lambda: _slowdown(trial)),
-            "imbalance": or_absent(lambda: _imbalance(trial)),
-            "comm_exposed_by_difference_s": or_absent(lambda: _difference(trial)),
+            "profile_slowdown": value_or_reason(lambda: _slowdown(trial)),
+            "imbalance": value_or_reason(lambda: _imbalance(trial)),
+            "comm_exposed_by_difference_s": value_or_reason(lambda: _difference(trial)),
         }
 
 
-def _mark(name: str) -> AbstractContextManager[Any]:
+def _record_function(name: str) -> AbstractContextManager[Any]:
     import torch.profiler
 
-    from distbench.metrics.profile.trace import MARK
+    from distbench.metrics.profile.trace import MARK_PREFIX
 
-    return torch.profiler.record_function(MARK + name)
-
-
-def _slowdown(trial: Trial) -> float:
-    return _seen(trial).slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+    return torch.profiler.record_function(MARK_PREFIX + name)
 
 
-def _seen(trial: Trial) -> Trial:
+def _slowdown(trial: TrialData) -> float:
+    return _require_profile(trial).slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+
+
+def _require_profile(trial: TrialData) -> TrialData:
     if not any(trial.samples.get("profile_step_s", [])):
-        raise Absent("no step was profiled (measure.profile_steps = 0), or profile_step_s says why not")
+        raise NotAvailable("no step was profiled (measure.profile_steps = 0), or profile_step_s says why not")
     return trial
 
 
-def _difference(trial: Trial) -> float:
+def _difference(trial: TrialData) -> float:
     if not any(trial.samples.get("unsynced_step_s", [])):
-        raise Absent(
+        raise NotAvailable(
             "measure.unsynced_steps = 0, or the strategy has no step without communication, as where the "
             "optimizer communicates too"
         )
     return trial.slowest_mean("step_s") - trial.slowest_mean("unsynced_step_s")
 
 
-def _imbalance(trial: Trial) -> float:
-    if len(_seen(trial).samples["profile_step_s"]) < 2:
-        raise Absent("needs at least two ranks")
+def _imbalance(trial: TrialData) -> float:
+    if len(_require_profile(trial).samples["profile_step_s"]) < 2:
+        raise NotAvailable("needs at least two ranks")
     return statistics.fmean(max(step) / statistics.median(step) for step in trial.by_step("work_s"))

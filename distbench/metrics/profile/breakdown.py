@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distbench.metrics.communication.traffic import Call
-from distbench.metrics.profile import PARTS
-from distbench.metrics.profile.intervals import Interval, Intervals, difference, length, union
-from distbench.metrics.profile.trace import Event, Trace, clipped, launched_in
+from distbench.metrics.communication.traffic import CollectiveCall
+from distbench.metrics.profile import STEP_PART_DOCS
+from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, length, union
+from distbench.metrics.profile.trace import ProfilerEvent, Trace, clip_to_step, launched_in
 
 
-def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
+def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[str, float]:
     """Seconds of each of ``PARTS`` in *step*; they add up to its length.
 
     *comm* is when collectives ran; of it only what no computation hides is taken, and taken out
@@ -20,21 +20,21 @@ def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
     thread; on a device they are the time in which it was busy with work launched in that part,
     so that its idle time is ``other``.
     """
-    exposed = difference(clipped(comm, step), trace.compute)
+    exposed = difference(clip_to_step(comm, step), trace.compute_intervals)
     seconds = {"exposed_comm": length(exposed)}
     taken = exposed
-    for name, intervals in _candidates(trace).items():
-        own = difference(clipped(intervals, step), taken)
+    for name, intervals in _marked_intervals(trace).items():
+        own = difference(clip_to_step(intervals, step), taken)
         seconds[name] = length(own)
         taken = union([*taken, *own])
     seconds["other"] = (step[1] - step[0]) - sum(seconds.values())
-    return {name: seconds.get(name, 0.0) for name in PARTS}
+    return {name: seconds.get(name, 0.0) for name in STEP_PART_DOCS}
 
 
-def _candidates(trace: Trace) -> dict[str, list[Interval]]:
+def _marked_intervals(trace: Trace) -> dict[str, list[TimeInterval]]:
     # the optimizer may run inside of the backward pass: who comes first takes it out of what comes later
     marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "optimizer", "backward")}
-    if not trace.on_device:
+    if not trace.is_on_device:
         return marks
     work = [*trace.kernels, *trace.copies]
     by_part = {name: launched_in(work, marks[name]) for name in ("forward", "optimizer", "backward")}
@@ -43,25 +43,25 @@ def _candidates(trace: Trace) -> dict[str, list[Interval]]:
 
 
 # what a backend may run when an operation is asked for: gloo has no reduce-scatter of its own
-_RUN_AS = {
+_BACKEND_OPERATIONS = {
     "reduce_scatter": ("reduce_scatter", "all_reduce"),
     "all_to_all": ("all_to_all", "send_recv"),
     "send": ("send", "send_recv"),
     "recv": ("recv", "recvAnySource", "send_recv"),
 }
 _UNEVEN = "all_to_all"
-_MESSAGES = {name for op in ("send", "recv") for name in _RUN_AS[op]}
+_MESSAGES = {name for op in ("send", "recv") for name in _BACKEND_OPERATIONS[op]}
 
 
 @dataclass(frozen=True)
-class Done:
+class CollectiveRun:
     """A collective as asked for, and the backend running it."""
 
-    call: Call
-    event: Event
-    posted: float
+    call: CollectiveCall
+    event: ProfilerEvent
+    posted_at: float
     """When the backend had it; a message may be waited for only later, which is when ``event`` begins."""
-    shortest: float = math.inf
+    shortest_s: float = math.inf
     """Shortest time that a rank of its group spent in it."""
 
     @property
@@ -72,7 +72,7 @@ class Done:
     @property
     def transfer(self) -> float:
         """Part of ``seconds`` in which it moved bytes: nobody waited any more."""
-        return min(self.seconds, self.shortest)
+        return min(self.seconds, self.shortest_s)
 
     @property
     def wait(self) -> float:
@@ -81,12 +81,16 @@ class Done:
         return round(self.seconds - self.transfer, 9)
 
     @property
-    def moved_from(self) -> float:
+    def transfer_start(self) -> float:
         """When the transfer began."""
         return self.event.end - self.transfer
 
 
-def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event]) -> list[Done] | None:
+def match_collectives(
+    calls: Sequence[CollectiveCall],
+    host_calls: Sequence[ProfilerEvent],
+    backend_events: Sequence[ProfilerEvent],
+) -> list[CollectiveRun] | None:
     """When each of *calls* ran, in order; None if the trace does not contain exactly these.
 
     All are in the order of one step. The host asks in one order and the backend begins in nearly
@@ -94,26 +98,26 @@ def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event
     its own: not started before it was issued, of its operation, and of its size if that is reported. Of an
     all-to-all the size may be another: what is sent to experts changes from step to step.
     """
-    if len(calls) != len(issues):
+    if len(calls) != len(host_calls):
         return None
-    asked = list(zip(calls, issues, strict=True))
-    if len(ranges) < len(asked):
+    asked = list(zip(calls, host_calls, strict=True))
+    if len(backend_events) < len(asked):
         # NCCL runs no kernel for a group of one rank, while gloo runs something
         asked = [(call, issue) for call, issue in asked if call.group_size > 1]
-    if len(asked) != len(ranges):
+    if len(asked) != len(backend_events):
         return None
-    left, matched = list(ranges), []
+    left, matched = list(backend_events), []
     sizes = {call.dtype: call.bytes // call.elements for call in calls if call.elements}
     for call, issue in asked:
-        event = _first(call, issue, left)
+        event = _first_match(call, issue, left)
         if event is None:
             return None
         left.remove(event)
-        matched.append(Done(_as_it_ran(call, event, sizes), event, event.begin))
+        matched.append(CollectiveRun(_with_actual_size(call, event, sizes), event, event.begin))
     return matched
 
 
-def waited_for(event: Event, waits: Intervals) -> Event:
+def clip_to_wait(event: ProfilerEvent, waits: TimeIntervals) -> ProfilerEvent:
     """*event* from when the host waited for it, if it is a message: gloo shows one until somebody has waited.
 
     Args:
@@ -125,19 +129,21 @@ def waited_for(event: Event, waits: Intervals) -> Event:
     return replace(event, begin=max([event.begin, *begun]))
 
 
-def _as_it_ran(call: Call, event: Event, sizes: Mapping[str, int]) -> Call:
+def _with_actual_size(call: CollectiveCall, event: ProfilerEvent, sizes: Mapping[str, int]) -> CollectiveCall:
     """*call* with as much as *event* moved; *sizes* has the bytes of an element of each dtype."""
     if event.elements in (None, call.elements):
         return call
     return replace(call, elements=event.elements, bytes=event.elements * sizes[call.dtype])
 
 
-def _first(call: Call, issue: Event, ranges: Sequence[Event]) -> Event | None:
-    names = _RUN_AS.get(call.op, (call.op,))
+def _first_match(
+    call: CollectiveCall, issue: ProfilerEvent, backend_events: Sequence[ProfilerEvent]
+) -> ProfilerEvent | None:
+    names = _BACKEND_OPERATIONS.get(call.op, (call.op,))
     return next(
         (
             event
-            for event in ranges
+            for event in backend_events
             if event.name in names
             and (event.begin if event.launched is None else event.launched) >= issue.begin
             and (call.op == _UNEVEN or event.elements in (None, call.elements))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-Interval = tuple[float, float]
-Intervals = Sequence[Interval]
+TimeInterval = tuple[float, float]
+TimeIntervals = Sequence[TimeInterval]
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
+def union(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
     """Union of *intervals*, sorted and disjoint; empty ones are dropped."""
-    merged: list[Interval] = []
+    merged: list[TimeInterval] = []
     for begin, end in sorted(intervals):
         if end <= begin:
             continue
@@ -22,7 +22,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def intersection(first: Intervals, second: Intervals) -> list[Interval]:
+def intersection(first: TimeIntervals, second: TimeIntervals) -> list[TimeInterval]:
     """Intersection of two sorted and disjoint lists."""
     common, i, j = [], 0, 0
     while i < len(first) and j < len(second):
@@ -36,7 +36,7 @@ def intersection(first: Intervals, second: Intervals) -> list[Interval]:
     return common
 
 
-def difference(first: Intervals, second: Intervals) -> list[Interval]:
+def difference(first: TimeIntervals, second: TimeIntervals) -> list[TimeInterval]:
     """*first* without *second*, two sorted and disjoint lists."""
     rest, j = [], 0
     for begin, end in first:
@@ -53,9 +53,9 @@ def difference(first: Intervals, second: Intervals) -> list[Interval]:
     return rest
 
 
-def runs(intervals: Intervals, gap: float) -> list[list[Interval]]:
+def bridge_gaps(intervals: TimeIntervals, gap: float) -> list[list[TimeInterval]]:
     """Sorted and disjoint *intervals* in runs: between those of one run no gap is longer than *gap*."""
-    found: list[list[Interval]] = []
+    found: list[list[TimeInterval]] = []
     for interval in intervals:
         if found and interval[0] - found[-1][-1][1] <= gap:
             found[-1].append(interval)
@@ -64,6 +64,6 @@ def runs(intervals: Intervals, gap: float) -> list[list[Interval]]:
     return found
 
 
-def length(intervals: Intervals) -> float:
+def length(intervals: TimeIntervals) -> float:
     """Total length of disjoint *intervals*."""
     return math.fsum(end - begin for begin, end in intervals)

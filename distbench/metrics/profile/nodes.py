@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from distbench.metrics.base import Absent, Session, Values
-from distbench.metrics.communication.traffic import SCALAR, WHERE, Call, Where, bus_factor, not_there
-from distbench.metrics.profile.intervals import Interval, Intervals, difference, length, union
+from distbench.metrics.base import NotAvailable, PassContext, Values
+from distbench.metrics.communication.traffic import (
+    LINK_SCOPES,
+    SCALAR_BYTES,
+    CollectiveCall,
+    LinkScope,
+    bus_factor,
+    scope_problem,
+)
+from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, length, union
 
 _UNMATCHED = "the times of single collectives are not known"
 
@@ -17,65 +24,69 @@ _UNMATCHED = "the times of single collectives are not known"
 class Transfer:
     """A collective of a group of several ranks, and when it moved bytes: when nobody waited any more."""
 
-    call: Call
-    interval: Interval
+    call: CollectiveCall
+    interval: TimeInterval
     """The whole transfer, which may end after the step that it began in."""
-    in_step: Interval
+    in_step: TimeInterval
     """Its part inside the step, as the times of a step are: a part must not exceed its whole."""
 
 
-Step = Sequence[Transfer]
+StepTransfers = Sequence[Transfer]
 
 
-def of_nodes(session: Session, steps: Sequence[Step | None], compute: Intervals) -> Values:
+def link_values(
+    context: PassContext, steps: Sequence[StepTransfers | None], compute: TimeIntervals
+) -> Values:
     """Time, exposed time and bus bandwidth of the transfers of each step, by where they moved.
 
     Args:
-        session: Knows the nodes of the ranks.
+        context: Knows the nodes of the ranks.
         steps: The transfers of each step; None: they are not known.
         compute: When the rank computed.
     """
     values: Values = {}
-    for where in WHERE:
+    for where in LINK_SCOPES:
         numbers = {
-            f"comm_{where}_s": lambda step, where=where: length(_ran(step, where)),
+            f"comm_{where}_s": lambda step, where=where: length(_transfer_intervals(step, where)),
             f"comm_{where}_exposed_s": lambda step, where=where: length(_exposed(step, where, compute)),
             f"comm_{where}_busbw": lambda step, where=where: busbw(step, where),
         }
-        reason = not_there(where, session.nodes)
-        values |= {name: reason or _of_each(steps, number) for name, number in numbers.items()}
+        reason = scope_problem(where, context.nodes)
+        values |= {name: reason or _per_step(steps, number) for name, number in numbers.items()}
     return values
 
 
-def _of_each(
-    steps: Sequence[Step | None], number: Callable[[Step], float | None]
-) -> list[float | None] | Absent:
+def _per_step(
+    steps: Sequence[StepTransfers | None], number: Callable[[StepTransfers], float | None]
+) -> list[float | None] | NotAvailable:
     known = [step for step in steps if step is not None]
     if len(known) < len(steps):
-        return Absent(_UNMATCHED)
+        return NotAvailable(_UNMATCHED)
     # a step of local SGD in which nothing moves has no bandwidth, on no rank
     found: list[float | None] = [each for step in known if (each := number(step)) is not None]
     if known and not found:
-        return Absent(f"no collective of more than {SCALAR} bytes that nccl-tests has a factor for")
+        return NotAvailable(
+            f"no collective of more than {SCALAR_BYTES} bytes that nccl-tests has a factor for"
+        )
     return found
 
 
-def _ran(step: Step, where: Where) -> list[Interval]:
-    return union(each.in_step for each in step if each.call.where == where)
+def _transfer_intervals(step: StepTransfers, where: LinkScope) -> list[TimeInterval]:
+    return union(each.in_step for each in step if each.call.scope == where)
 
 
-def _exposed(step: Step, where: Where, compute: Intervals) -> list[Interval]:
+def _exposed(step: StepTransfers, where: LinkScope, compute: TimeIntervals) -> list[TimeInterval]:
     # where both run at once, it is the link between nodes that is waited for
-    hidden = [*compute, *_ran(step, "between")] if where == "inside" else compute
-    return difference(_ran(step, where), union(hidden))
+    hidden = [*compute, *_transfer_intervals(step, "between")] if where == "inside" else compute
+    return difference(_transfer_intervals(step, where), union(hidden))
 
 
-def busbw(step: Step, where: Where) -> float | None:
+def busbw(step: StepTransfers, where: LinkScope) -> float | None:
     """Bytes per second: payloads times nccl-tests' factors, over the time in which these transfers ran."""
     payload, ran = [], []
     for each in step:
         factor = bus_factor(each.call.op, each.call.group_size)
-        if each.call.where == where and factor and each.call.bytes > SCALAR:
+        if each.call.scope == where and factor and each.call.bytes > SCALAR_BYTES:
             payload.append(each.call.bytes * factor)
             ran.append(each.interval)
     seconds = length(union(ran))

@@ -11,31 +11,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.core.columns import TableColumn, TableSpec, alike
-from distbench.metrics.profile.intervals import Interval, Intervals, difference, intersection, length, union
-from distbench.metrics.profile.trace import Trace, clipped, launched_in
+from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.metrics.profile.intervals import (
+    TimeInterval,
+    TimeIntervals,
+    difference,
+    intersection,
+    length,
+    union,
+)
+from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
 
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _DIGITS = 7
 """Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
 NO_PASSES = "no pipeline: the strategy marks no passes of stages"
-_WAITS = (
+_IDLE_DOC = (
     "Mean over ranks, under the profiler. Idle: no pass of a stage runs, nothing else is computed, and no "
     "batch is made."
 )
 
 COLUMNS = (
-    *alike("s", "lower", "mean", per_step=True)(
+    *columns_of("s", "lower", "mean", per_step=True)(
         bubble_s="Time of a profiled step in which a rank of a pipeline is idle and waits for another, "
-        f"without the time that messages themselves take. {_WAITS}",
+        f"without the time that messages themselves take. {_IDLE_DOC}",
         pipeline_transfer_s="Time of a profiled step in which a rank of a pipeline is idle and a message "
-        f"itself is under way: exposed communication between stages. {_WAITS}",
+        f"itself is under way: exposed communication between stages. {_IDLE_DOC}",
     ),
-    *alike("", "lower", "mean", per_step=True)(
+    *columns_of("", "lower", "mean", per_step=True)(
         bubble="bubble_s over profile_step_s, as a fraction (Narayanan et al. 2021, section 2.2; there over "
         "the time without waiting)."
     ),
-    *alike("", None, "first")(
+    *columns_of("", None, "first")(
         bubble_theory="What bubble should be if all stages take as long and nothing is lost on the way: by "
         "formula (Narayanan et al. 2021), or for schedules that split the backward pass by their order, with "
         "halves as long as the forward pass (Qi et al. 2024)."
@@ -62,13 +69,13 @@ TABLE = TableSpec(
 
 
 @dataclass(frozen=True)
-class Pass:
+class ProfiledPass:
     """A pass of a stage over a micro-batch."""
 
     stage: int
     kind: str
     micro_batch: int
-    interval: Interval
+    interval: TimeInterval
 
 
 def stage_of(span: str) -> int | None:
@@ -77,7 +84,7 @@ def stage_of(span: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def passes(trace: Trace, step: Interval) -> list[Pass]:
+def stage_passes(trace: Trace, step: TimeInterval) -> list[ProfiledPass]:
     """The passes in *step*, by their begin; none: it is no pipeline, or shows nothing of it."""
     marked = [
         (match, turn, interval)
@@ -88,23 +95,27 @@ def passes(trace: Trace, step: Interval) -> list[Pass]:
     # several schedules may run in a step, each with micro-batches from 0 on
     each_turn = 1 + max((int(match[3]) for match, *_ in marked), default=0)
     found = [
-        Pass(int(match[1]), match[2], turn * each_turn + int(match[3]), ran)
+        ProfiledPass(int(match[1]), match[2], turn * each_turn + int(match[3]), ran)
         for match, turn, interval in marked
-        if (ran := _ran(trace, interval))
+        if (ran := _device_interval(trace, interval))
     ]
     return sorted(found, key=lambda each: each.interval)
 
 
-def _ran(trace: Trace, marked: Interval) -> Interval | None:
+def _device_interval(trace: Trace, marked: TimeInterval) -> TimeInterval | None:
     """When a pass ran; on a device that is from its first kernel to its last."""
-    if not trace.on_device:
+    if not trace.is_on_device:
         return marked
     kernels = launched_in(trace.kernels, [marked])
     return (kernels[0][0], kernels[-1][1]) if kernels else None
 
 
-def waiting(
-    trace: Trace, step: Interval, ran: Sequence[Pass], pending: Intervals, moving: Intervals
+def idle_seconds(
+    trace: Trace,
+    step: TimeInterval,
+    ran: Sequence[ProfiledPass],
+    pending: TimeIntervals,
+    moving: TimeIntervals,
 ) -> tuple[float, float]:
     """Seconds of *step* in which the rank was idle: waiting for another, and with a message under way.
 
@@ -115,29 +126,31 @@ def waiting(
         pending: When a collective of the rank was asked for and not yet done.
         moving: When one really moved bytes, without waiting for a rank.
     """
-    own = () if trace.on_device else (each.interval for each in ran)
+    own = () if trace.is_on_device else (each.interval for each in ran)
     copies = (each.interval for each in trace.copies)
-    busy = union([*own, *trace.compute, *copies, *trace.marks.get("data", [])])
+    busy = union([*own, *trace.compute_intervals, *copies, *trace.marks.get("data", [])])
     idle = intersection(difference([step], busy), union(pending))
     moved = union(moving)
     return length(difference(idle, moved)), length(intersection(idle, moved))
 
 
-def numbers(
-    trace: Trace, step: Interval, pending: Intervals, moving: Intervals | None
+def bubble_values(
+    trace: Trace, step: TimeInterval, pending: TimeIntervals, moving: TimeIntervals | None
 ) -> dict[str, float | None]:
     """Columns of one step of a pipeline; empty: it is none. *moving* None: not known when messages moved."""
-    if not (ran := passes(trace, step)):
+    if not (ran := stage_passes(trace, step)):
         return {}
     if moving is None:
         return dict.fromkeys(("bubble_s", "pipeline_transfer_s", "bubble"))
-    waited, moved = waiting(trace, step, ran, clipped(union(pending), step), clipped(union(moving), step))
+    waited, moved = idle_seconds(
+        trace, step, ran, clip_to_step(union(pending), step), clip_to_step(union(moving), step)
+    )
     return {"bubble_s": waited, "pipeline_transfer_s": moved, "bubble": waited / (step[1] - step[0])}
 
 
-def rows(trace: Trace, step: Interval, number: int, late: float) -> Iterator[dict[str, Any]]:
-    """Rows of this rank of the table ``pipeline``: step *number*, *late* seconds after what is called 0."""
-    for each in passes(trace, step):
-        begin, end = (round(time - step[0] + late, _DIGITS) for time in each.interval)
+def pipeline_rows(trace: Trace, step: TimeInterval, number: int, offset: float) -> Iterator[dict[str, Any]]:
+    """Rows of this rank of the table ``pipeline``: step *number*, *offset* seconds after what is called 0."""
+    for each in stage_passes(trace, step):
+        begin, end = (round(time - step[0] + offset, _DIGITS) for time in each.interval)
         about = {"stage": each.stage, "pass": each.kind, "micro_batch": each.micro_batch}
         yield {"step": number, **about, "begin_s": begin, "end_s": end}

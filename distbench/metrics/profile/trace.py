@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distbench.metrics.profile.intervals import Interval, Intervals, difference, intersection, union
+from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, intersection, union
 
-MARK = "distbench::"
+MARK_PREFIX = "distbench::"
 """Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
 
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -33,7 +33,7 @@ _NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_aut
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ProfilerEvent:
     """Something with a begin and an end, in seconds on the profiler's clock."""
 
     name: str
@@ -46,7 +46,7 @@ class Event:
     """When the host asked for it; None on the host itself."""
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> TimeInterval:
         """Begin and end."""
         return self.begin, self.end
 
@@ -57,42 +57,44 @@ class Trace:
 
     origin_ns: int = 0
     """Where its times count from, in nanoseconds since 1970 on the clock of the rank's node."""
-    marks: dict[str, list[Interval]] = field(default_factory=dict)
+    marks: dict[str, list[TimeInterval]] = field(default_factory=dict)
     """Name of a mark (without prefix) -> when it stood."""
-    issues: list[Event] = field(default_factory=list)
+    host_calls: list[ProfilerEvent] = field(default_factory=list)
     """Host operations that issue a collective, by start."""
-    ranges: list[Event] = field(default_factory=list)
+    backend_events: list[ProfilerEvent] = field(default_factory=list)
     """The backend running a collective, by start; ``name`` is its own: ``all_reduce``."""
-    kernels: list[Event] = field(default_factory=list)
+    kernels: list[ProfilerEvent] = field(default_factory=list)
     """Computation on the device."""
-    copies: list[Event] = field(default_factory=list)
+    copies: list[ProfilerEvent] = field(default_factory=list)
     """Copies to, from and on the device."""
     attention: set[str] = field(default_factory=set)
     """Kernels that attention ran."""
-    _operations: list[Event] = field(default_factory=list)
-    _waits: list[Event] = field(default_factory=list)
+    _operations: list[ProfilerEvent] = field(default_factory=list)
+    _waits: list[ProfilerEvent] = field(default_factory=list)
 
     @property
-    def on_device(self) -> bool:
+    def is_on_device(self) -> bool:
         """Whether a device computed; otherwise the host did."""
         return bool(self.kernels)
 
     @functools.cached_property
-    def compute(self) -> list[Interval]:
+    def compute_intervals(self) -> list[TimeInterval]:
         """When the rank computed: kernels of the device, else operations of the host.
 
         Operations on the threads of the backend belong to communication, and an operation that
         waits for a collective does not compute. A message that gloo sends or receives has no thread of its
         own: it shows on the one that asked for it, which computes meanwhile.
         """
-        if self.on_device:
+        if self.is_on_device:
             return union(kernel.interval for kernel in self.kernels)
-        backend = {event.thread for event in self.ranges} - {event.thread for event in self.issues}
+        backend = {event.thread for event in self.backend_events} - {
+            event.thread for event in self.host_calls
+        }
         busy = union(op.interval for op in self._operations if op.thread not in backend)
-        return difference(busy, union(wait.interval for wait in (*self._waits, *self.issues)))
+        return difference(busy, union(wait.interval for wait in (*self._waits, *self.host_calls)))
 
 
-def read(events: Iterable[Any]) -> Trace:
+def read_trace(events: Iterable[Any]) -> Trace:
     """Trace that torch's kineto *events* describe (``kineto_results.events()``)."""
     every = list(events)
     # nanoseconds since 1970 leave a float no more than a quarter of a microsecond
@@ -112,15 +114,15 @@ def read(events: Iterable[Any]) -> Trace:
             on_device.append((kind, event))
     for kind, event in on_device:
         _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
-    trace.issues = _outermost(trace.issues)
-    trace.ranges.sort(key=lambda event: event.begin)
+    trace.host_calls = _outermost(trace.host_calls)
+    trace.backend_events.sort(key=lambda event: event.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
 
 
-def _outermost(events: list[Event]) -> list[Event]:
+def _outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:
     """*events* that lie in no other, by start: a functional collective calls a plain one."""
-    outermost: list[Event] = []
+    outermost: list[ProfilerEvent] = []
     # of each thread, whose events lie in one another or follow one another
     ends: dict[int, float] = {}
     for event in sorted(events, key=lambda event: (event.begin, -event.end)):
@@ -130,32 +132,34 @@ def _outermost(events: list[Event]) -> list[Event]:
     return outermost
 
 
-def _host_event(event: Any, origin: int) -> Event:
+def _host_event(event: Any, origin: int) -> ProfilerEvent:
     begin = (event.start_ns() - origin) / 1e9
     shapes = event.shapes()
     elements = math.prod(shapes[0]) if shapes else None
-    return Event(event.name(), event.start_thread_id(), begin, begin + event.duration_ns() / 1e9, elements)
+    return ProfilerEvent(
+        event.name(), event.start_thread_id(), begin, begin + event.duration_ns() / 1e9, elements
+    )
 
 
-def _sort_operation(trace: Trace, event: Event) -> None:
+def _sort_operation(trace: Trace, event: ProfilerEvent) -> None:
     namespace, separator, name = event.name.partition("::")
     if namespace in _COLLECTIVE_NAMESPACES:
-        (trace._waits if name in _NO_TRAFFIC else trace.issues).append(event)
+        (trace._waits if name in _NO_TRAFFIC else trace.host_calls).append(event)
     elif separator and namespace not in _WRAPPERS:
         trace._operations.append(event)
         trace.attention |= {_ATTENTION[name]} if name in _ATTENTION else set()
 
 
-def _sort_annotation(trace: Trace, event: Event) -> None:
-    if event.name.startswith(MARK):
-        trace.marks.setdefault(event.name.removeprefix(MARK), []).append(event.interval)
+def _sort_annotation(trace: Trace, event: ProfilerEvent) -> None:
+    if event.name.startswith(MARK_PREFIX):
+        trace.marks.setdefault(event.name.removeprefix(MARK_PREFIX), []).append(event.interval)
     elif event.name.startswith("gloo:"):
-        trace.ranges.append(replace(event, name=event.name.removeprefix("gloo:")))
+        trace.backend_events.append(replace(event, name=event.name.removeprefix("gloo:")))
 
 
 def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: float | None) -> None:
     begin = (event.start_ns() - origin) / 1e9
-    work = Event(
+    work = ProfilerEvent(
         event.name(),
         event.device_resource_id(),
         begin,
@@ -165,7 +169,7 @@ def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: flo
     if kind != "kernel":
         trace.copies.append(work)
     elif "nccl" in work.name.lower():
-        trace.ranges.append(replace(work, name=_nccl_operation(work.name)))
+        trace.backend_events.append(replace(work, name=_nccl_operation(work.name)))
     else:
         trace.kernels.append(work)
 
@@ -183,17 +187,17 @@ def _nccl_operation(kernel: str) -> str:
     return next((name for part, name in names.items() if part in kernel), kernel)
 
 
-def within(events: Iterable[Event], step: Interval) -> list[Event]:
+def starting_in(events: Iterable[ProfilerEvent], step: TimeInterval) -> list[ProfilerEvent]:
     """Events that start inside *step*."""
     return [event for event in events if step[0] <= event.begin < step[1]]
 
 
-def clipped(intervals: Iterable[Interval], step: Interval) -> list[Interval]:
+def clip_to_step(intervals: Iterable[TimeInterval], step: TimeInterval) -> list[TimeInterval]:
     """Part of disjoint *intervals* that lies inside *step*."""
     return intersection(list(intervals), [step])
 
 
-def launched_in(work: Iterable[Event], part: Intervals) -> list[Interval]:
+def launched_in(work: Iterable[ProfilerEvent], part: TimeIntervals) -> list[TimeInterval]:
     """When that of a device's *work* ran which the host asked for in a *part* of the step."""
     return union(
         event.interval

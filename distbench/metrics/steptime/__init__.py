@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.core.columns import alike
-from distbench.metrics.base import Absent, Metric, Session, Trial, Values
+from distbench.core.columns import columns_of
+from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values
 from distbench.metrics.steptime import drift
 
 
@@ -18,25 +18,25 @@ class StepTime(Metric):
 
     passes = frozenset({"warmup", "time"})
     columns = (
-        *alike("s", "lower", "max", per_step=True)(
+        *columns_of("s", "lower", "max", per_step=True)(
             step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The trial's value "
             "is the window of its slowest rank over the number of timed steps.",
         ),
-        *alike("s", "lower", "max")(
+        *columns_of("s", "lower", "max")(
             cpu_s="CPU time of the process per timed step, all threads (process_time): next to the wall "
             "time it separates a slow machine from slow code.",
         ),
-        *alike("s", None, "max", per_step=True)(
+        *columns_of("s", None, "max", per_step=True)(
             warmup_step_s="Wall time of each warm-up step; the first may compile and allocate.",
         ),
-        *alike("s", "lower", "max")(
+        *columns_of("s", "lower", "max")(
             first_step_s="Wall time of the very first step.",
             compile_s="Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops "
             "are built before any trial and are not part of it.",
             compile_in_window_s="Time that torch.compile spent within the timed window, where it has no "
             "place; absent where it spent none.",
         ),
-        *alike("", None, "first")(
+        *columns_of("", None, "first")(
             drift="Change of the step time from the last warm-up steps to the end of the timed window, "
             "over its median (Theil-Sen slope); negative: steps were still speeding up.",
             drift_p="One-sided p-value of steps becoming faster over that stretch (Mann-Kendall, with the "
@@ -44,22 +44,26 @@ class StepTime(Metric):
         ),
     )
 
-    def start(self, session: Session) -> Any:
-        return time.process_time(), _compiling()
+    def start(self, context: PassContext) -> Any:
+        return time.process_time(), _compile_seconds()
 
-    def values(self, session: Session, state: Any) -> Values:
+    def values(self, context: PassContext, state: Any) -> Values:
         began, compiled = state
-        spent, compiling = time.process_time() - began, _compiling() - compiled
-        steps: list[float | None] = [*session.steps]
-        if session.pass_ == "warmup":
-            return {"warmup_step_s": steps, "first_step_s": steps[:1], "compile_s": _some(compiling)}
-        window = {"compile_in_window_s": _some(compiling)}
+        spent, compiling = time.process_time() - began, _compile_seconds() - compiled
+        steps: list[float | None] = [*context.step_times]
+        if context.pass_name == "warmup":
+            return {
+                "warmup_step_s": steps,
+                "first_step_s": steps[:1],
+                "compile_s": _or_not_compiled(compiling),
+            }
+        window = {"compile_in_window_s": _or_not_compiled(compiling)}
         return {"step_s": steps, "cpu_s": spent / max(1, len(steps)), **window}
 
-    def summary(self, trial: Trial) -> dict[str, float | Absent]:
-        return {"step_s": trial.slowest_mean("step_s"), **_drift_of(trial)}
+    def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
+        return {"step_s": trial.slowest_mean("step_s"), **_drift_values(trial)}
 
-    def degraded(self, trial: Trial) -> str:
+    def degraded_reason(self, trial: TrialData) -> str:
         seconds = max(
             (s for rank in trial.samples.get("compile_in_window_s", []) for s in rank if s), default=0
         )
@@ -68,24 +72,24 @@ class StepTime(Metric):
         return f"torch.compile worked for {seconds:.3g} s of the timed window; increase measure.warmup"
 
 
-def _compiling() -> float:
+def _compile_seconds() -> float:
     """Seconds that torch.compile has spent in this process so far, by its own clock."""
     import torch._dynamo.utils as dynamo
 
     return float(dynamo.calculate_time_spent().get("total_wall_time", 0.0))
 
 
-def _some(seconds: float) -> float | Absent:
-    return seconds or Absent("nothing was compiled in it")
+def _or_not_compiled(seconds: float) -> float | NotAvailable:
+    return seconds or NotAvailable("nothing was compiled in it")
 
 
-def _drift_of(trial: Trial) -> dict[str, float | Absent]:
+def _drift_values(trial: TrialData) -> dict[str, float | NotAvailable]:
     warm = trial.slowest_steps("warmup_step_s") if trial.samples.get("warmup_step_s") else []
-    series = drift.stretch(warm, trial.slowest_steps("step_s"))
-    if len(series) < drift.LEAST:
-        reason = f"drift needs at least {drift.LEAST} steps; increase measure.steps or measure.warmup"
+    series = drift.trend_window(warm, trial.slowest_steps("step_s"))
+    if len(series) < drift.MIN_STEPS:
+        reason = f"drift needs at least {drift.MIN_STEPS} steps; increase measure.steps or measure.warmup"
     elif not statistics.median(series):
         reason = "the measured step time is zero"
     else:
-        return {"drift": drift.change(series), "drift_p": drift.falling(series)}
-    return dict.fromkeys(("drift", "drift_p"), Absent(reason))
+        return {"drift": drift.relative_change(series), "drift_p": drift.falling_p_value(series)}
+    return dict.fromkeys(("drift", "drift_p"), NotAvailable(reason))

@@ -7,49 +7,49 @@ import math
 import statistics
 from collections.abc import Sequence
 
-LEAST = 6
+MIN_STEPS = 6
 """Fewer values than this can't show a trend at any useful level."""
 UNSETTLED_P = 0.005
 UNSETTLED_CHANGE = -0.03
 """Trials had not settled if steps became faster at this level, and by more than this in most of them."""
 
 _NORMAL = statistics.NormalDist()
-_MOST_PERSISTENT = 0.9
-_SMALLEST_P = 1e-12
+_MAX_AUTOCORRELATION = 0.9
+_MIN_P = 1e-12
 
 
-def stretch(warm: Sequence[float], timed: Sequence[float]) -> list[float]:
+def trend_window(warm: Sequence[float], timed: Sequence[float]) -> list[float]:
     """Steps over which drift is tested: the end of the warm-up and all timed steps."""
     # the first step compiles and allocates, and a slow start is what the warm-up is for
     later = warm[1:]
     return [*later[(len(later) + 1) // 2 :], *timed]
 
 
-def unsettled(values: Sequence[float]) -> bool:
+def is_unsettled(values: Sequence[float]) -> bool:
     """Whether the step times of one trial were still falling."""
-    if len(values) < LEAST or not statistics.median(values):
+    if len(values) < MIN_STEPS or not statistics.median(values):
         return False
-    return are_unsettled([change(values)], [falling(values)])
+    return are_unsettled([relative_change(values)], [falling_p_value(values)])
 
 
-def are_slowing(changes: Sequence[float], chances: Sequence[float]) -> bool:
+def are_slowing(changes: Sequence[float], p_values: Sequence[float]) -> bool:
     """Whether the trials of a case became slower and slower, judged as ``are_unsettled`` judges it."""
-    return are_unsettled([-change for change in changes], [1 - chance for chance in chances])
+    return are_unsettled([-change for change in changes], [1 - chance for chance in p_values])
 
 
-def are_unsettled(changes: Sequence[float], chances: Sequence[float]) -> bool:
-    """Whether the trials of a case were still becoming faster, by the ``change`` and ``falling`` of each.
+def are_unsettled(changes: Sequence[float], p_values: Sequence[float]) -> bool:
+    """Whether the trials of a case still became faster, by each ``relative_change`` and ``falling_p_value``.
 
     What is judged is all trials together (Stouffer et al., The American Soldier, 1949, vol. 1: the
     sum of the trials' normal deviates over the square root of their number), and the change of most of
     them: the extreme of several trials is extreme by chance.
     """
-    bounded = [min(max(p, _SMALLEST_P), 1 - _SMALLEST_P) for p in chances]
+    bounded = [min(max(p, _MIN_P), 1 - _MIN_P) for p in p_values]
     together = math.fsum(map(_NORMAL.inv_cdf, bounded)) / math.sqrt(len(bounded))
     return _NORMAL.cdf(together) < UNSETTLED_P and statistics.median(changes) < UNSETTLED_CHANGE
 
 
-def falling(values: Sequence[float]) -> float:
+def falling_p_value(values: Sequence[float]) -> float:
     """One-sided p-value of a falling trend in *values*, which may be autocorrelated.
 
     Mann-Kendall (Kendall, Rank Correlation Methods, 1975) with the corrections for ties and for
@@ -64,11 +64,11 @@ def falling(values: Sequence[float]) -> float:
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     if variance <= 0:
         return 1.0
-    variance *= _inflation(n, _persistence(values))
+    variance *= _variance_inflation(n, _autocorrelation(values))
     return _NORMAL.cdf((score - math.copysign(min(1, abs(score)), score)) / math.sqrt(variance))
 
 
-def change(values: Sequence[float]) -> float:
+def relative_change(values: Sequence[float]) -> float:
     """Change from the first to the last of *values*, by Theil-Sen's slope, relative to their median."""
     return _slope(values) * (len(values) - 1) / statistics.median(values)
 
@@ -78,7 +78,7 @@ def _slope(values: Sequence[float]) -> float:
     return statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs)
 
 
-def _persistence(values: Sequence[float]) -> float:
+def _autocorrelation(values: Sequence[float]) -> float:
     """Correlation of neighbours in *values* less their trend, 0 at least.
 
     The estimate of a detrended series is too small by (2 + 4 phi) / n (van Giersbergen, Economics
@@ -92,12 +92,12 @@ def _persistence(values: Sequence[float]) -> float:
     if not squares or n <= 4:
         return 0.0
     found = math.fsum(a * b for a, b in itertools.pairwise(centred)) / squares
-    return min(max((n * found + 2) / (n - 4), 0.0), _MOST_PERSISTENT)
+    return min(max((n * found + 2) / (n - 4), 0.0), _MAX_AUTOCORRELATION)
 
 
-def _inflation(n: int, persistence: float) -> float:
+def _variance_inflation(n: int, autocorrelation: float) -> float:
     """How much larger the variance of Mann-Kendall's score is than that of independent values."""
     # of ranks, which the score is made of, the correlation is a little smaller (Kendall 1975)
-    ranks = (6 / math.pi * math.asin(persistence**lag / 2) for lag in range(1, n))
+    ranks = (6 / math.pi * math.asin(autocorrelation**lag / 2) for lag in range(1, n))
     weighted = ((n - lag) * (n - lag - 1) * (n - lag - 2) * rho for lag, rho in enumerate(ranks, 1))
     return 1 + 2 * math.fsum(weighted) / (n * (n - 1) * (n - 2))

@@ -11,15 +11,23 @@ from typing import Annotated, Any
 from distbench.core.bounds import Bound
 from distbench.core.case import Case
 from distbench.core.columns import Column
-from distbench.metrics.base import Absent, Metric, Sampler, Trial, or_absent
-from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
-from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
-from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, kin, resolution, unsure
-from distbench.metrics.telemetry.nodes import by_node, on, over_nodes
-from distbench.metrics.telemetry.sampling import Ticker
-from distbench.metrics.telemetry.windows import known
+from distbench.metrics.base import Metric, NotAvailable, Sampler, TrialData, value_or_reason
+from distbench.metrics.telemetry.columns import GPU_COLUMNS, HOST_COLUMNS, TABLE
+from distbench.metrics.telemetry.gpu import GpuReader, gpu_values
+from distbench.metrics.telemetry.host import (
+    HostReader,
+    NodeValues,
+    OtherProcesses,
+    cpu_resolution,
+    host_values,
+    sibling_agents,
+    tick_uncertainty,
+)
+from distbench.metrics.telemetry.nodes import reduce_over_nodes, trial_by_node, with_node_name
+from distbench.metrics.telemetry.sampler import PeriodicSampler
+from distbench.metrics.telemetry.windows import samples_with
 
-EFFECT = 0.05
+DEFAULT_EFFECT = 0.05
 """Smallest difference in pace that matters, as a fraction, unless a suite says otherwise."""
 
 
@@ -35,7 +43,7 @@ class Telemetry(Metric):
 
     interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
     """Seconds between two samples, 0.2 to 1; each is a row of the record and GPU."""
-    effect: Annotated[float, Bound(0, 1, open_low=True)] = EFFECT
+    effect: Annotated[float, Bound(0, 1, open_low=True)] = DEFAULT_EFFECT
     """Smallest difference in pace that matters, as a fraction: the limits of the host that are not set
     follow from it."""
     max_foreign_cpu: float | None = None
@@ -52,52 +60,56 @@ class Telemetry(Metric):
 
     passes = frozenset()
     tables = (TABLE,)
-    columns = (*HOST, *GPU)
+    columns = (*HOST_COLUMNS, *GPU_COLUMNS)
 
     def sampler(self, case: Case) -> Sampler:
-        others = kin()
-        sources: list[Any] = [Host(kin=others), Others(kin=others)]
+        others = sibling_agents()
+        sources: list[Any] = [HostReader(siblings=others), OtherProcesses(siblings=others)]
         if case.device == "cuda":
             import pynvml
 
-            sources.append(Gpus(pynvml, case.world_size, os.environ, kin=others))
-        return Ticker(sources, self.interval_s)
+            sources.append(GpuReader(pynvml, case.world_size, os.environ, siblings=others))
+        return PeriodicSampler(sources, self.interval_s)
 
-    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+    def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
         ranks = {node: len(of) for node, of in trial.nodes.items()} or {"": trial.case.world_size}
-        return over_nodes({node: _numbers(own) for node, own in by_node(trial).items()}, ranks)
+        return reduce_over_nodes(
+            {node: _node_values(own) for node, own in trial_by_node(trial).items()}, ranks
+        )
 
-    def degraded(self, trial: Trial) -> str:
-        parts = by_node(trial).items()
-        return "; ".join(on(node, reason) for node, own in parts for reason in self._exceeded(own))
+    def degraded_reason(self, trial: TrialData) -> str:
+        parts = trial_by_node(trial).items()
+        return "; ".join(
+            with_node_name(node, reason) for node, own in parts for reason in self._exceeded_limits(own)
+        )
 
-    def _exceeded(self, trial: Trial) -> list[str]:
+    def _exceeded_limits(self, trial: TrialData) -> list[str]:
         """Why what one node saw of *trial* is too much."""
-        values, exceeded = _numbers(trial), []
+        values, exceeded = _node_values(trial), []
         for name, reason in _REASONS[trial.case.device].items():
             value = values[name]
             if isinstance(value, float) and value > (limit := self._limit(name, trial)):
                 exceeded.append(reason.format(value, limit))
         return exceeded
 
-    def _limit(self, name: str, trial: Trial) -> float:
+    def _limit(self, name: str, trial: TrialData) -> float:
         # the option is named as the column, less host or gpu
         limit: float | None = getattr(self, f"max_{name.partition('_')[2]}")
         if limit is not None:
             return limit
-        return self._derived(*resolution(trial.tables["telemetry"], trial.window))
+        return self._default_limit(*cpu_resolution(trial.tables["telemetry"], trial.window))
 
     def foreign_cpu_limit(self, cpus: int, total_s: float) -> float:
         """The limit on what others take of *total_s* CPU seconds of *cpus*, as in a trial."""
         limit = self.max_foreign_cpu
-        return self._derived(cpus, unsure(total_s)) if limit is None else limit
+        return self._default_limit(cpus, tick_uncertainty(total_s)) if limit is None else limit
 
-    def _derived(self, cpus: float, unsure: float) -> float:
-        return max(self.effect / cpus, _LEAST_LIMIT) + unsure
+    def _default_limit(self, cpus: float, uncertainty: float) -> float:
+        return max(self.effect / cpus, _MIN_LIMIT) + uncertainty
 
 
 # below it is what any kernel does by itself
-_LEAST_LIMIT = 0.01
+_MIN_LIMIT = 0.01
 # device of the ranks -> column -> the reason if a trial exceeds the limit on it
 _REASONS = {
     "cpu": {
@@ -113,36 +125,41 @@ _REASONS = {
 }
 
 
-def _numbers(trial: Trial) -> Numbers:
+def _node_values(trial: TrialData) -> NodeValues:
     """All columns of what one node saw of *trial*."""
-    return {**_or_all_absent(HOST, _host, trial), **_or_all_absent(GPU, _gpu, trial)}
+    return {
+        **_or_all_absent(HOST_COLUMNS, _host_values, trial),
+        **_or_all_absent(GPU_COLUMNS, _gpu_values, trial),
+    }
 
 
-def _or_all_absent(columns: tuple[Column, ...], read: Callable[[Trial], Numbers], trial: Trial) -> Numbers:
+def _or_all_absent(
+    columns: tuple[Column, ...], read: Callable[[TrialData], NodeValues], trial: TrialData
+) -> NodeValues:
     try:
         return read(trial)
-    except Absent as reason:
+    except NotAvailable as reason:
         return {column.name: reason for column in columns}
 
 
-def _host(trial: Trial) -> Numbers:
+def _host_values(trial: TrialData) -> NodeValues:
     rows = trial.tables.get("telemetry", [])
-    busy = or_absent(lambda: known(rows, "others_busy", "others")[-1]["others_busy"])
-    return {**host_numbers(rows, trial.window, _ranks_cpu_s(trial)), "host_busy_processes": busy}
+    busy = value_or_reason(lambda: samples_with(rows, "others_busy", "others")[-1]["others_busy"])
+    return {**host_values(rows, trial.window, _ranks_cpu_s(trial)), "host_busy_processes": busy}
 
 
-def _gpu(trial: Trial) -> Numbers:
+def _gpu_values(trial: TrialData) -> NodeValues:
     if trial.case.device == "cpu":
-        raise Absent("no GPU was used")
+        raise NotAvailable("no GPU was used")
     tokens = _steps(trial) * trial.case.batch.global_batch_size * trial.tokens_per_sample
-    return gpu_numbers(trial.tables.get("telemetry", []), trial.window, tokens)
+    return gpu_values(trial.tables.get("telemetry", []), trial.window, tokens)
 
 
-def _steps(trial: Trial) -> int:
+def _steps(trial: TrialData) -> int:
     return len((trial.samples.get("step_s") or [[]])[0])
 
 
-def _ranks_cpu_s(trial: Trial) -> float | None:
+def _ranks_cpu_s(trial: TrialData) -> float | None:
     """CPU seconds of all ranks in the timed window as they measured them; None if unknown."""
     per_step = [value for rank in trial.samples.get("cpu_s", []) for value in rank if value is not None]
     return math.fsum(per_step) * _steps(trial) if per_step and _steps(trial) else None

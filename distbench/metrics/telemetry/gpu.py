@@ -14,10 +14,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distbench.metrics.base import Absent, or_absent
+from distbench.metrics.base import NotAvailable, value_or_reason
 from distbench.metrics.telemetry.host import own_processes
-from distbench.metrics.telemetry.sampling import Row
-from distbench.metrics.telemetry.windows import Window, increase, inside, known, mean
+from distbench.metrics.telemetry.sampler import Row
+from distbench.metrics.telemetry.windows import (
+    Window,
+    counter_increase,
+    mean_in_window,
+    samples_in,
+    samples_with,
+)
 
 # nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
 _SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
@@ -25,7 +31,7 @@ _SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPow
 _POWER_CAP = 0x04
 
 
-class Gpus:
+class GpuReader:
     """Reads the GPUs of a trial of *world_size* ranks, one each, through *nvml*, a module like ``pynvml``."""
 
     name = "gpu"
@@ -36,10 +42,10 @@ class Gpus:
         world_size: int,
         environment: Mapping[str, str],
         proc: Path = Path("/proc"),
-        kin: Sequence[int] = (),
+        siblings: Sequence[int] = (),
     ) -> None:
         self._nvml, self._world_size = nvml, world_size
-        self._environment, self._proc, self._kin = environment, proc, kin
+        self._environment, self._proc, self._siblings = environment, proc, siblings
         self._handles: list[Any] = []
         self._missing: set[tuple[int, str]] = set()
 
@@ -47,11 +53,11 @@ class Gpus:
         try:
             if not self._handles:
                 self._nvml.nvmlInit()
-                self._handles = handles(self._nvml, self._world_size, self._environment)
+                self._handles = nvml_handles(self._nvml, self._world_size, self._environment)
             own = self._own()
             return [row for i, handle in enumerate(self._handles) for row in self._device(i, handle, own)]
         except self._nvml.NVMLError as error:
-            raise Absent(f"NVML: {error}") from error
+            raise NotAvailable(f"NVML: {error}") from error
 
     def close(self) -> list[Row]:
         if self._handles:
@@ -60,7 +66,7 @@ class Gpus:
 
     def _own(self) -> Collection[int]:
         try:
-            return own_processes(self._proc, self._kin)
+            return own_processes(self._proc, self._siblings)
         except FileNotFoundError:
             # then only whose memory it is stays unknown
             return ()
@@ -71,10 +77,10 @@ class Gpus:
         for name, read in self._readings(handle, own).items():
             try:
                 row[name] = read()
-            except (self._nvml.NVMLError, Absent) as error:
+            except (self._nvml.NVMLError, NotAvailable) as error:
                 if (i, name) not in self._missing:
                     self._missing.add((i, name))
-                    whose = "" if isinstance(error, Absent) else "NVML: "
+                    whose = "" if isinstance(error, NotAvailable) else "NVML: "
                     missing.append({"device": i, "absent": name, "reason": f"GPU {i}: {whose}{error}"})
         return [row, *missing]
 
@@ -97,7 +103,7 @@ class Gpus:
         }
 
 
-def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[Any]:
+def nvml_handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[Any]:
     """NVML's handles of the GPUs that CUDA numbers 0 to *world_size* - 1.
 
     Raises:
@@ -108,20 +114,20 @@ def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[
     visible = [str(i) for i in range(total)] if text is None else [part.strip() for part in text.split(",")]
     wanted = visible[:world_size]
     if len(wanted) < world_size:
-        raise Absent(f"{world_size} ranks, but NVML sees only {len(wanted)} GPUs on this machine")
+        raise NotAvailable(f"{world_size} ranks, but NVML sees only {len(wanted)} GPUs on this machine")
     if any(entry.startswith("MIG") for entry in wanted):
-        raise Absent("CUDA_VISIBLE_DEVICES lists MIG instances, but NVML reports only whole GPUs")
+        raise NotAvailable("CUDA_VISIBLE_DEVICES lists MIG instances, but NVML reports only whole GPUs")
     every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(total)]
     by_speed = environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     numbered = by_speed and any(entry.isdigit() for entry in wanted)
     if numbered and len({nvml.nvmlDeviceGetName(gpu) for gpu in every}) > 1:
-        raise Absent(
+        raise NotAvailable(
             "the machine has different GPU models, which CUDA numbers by speed and NVML by bus: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     chosen = [_handle(nvml, entry, every) for entry in wanted]
     if any(_is_mig(nvml, handle) for handle in chosen):
-        raise Absent("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
+        raise NotAvailable("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
     return chosen
 
 
@@ -132,7 +138,9 @@ def _handle(nvml: Any, entry: str, every: Sequence[Any]) -> Any:
     is_uuid = entry.startswith("GPU-")
     named = [gpu for gpu in every if is_uuid and nvml.nvmlDeviceGetUUID(gpu).startswith(entry)]
     if len(named) != 1:
-        raise Absent(f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(named)} of the {len(every)} GPUs of NVML")
+        raise NotAvailable(
+            f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(named)} of the {len(every)} GPUs of NVML"
+        )
     return named[0]
 
 
@@ -158,15 +166,15 @@ def _processes(nvml: Any, handle: Any, own: Collection[int]) -> tuple[list[int],
     used = [process.usedGpuMemory for process in processes if process.pid in own]
     if not used or None in used:
         # a rank that has not touched CUDA yet is not there either
-        raise Absent("NVML lists no process of this trial, as in a container with its own process ids")
+        raise NotAvailable("NVML lists no process of this trial, as in a container with its own process ids")
     return used, len(processes) - len(used)
 
 
 # NVML renews its energy counter some ten to fifty times a second
-_SHORTEST_ENERGY_S = 1.0
+_MIN_ENERGY_S = 1.0
 
 
-def gpu_numbers(rows: Sequence[Row], window: Window, tokens: float | None) -> dict[str, float | Absent]:
+def gpu_values(rows: Sequence[Row], window: Window, tokens: float | None) -> dict[str, float | NotAvailable]:
     """Columns of the GPUs; *tokens*: consumed by all ranks in *window*, None if unknown.
 
     Raises:
@@ -178,40 +186,40 @@ def gpu_numbers(rows: Sequence[Row], window: Window, tokens: float | None) -> di
         "gpu_power": lambda: math.fsum(_means(devices, "power_w", window)),
         "energy_per_token": lambda: _energy(devices, window, tokens),
         "gpu_sm_clock": lambda: min(_means(devices, "sm_clock_hz", window)),
-        "gpu_temperature": lambda: max(_most(devices, "temperature_c", window)),
-        "gpu_memory_used": lambda: max(_most(devices, "memory_bytes", window)),
-        "gpu_memory_own": lambda: max(_most(devices, "own_memory_bytes", window)),
-        "gpu_other_processes": lambda: max(_most(devices, "others", window)),
+        "gpu_temperature": lambda: max(_maxima(devices, "temperature_c", window)),
+        "gpu_memory_used": lambda: max(_maxima(devices, "memory_bytes", window)),
+        "gpu_memory_own": lambda: max(_maxima(devices, "own_memory_bytes", window)),
+        "gpu_other_processes": lambda: max(_maxima(devices, "others", window)),
         "gpu_throttle": lambda: max(_means(devices, "slowdown", window)),
         "gpu_power_cap": lambda: max(_means(devices, "power_cap", window)),
     }
-    return {name: or_absent(number) for name, number in numbers.items()}
+    return {name: value_or_reason(number) for name, number in numbers.items()}
 
 
 def _devices(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows of each GPU, including those that explain a missing reading."""
     count = 1 + max((row["device"] for row in rows if row.get("device") is not None), default=-1)
     if not count:
-        reasons = (row["reason"] for row in rows if row.get("absent") == Gpus.name)
-        raise Absent(next(reasons, "no sample contains a GPU"))
+        reasons = (row["reason"] for row in rows if row.get("absent") == GpuReader.name)
+        raise NotAvailable(next(reasons, "no sample contains a GPU"))
     return [[row for row in rows if row.get("device") == i] for i in range(count)]
 
 
 def _means(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
-    return [mean(rows, name, window) for rows in devices]
+    return [mean_in_window(rows, name, window) for rows in devices]
 
 
-def _most(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
-    return [max(row[name] for row in inside(known(rows, name), window)) for rows in devices]
+def _maxima(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
+    return [max(row[name] for row in samples_in(samples_with(rows, name), window)) for rows in devices]
 
 
 def _energy(devices: Sequence[Sequence[Row]], window: Window, tokens: float | None) -> float:
     if not tokens:
-        raise Absent("the number of tokens in the timed window is unknown")
+        raise NotAvailable("the number of tokens in the timed window is unknown")
     length = window[1] - window[0]
-    if length < _SHORTEST_ENERGY_S:
-        raise Absent(
+    if length < _MIN_ENERGY_S:
+        raise NotAvailable(
             f"the timed window of {length:.2f} s is too short for NVML's energy counter: "
-            f"{_SHORTEST_ENERGY_S:g} s at least"
+            f"{_MIN_ENERGY_S:g} s at least"
         )
-    return math.fsum(increase(rows, "energy_j", window) for rows in devices) / tokens
+    return math.fsum(counter_increase(rows, "energy_j", window) for rows in devices) / tokens

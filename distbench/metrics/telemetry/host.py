@@ -14,28 +14,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.metrics.base import Absent
-from distbench.metrics.telemetry.sampling import Row
-from distbench.metrics.telemetry.windows import Window, bracket, known, mean
+from distbench.metrics.base import NotAvailable
+from distbench.metrics.telemetry.sampler import Row
+from distbench.metrics.telemetry.windows import Window, enclosing_samples, mean_in_window, samples_with
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import tagged
+from distbench.system.processes import processes_of_run
 
-Numbers = dict[str, "float | Absent"]
+NodeValues = dict[str, "float | NotAvailable"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 """Ticks in a second of CPU time, as ``/proc`` counts it."""
 # each counter is cut to whole ticks, at both ends of the window
-_UNSURE_TICKS = 4
+_UNCERTAIN_TICKS = 4
 # one core's clock may take an interrupt to read: a few of them say enough
-_MOST_CLOCKS = 4
+_MAX_CLOCKS = 4
 
 
-class Host:
+class HostReader:
     """Reads the CPUs that this process may use, and what of their time its own processes took.
 
     ``own_s`` is CPU time of this process and of all that descend from it: warm parents, ranks, and
     what those started from their main threads, those that have ended among them. That of *kin*, other
-    processes of the run (``kin``), is part of it with all that descend from them.
+    processes of the run (``sibling_agents``), is part of it with all that descend from them.
     """
 
     name = "host"
@@ -44,19 +44,19 @@ class Host:
         self,
         proc: Path = Path("/proc"),
         cpus: Path = Path("/sys/devices/system/cpu"),
-        kin: Sequence[int] = (),
+        siblings: Sequence[int] = (),
     ) -> None:
-        self._proc, self._kin = proc, kin
-        self._mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        clocks = (cpus / cpu / "cpufreq/scaling_cur_freq" for cpu in sorted(self._mine))
-        self._clocks = [file for file in clocks if file.is_file()][:_MOST_CLOCKS]
+        self._proc, self._siblings = proc, siblings
+        self._usable_cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        clocks = (cpus / cpu / "cpufreq/scaling_cur_freq" for cpu in sorted(self._usable_cpus))
+        self._clocks = [file for file in clocks if file.is_file()][:_MAX_CLOCKS]
 
     def read(self) -> list[Row]:
         try:
             busy, steal, total = self._cpus()
             load = float((self._proc / "loadavg").read_text().split()[0])
         except OSError as error:
-            raise Absent(f"{error.filename}: {error.strerror}") from error
+            raise NotAvailable(f"{error.filename}: {error.strerror}") from error
         row: Row = {"busy_s": busy, "steal_s": steal, "total_s": total, "load": load}
         return [{**row, "own_s": self._own(), "frequency_hz": self._frequency()}]
 
@@ -68,7 +68,7 @@ class Host:
         busy = steal = total = 0
         for line in (self._proc / "stat").read_text().splitlines():
             cpu, *fields = line.split()
-            if cpu in self._mine:
+            if cpu in self._usable_cpus:
                 # user nice system idle iowait irq softirq steal; a guest's time is part of user
                 ticks = [int(field) for field in fields[:8]]
                 total += sum(ticks)
@@ -79,7 +79,7 @@ class Host:
     def _own(self) -> float | None:
         """CPU seconds of this process and its descendants; None if the kernel doesn't list them."""
         try:
-            own = own_processes(self._proc, self._kin)
+            own = own_processes(self._proc, self._siblings)
             # and their children that they have waited for
             return sum(_cpu_s(_stat(self._proc / str(pid)), with_children=True) for pid in own)
         except FileNotFoundError:
@@ -91,22 +91,22 @@ class Host:
         return statistics.fmean(1000 * int(file.read_text()) for file in self._clocks)
 
 
-def kin() -> list[int]:
+def sibling_agents() -> list[int]:
     """Other agents of the run that this process serves as one, and what started them: on this host, if any.
 
     Nodes may share a host, as tasks of Spark on one do.
     """
-    return tagged(os.environ[RUN_ID_VARIABLE]) if RUN_ID_VARIABLE in os.environ else []
+    return processes_of_run(os.environ[RUN_ID_VARIABLE]) if RUN_ID_VARIABLE in os.environ else []
 
 
-def own_processes(proc: Path, kin: Sequence[int] = ()) -> set[int]:
-    """This process, those of *kin* that are left, and all that descend from them.
+def own_processes(proc: Path, siblings: Sequence[int] = ()) -> set[int]:
+    """This process, those of *siblings* that are left, and all that descend from them.
 
     Raises:
         FileNotFoundError: the kernel lists no children (CONFIG_PROC_CHILDREN).
     """
     own = set(descendants(proc, os.getpid()))
-    for root in kin:
+    for root in siblings:
         with suppress(FileNotFoundError):
             own.update(descendants(proc, root))
     return own
@@ -146,8 +146,8 @@ def _cpu_s(stat: list[str], *, with_children: bool = False) -> float:
     return sum(map(int, stat[11 : 15 if with_children else 13])) / TICKS
 
 
-def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) -> Numbers:
-    """Columns of the host from the rows of ``Host``.
+def host_values(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) -> NodeValues:
+    """Columns of the host from the rows of ``HostReader``.
 
     *ranks_cpu_s* is the CPU time of all ranks in the window as they measured it themselves, None if
     unknown: less seen here means that they ran elsewhere.
@@ -155,61 +155,61 @@ def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None)
     Raises:
         Absent: there are no rows around the window.
     """
-    rows = known(rows, "busy_s", Host.name)
-    first, last = bracket(rows, window)
+    rows = samples_with(rows, "busy_s", HostReader.name)
+    first, last = enclosing_samples(rows, window)
     total = last["total_s"] - first["total_s"]
     if total <= 0:
-        raise Absent("no host sample advanced during the timed window")
+        raise NotAvailable("no host sample advanced during the timed window")
     return {
         "host_load": first["load"],
         "host_steal": (last["steal_s"] - first["steal_s"]) / total,
-        "host_foreign_cpu": foreign(first, last, ranks_cpu_s),
+        "host_foreign_cpu": foreign_cpu_share(first, last, ranks_cpu_s),
         "host_frequency": _frequency(rows, window),
     }
 
 
-def resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
+def cpu_resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
     """Usable CPUs, and the part of their time around *window* that ticks leave unsure.
 
     Raises:
         Absent: no two samples reach into the window.
     """
-    first, last = bracket(known(rows, "total_s"), window)
+    first, last = enclosing_samples(samples_with(rows, "total_s"), window)
     total = last["total_s"] - first["total_s"]
-    return max(1.0, total / (last["at"] - first["at"])), unsure(total)
+    return max(1.0, total / (last["at"] - first["at"])), tick_uncertainty(total)
 
 
-def unsure(total_s: float) -> float:
+def tick_uncertainty(total_s: float) -> float:
     """Part of *total_s* CPU seconds that counters in ticks leave open."""
-    return _UNSURE_TICKS / TICKS / total_s
+    return _UNCERTAIN_TICKS / TICKS / total_s
 
 
-def foreign(first: Row, last: Row, ranks_cpu_s: float | None = None) -> float | Absent:
-    """Part of the CPU time between two readings of ``Host`` that others took, or why it is not known."""
+def foreign_cpu_share(first: Row, last: Row, ranks_cpu_s: float | None = None) -> float | NotAvailable:
+    """Fraction of CPU time that others took between two readings of ``HostReader``, or why it is unknown."""
     if first["own_s"] is None or last["own_s"] is None:
-        return Absent("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
+        return NotAvailable("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
     own = last["own_s"] - first["own_s"]
     # half: the clocks of ticks and of processes are not the same one
     if ranks_cpu_s is not None and own < ranks_cpu_s / 2:
-        return Absent("the ranks' CPU time can't be attributed: they are not children of the launcher")
+        return NotAvailable("the ranks' CPU time can't be attributed: they are not children of the launcher")
     taken: float = last["busy_s"] - first["busy_s"] - own
     total: float = last["total_s"] - first["total_s"]
     # two clocks: where others take all of it, they can seem to take more
     return min(1.0, max(0.0, taken) / total)
 
 
-def _frequency(rows: Sequence[Row], window: Window) -> float | Absent:
+def _frequency(rows: Sequence[Row], window: Window) -> float | NotAvailable:
     try:
-        return mean(rows, "frequency_hz", window)
-    except Absent:
-        return Absent("cpufreq is not available, as in most virtual machines")
+        return mean_in_window(rows, "frequency_hz", window)
+    except NotAvailable:
+        return NotAvailable("cpufreq is not available, as in most virtual machines")
 
 
 # a process is busy that takes more than this part of one CPU over the trial
 _BUSY = 0.1
 
 
-class Others:
+class OtherProcesses:
     """Compares the processes of the machine at the start and at the end of a trial.
 
     A look at all of them costs milliseconds, so there are two only. Those that ended before the
@@ -218,8 +218,8 @@ class Others:
 
     name = "others"
 
-    def __init__(self, proc: Path = Path("/proc"), kin: Sequence[int] = ()) -> None:
-        self._proc, self._kin = proc, kin
+    def __init__(self, proc: Path = Path("/proc"), siblings: Sequence[int] = ()) -> None:
+        self._proc, self._siblings = proc, siblings
         self._before: dict[tuple[int, int], float] | None = None
         self._began = 0.0
 
@@ -232,7 +232,7 @@ class Others:
         before, passed = self._before, time.monotonic() - self._began
         if before is None or passed <= 0:
             return []
-        own = own_processes(self._proc, self._kin)
+        own = own_processes(self._proc, self._siblings)
         now = {key: spent for key, spent in self._all().items() if key[0] not in own}
         parts = [(spent - before.get(key, 0.0)) / passed for key, spent in now.items()]
         return [{"others_busy": sum(part > _BUSY for part in parts), "others_most": max(parts, default=0.0)}]

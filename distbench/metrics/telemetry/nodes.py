@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from distbench.metrics.base import Absent, Trial
-from distbench.metrics.telemetry.host import Numbers
+from distbench.metrics.base import NotAvailable, TrialData
+from distbench.metrics.telemetry.host import NodeValues
 
-_Over = Callable[[Sequence[float]], float]
+_Reduction = Callable[[Sequence[float]], float]
 # the other columns have the largest
-_OVER_NODES: Mapping[str, _Over] = {
+_NODE_REDUCTIONS: Mapping[str, _Reduction] = {
     "host_frequency": min,
     "gpu_sm_clock": min,
     "gpu_power": math.fsum,
@@ -20,7 +20,7 @@ _OVER_NODES: Mapping[str, _Over] = {
 _MEANS = ("gpu_utilisation",)
 
 
-def by_node(trial: Trial) -> dict[str, Trial]:
+def trial_by_node(trial: TrialData) -> dict[str, TrialData]:
     """*trial* as each node saw it: its ranks, its rows. The name is empty where the command's host is all."""
     if not trial.nodes:
         return {"": trial}
@@ -37,31 +37,35 @@ def by_node(trial: Trial) -> dict[str, Trial]:
     }
 
 
-def on(node: str, text: object) -> str:
+def with_node_name(node: str, text: object) -> str:
     """*text*, with the name of the *node* that it is about."""
     return f"{node}: {text}" if node else str(text)
 
 
-def over_nodes(seen: Mapping[str, Numbers], ranks: Mapping[str, int]) -> Numbers:
+def reduce_over_nodes(seen: Mapping[str, NodeValues], ranks: Mapping[str, int]) -> NodeValues:
     """One number of each column from those that each node saw; absent unless every node has one.
 
     Args:
         ranks: Number of ranks of each node.
     """
     columns = next(iter(seen.values()))
-    return {name: _one(name, {node: of[name] for node, of in seen.items()}, ranks) for name in columns}
+    return {
+        name: _reduce_column(name, {node: of[name] for node, of in seen.items()}, ranks) for name in columns
+    }
 
 
-def _one(name: str, values: Mapping[str, float | Absent], ranks: Mapping[str, int]) -> float | Absent:
-    missing = {node: str(value) for node, value in values.items() if isinstance(value, Absent)}
+def _reduce_column(
+    name: str, values: Mapping[str, float | NotAvailable], ranks: Mapping[str, int]
+) -> float | NotAvailable:
+    missing = {node: str(value) for node, value in values.items() if isinstance(value, NotAvailable)}
     if missing:
         alike = len(missing) == len(values) and len(set(missing.values())) == 1
         node, reason = next(iter(missing.items()))
-        return Absent(reason if alike else on(node, reason))
-    numbers = {node: value for node, value in values.items() if not isinstance(value, Absent)}
+        return NotAvailable(reason if alike else with_node_name(node, reason))
+    numbers = {node: value for node, value in values.items() if not isinstance(value, NotAvailable)}
     if name in _MEANS:
         # a GPU for each rank
         return math.fsum(numbers[node] * ranks[node] for node in numbers) / sum(
             ranks[node] for node in numbers
         )
-    return _OVER_NODES.get(name, max)(list(numbers.values()))
+    return _NODE_REDUCTIONS.get(name, max)(list(numbers.values()))

@@ -7,10 +7,10 @@ import time
 
 import torch
 
-from distbench.core.case import TORCH_NAMES
-from distbench.metrics.base import Absent
+from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.metrics.base import NotAvailable
 
-_WORDS = {"tf32": "high", "bf16": "medium"}
+_PRECISION_NAMES = {"tf32": "high", "bf16": "medium"}
 _SIZES = {"cuda": 8192, "cpu": 2048}
 # of one try on a GPU: launches and synchronisation are then a small part of it
 _IN_A_ROW = 8
@@ -28,10 +28,10 @@ def fp32_precision(device: torch.device) -> str:
         told = "ieee" if is_off else torch.backends.cuda.matmul.fp32_precision
     else:
         told = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-    return _WORDS.get(told, "highest")
+    return _PRECISION_NAMES.get(told, "highest")
 
 
-def best_rate(size: int | None, compute: str, device: torch.device) -> float:
+def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> float:
     """Best FLOP/s of square matmuls of *size* in dtype *compute* on *device*, of several tries.
 
     Args:
@@ -41,12 +41,12 @@ def best_rate(size: int | None, compute: str, device: torch.device) -> float:
         Absent: the matrices don't fit beside what is trained.
     """
     size = size or _SIZES[device.type]
-    dtype = getattr(torch, TORCH_NAMES[compute])
+    dtype = getattr(torch, TORCH_DTYPE_NAMES[compute])
     try:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         seconds = [_seconds(a, b) for _ in range(1 + _TRIES)][1:]
     except torch.OutOfMemoryError as error:
-        raise Absent(f"matrices of {size} x {size} do not fit beside what is trained") from error
+        raise NotAvailable(f"matrices of {size} x {size} do not fit beside what is trained") from error
     return float(2 * size**3 / min(seconds))
 
 

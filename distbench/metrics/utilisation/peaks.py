@@ -23,7 +23,7 @@ class Peak:
     fp32: float
     fp64: float | None
 
-    def of(self, compute: str, *, tf32: bool) -> float | None:
+    def for_dtype(self, compute: str, *, tf32: bool) -> float | None:
         """Peak for matrices of dtype *compute*; *tf32*: whether fp32 may run as TF32.
 
         Cores that know no TF32 multiply in fp32 whatever is allowed.
@@ -78,6 +78,6 @@ _PEAKS = {
 }
 
 
-def published(gpu: str) -> Peak | None:
+def published_peak(gpu: str) -> Peak | None:
     """Published peak of the GPU of this name, or None if none is known."""
     return next((peak for pattern, peak in _PEAKS.items() if re.fullmatch(pattern, gpu)), None)

@@ -14,7 +14,7 @@ from distbench.strategies.base import Strategy
 from distbench.system.machine import ops_folder, package_versions
 
 # what deepspeed.initialize would import in every rank of every trial
-_IMPORTS = (
+_ENGINE_IMPORTS = (
     "deepspeed",
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.superoffload.superoffload_stage3",
@@ -25,7 +25,7 @@ _IMPORTS = (
 _OP_PROBE = "distbench.strategies._deepspeed.op_probe"
 
 
-class OnDeepSpeed(Strategy):
+class DeepSpeedStrategy(Strategy):
     """A strategy of DeepSpeed: its environment, its C++ ops, and what it leaves behind."""
 
     packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
@@ -38,7 +38,7 @@ class OnDeepSpeed(Strategy):
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
         builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori", _OP_PROBE)
-        return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
+        return (*_ENGINE_IMPORTS, *(builders if case.device == "cpu" else ()))
 
     def environment(self, case: Case) -> dict[str, str]:
         return {
@@ -56,23 +56,23 @@ class OnDeepSpeed(Strategy):
         """DeepSpeed's builders of the C++ ops that *case* uses."""
         return ["ShareMemCommBuilder"] if case.device == "cpu" else []
 
-    def tools_problem(self, case: Case, machine: Machine) -> str | None:
+    def toolchain_problem(self, case: Case, machine: Machine) -> str | None:
         """Why *machine* can't build or load those ops, or None if it can."""
         folder = ops_folder(machine.prefix, machine.packages, case.device)
-        return ops.tools_problem(self.op_builders(case), folder, machine)
+        return ops.toolchain_problem(self.op_builders(case), folder, machine)
 
-    def prepared(self, case: Case) -> str:
+    def build_name(self, case: Case) -> str:
         builders = self.op_builders(case)
-        return f"DeepSpeed's C++ ops {ops.names(builders)}" if builders else ""
+        return f"DeepSpeed's C++ ops {ops.op_names(builders)}" if builders else ""
 
     def prepare(self, case: Case) -> list[str]:
-        return ops.provide(self.op_builders(case), _extensions())
+        return ops.build_ops(self.op_builders(case), _extensions_folder())
 
-    def lend_ops(self, case: Case) -> None:
+    def preload_ops(self, case: Case) -> None:
         """Give DeepSpeed what was prepared, in a rank."""
-        ops.lend(self.op_builders(case), _extensions())
+        ops.preload_ops(self.op_builders(case), _extensions_folder())
 
 
-def _extensions() -> Path:
+def _extensions_folder() -> Path:
     """Where the ranks look, whichever interpreter this is."""
     return Path(os.environ["TORCH_EXTENSIONS_DIR"])

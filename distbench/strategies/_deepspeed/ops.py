@@ -15,11 +15,11 @@ from typing import Any
 
 from distbench.core.machine import Machine, package_folder
 from distbench.system import build_cache
-from distbench.system.build_cache import LibraryError
+from distbench.system.build_cache import NativeLibraryError
 
-OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
+BUILDERS_BY_KERNEL = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 """Kernel of an optimizer -> DeepSpeed's builders of its ops."""
-_NAMES = {
+_OP_OF_BUILDER = {
     "AsyncIOBuilder": "async_io",
     "CPUAdamBuilder": "cpu_adam",
     "FusedAdamBuilder": "fused_adam",
@@ -27,32 +27,32 @@ _NAMES = {
     "ShareMemCommBuilder": "deepspeed_shm_comm",
 }
 """DeepSpeed's builder -> name of the op that it builds, and of its library."""
-_VARIABLES = {name: name.upper() for name in _NAMES.values()} | {"async_io": "AIO"}
+_BUILD_VARIABLES = {name: name.upper() for name in _OP_OF_BUILDER.values()} | {"async_io": "AIO"}
 """Op -> what follows ``DS_BUILD_`` in the variable by which DeepSpeed is installed with it."""
-_SHARED = ("pin_memory",)
+_GLOBALLY_LOADED = ("pin_memory",)
 """Ops whose symbols the libraries of other ops need: async_io calls the allocator of pin_memory."""
-GET_LIBAIO = (
+INSTALL_LIBAIO = (
     "install it with its header (Debian: apt-get install libaio-dev; Fedora: dnf install libaio-devel)"
 )
 """How to get what DeepSpeed's async_io is built with."""
-_RELEASE = 0.5
+_LOCK_RELEASE_S = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
 
 
-def names(builders: Sequence[str]) -> str:
+def op_names(builders: Sequence[str]) -> str:
     """Names of the ops of *builders*, as a message lists them."""
-    return ", ".join(_NAMES[builder] for builder in builders)
+    return ", ".join(_OP_OF_BUILDER[builder] for builder in builders)
 
 
-def tools_problem(builders: Sequence[str], folder: Path, machine: Machine) -> str | None:
+def toolchain_problem(builders: Sequence[str], folder: Path, machine: Machine) -> str | None:
     """Why *machine* can't provide the ops of *builders*, which *folder* may hold already; None if it can."""
     if machine.has_compiler and machine.has_ninja:
         return None
-    asked = [_NAMES[builder] for builder in builders]
-    needed = [name for name in asked if not _is_shipped(name, machine.deepspeed)]
+    asked = [_OP_OF_BUILDER[builder] for builder in builders]
+    needed = [name for name in asked if not _is_preinstalled(name, machine.deepspeed)]
     if needed and not machine.has_ninja:
         return f"DeepSpeed loads its C++ op {needed[0]} with ninja, which is not installed; pip install ninja"
-    missing = [name for name in needed if not _library(folder, name).is_file()]
+    missing = [name for name in needed if not _library_file(folder, name).is_file()]
     if missing and not machine.has_compiler:
         return (
             f"DeepSpeed's C++ op {missing[0]} has to be built, and there is no C++ compiler; install one "
@@ -61,25 +61,25 @@ def tools_problem(builders: Sequence[str], folder: Path, machine: Machine) -> st
     return None
 
 
-def provide(builders: Sequence[str], folder: Path) -> list[str]:
+def build_ops(builders: Sequence[str], folder: Path) -> list[str]:
     """Build the ops of *builders* that are missing or damaged in *folder*; return what users should know."""
     from deepspeed.accelerator import get_accelerator
 
     notes = [f"removed a stale build lock that nobody holds: {lock}" for lock in clear_stale_locks(folder)]
     for kind in builders:
-        builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
+        builder, name = get_accelerator().create_op_builder(kind), _OP_OF_BUILDER[kind]
         if builder is None:
             continue
         load = partial(_load, builder, name)
-        if not _is_shipped(name, package_folder("deepspeed")):
+        if not _is_preinstalled(name, package_folder("deepspeed")):
             _check_device(name, get_accelerator().device_name())
-            notes += build_cache.provide(_library(folder, name), load, parts=folder / name)
+            notes += build_cache.ensure_built(_library_file(folder, name), load, outputs=folder / name)
         # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
         load()
     return notes
 
 
-def lend(builders: Sequence[str], folder: Path) -> None:
+def preload_ops(builders: Sequence[str], folder: Path) -> None:
     """Give DeepSpeed the ops of *builders* that lie in *folder*, as if it had loaded them.
 
     Before it loads one, it asks for the flags of a build (py-cpuinfo looks twice for what processor this is,
@@ -88,18 +88,18 @@ def lend(builders: Sequence[str], folder: Path) -> None:
     from deepspeed.accelerator import get_accelerator
 
     for kind in builders:
-        builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
-        library = _library(folder, name)
-        if builder is None or not library.is_file() or _is_shipped(name, package_folder("deepspeed")):
+        builder, name = get_accelerator().create_op_builder(kind), _OP_OF_BUILDER[kind]
+        library = _library_file(folder, name)
+        if builder is None or not library.is_file() or _is_preinstalled(name, package_folder("deepspeed")):
             continue
-        if name in _SHARED:
+        if name in _GLOBALLY_LOADED:
             # Python opens a library for itself alone; DeepSpeed opens this one for all, too
             ctypes.CDLL(str(library), mode=os.RTLD_GLOBAL)
         # of a release without such a table, DeepSpeed loads it itself
-        getattr(builder, "_loaded_ops", {})[name] = _module(name, library)
+        getattr(builder, "_loaded_ops", {})[name] = _load_extension(name, library)
 
 
-def _module(name: str, library: Path) -> ModuleType:
+def _load_extension(name: str, library: Path) -> ModuleType:
     spec = spec_from_file_location(name, library)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -113,9 +113,9 @@ def _check_device(name: str, device: str) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         # its flags and the architectures follow the GPUs that it sees, so the ranks would build it once more
-        raise LibraryError(
+        raise NativeLibraryError(
             f"DeepSpeed builds {name} for the GPUs that it sees, and there is none here. The first run where "
-            f"there is one builds it; or install DeepSpeed with it: DS_BUILD_{_VARIABLES[name]}=1 "
+            f"there is one builds it; or install DeepSpeed with it: DS_BUILD_{_BUILD_VARIABLES[name]}=1 "
             "TORCH_CUDA_ARCH_LIST='9.0' pip install --no-build-isolation deepspeed (the list: your GPUs' "
             "compute capabilities; it needs nvcc)"
         )
@@ -130,7 +130,9 @@ def _load(builder: Any, name: str) -> None:
     except RuntimeError as error:
         if name == "async_io" and not builder.is_compatible():
             # DeepSpeed: "not being compatible due to hardware/software issue"
-            raise LibraryError(f"a program that uses libaio can't be built: {GET_LIBAIO}") from error
+            raise NativeLibraryError(
+                f"a program that uses libaio can't be built: {INSTALL_LIBAIO}"
+            ) from error
         raise
 
 
@@ -151,11 +153,11 @@ def _without_debug_info() -> Iterator[None]:
         cpp_extension.load = load
 
 
-def _library(folder: Path, name: str) -> Path:
+def _library_file(folder: Path, name: str) -> Path:
     return folder / name / f"{name}.so"
 
 
-def _is_shipped(name: str, deepspeed: str) -> bool:
+def _is_preinstalled(name: str, deepspeed: str) -> bool:
     """Whether the package in the folder *deepspeed* was installed with the op *name* (``DS_BUILD_OPS``).
 
     Nothing is built then. Empty: there is no such package.
@@ -170,16 +172,16 @@ def clear_stale_locks(folder: Path) -> list[Path]:
     The holder keeps the file open until just before it removes it, and raises if it is gone by then:
     a file is stale if nobody has it open, and still nobody a moment later.
     """
-    stale = _unheld(folder)
+    stale = _unlocked_files(folder)
     if stale:
-        time.sleep(_RELEASE)
-        stale &= _unheld(folder)
+        time.sleep(_LOCK_RELEASE_S)
+        stale &= _unlocked_files(folder)
     for lock in stale:
         lock.unlink(missing_ok=True)
     return sorted(stale)
 
 
-def _unheld(folder: Path) -> set[Path]:
+def _unlocked_files(folder: Path) -> set[Path]:
     locks, held = set(folder.glob("*/lock")), _open_files()
     return {lock for lock in locks if lock.resolve() not in held}
 

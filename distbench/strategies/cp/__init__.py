@@ -8,25 +8,25 @@ from typing import Any, ClassVar, Literal
 
 from distbench.core import meshes
 from distbench.core.bounds import Count
-from distbench.core.case import BYTES, Case
+from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import Mesh
-from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
-from distbench.strategies._model_states import state_problem, zero_table
-from distbench.strategies._offers import reduced_otherwise, unfused
-from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
+from distbench.core.meshes import MeshShape
+from distbench.strategies._context_parallel import AttentionExchange, ContextParallelism, context_of
+from distbench.strategies._model_states import optimizer_problem, sharded_model_states
+from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
+from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
-    KEEPING,
-    PORTIONS,
+    GRANULARITY,
+    RESHARDING,
     SHARDING,
-    SPLITS_MODEL,
+    SIMPLICITY_OF_MODEL_PARALLELISM,
     Card,
-    Deviation,
+    ExcessCause,
     ExpectedCollective,
-    Meaning,
+    SettingMeaning,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 
@@ -35,19 +35,19 @@ from distbench.strategies.engine import Engine
 class ContextParallel(Strategy):
     """Context parallelism: every sequence is split by position across ranks."""
 
-    early = (
+    early_imports = (
         "distbench.strategies.cp.engine",
-        "distbench.strategies.cp.sharded",
+        "distbench.strategies.cp.sharded_engine",
         "distbench.strategies.torch_engine.ring",
     )
-    shard_format = TORCH_SHARDS
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "mesh", "positions_per_rank", "units", "merged_units", "placements"),
-        **points(KEEPING, "reshard_after_forward"),
-        **points(PORTIONS, "context_parallel"),
+    checkpoint_format = TORCH_CHECKPOINT
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings(SHARDING, "mesh", "positions_per_rank", "units", "merged_units", "placements"),
+        **strategy_settings(RESHARDING, "reshard_after_forward"),
+        **strategy_settings(GRANULARITY, "context_parallel"),
     }
 
-    implementation: Implementation = "ulysses"
+    implementation: AttentionExchange = "ulysses"
     """ulysses: all-to-alls give attention all positions for some of the heads, so the number of devices must
     divide heads and kv_heads. ring: torch's ring attention, which passes keys and values to queries that stay
     in place; each rank has a chunk from the front of a sequence and one from the back."""
@@ -59,19 +59,24 @@ class ContextParallel(Strategy):
     sequence (as torchtitan does). false: replicate the model and reduce gradients with DDP."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "ShardedContextEngine" if self.sharded else "ContextParallelEngine"
 
     @property
     def label(self) -> str:
-        name, copies = (f"cp{self.asked['cp']}", ["ddp"]) if self.asked else ("cp", [])
+        name, copies = (f"cp{self.requested_mesh['cp']}", ["ddp"]) if self.requested_mesh else ("cp", [])
         ring = "-ring" if self.implementation == "ring" else ""
         return "+".join([f"{name}{ring}", *(["fsdp"] if self.sharded else copies)])
 
     @property
     def simplicity(self) -> int:
         # the simplest of them: layers stay whole, attention alone is another
-        return SPLITS_MODEL + bool(self.asked) + 2 * self.sharded + 3 * (self.implementation == "ring")
+        return (
+            SIMPLICITY_OF_MODEL_PARALLELISM
+            + bool(self.requested_mesh)
+            + 2 * self.sharded
+            + 3 * (self.implementation == "ring")
+        )
 
     @property
     def card(self) -> Card:
@@ -84,69 +89,74 @@ class ContextParallel(Strategy):
         return cls(), cls(implementation="ring"), cls(sharded=True)
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
-        padded = Deviation("states", "shards are padded to the same size on every rank")
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
+        padded = ExcessCause("states", "shards are padded to the same size on every rank")
         return (padded,) if self.sharded else ()
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
-        return {**self._over(ranks).sizes}
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
+        return {**self._device_mesh(ranks).sizes}
 
-    def data_ranks(self, ranks: int) -> int:
-        return self._over(ranks).data_ranks
+    def data_parallel_size(self, ranks: int) -> int:
+        return self._device_mesh(ranks).data_ranks
 
     @property
-    def asked(self) -> dict[str, int]:
+    def requested_mesh(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return meshes.asked_by(self.mesh)
+        return meshes.requested_sizes(self.mesh)
 
-    def meshes(self, ranks: int) -> list[Strategy] | None:
+    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
         if self.mesh != "auto":
             return None
-        every: list[Any] = meshes.sharing(ranks, "cp")
+        every: list[Any] = meshes.divisor_meshes(ranks, "cp")
         return [replace(self, mesh=mesh) for mesh in every]
 
-    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        rest = self._of_data
-        return meshes.instead(self.asked, case.world_size, rest, (rest, "cp"))
+    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        rest = self._rest_dimension
+        return meshes.alternatives_if_invalid(self.requested_mesh, case.world_size, rest, (rest, "cp"))
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         ranks = case.world_size
-        if reason := meshes.problem(self.asked, ranks, self._of_data):
+        if reason := meshes.mesh_size_problem(self.requested_mesh, ranks, self._rest_dimension):
             return reason
-        if self._over(ranks).size("cp") < 2:
+        if self._device_mesh(ranks).size("cp") < 2:
             needs = "context parallelism needs at least 2 devices per sequence"
-            if self.asked.get("cp") == 1:
+            if self.requested_mesh.get("cp") == 1:
                 return f"{needs}, and mesh: {{cp: 1}} gives each one; use ddp, or leave mesh out"
             return f"{needs}, and this case has one; use ddp, or a larger world size"
         return (
-            self._cut(ranks).problem(case)
-            or (unfused(case) if self.sharded else reduced_otherwise(case, "cp", "sharded: true"))
-            or state_problem(case, "rows" if self.sharded else "whole", self.label)
+            self._context_parallelism(ranks).problem(case)
+            or (
+                fused_sgd_problem(case) if self.sharded else reduce_dtype_problem(case, "cp", "sharded: true")
+            )
+            or optimizer_problem(case, "rows" if self.sharded else "whole", self.label)
         )
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        return self._cut(case.world_size).expected(case)
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        return self._context_parallelism(case.world_size).required_settings(case)
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.collectives_by_dimension(case, parameters))
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.traffic(case, parameters))
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         ranks = case.world_size
-        samples = case.batch.global_batch_size // self.data_ranks(ranks)
-        return [*self._cut(ranks).collectives(case, samples), *self._of_states(case, parameters)]
+        samples = case.batch.global_batch_size // self.data_parallel_size(ranks)
+        return [
+            *self._context_parallelism(ranks).traffic(case, samples),
+            *self._model_state_traffic(case, parameters),
+        ]
 
-    def _of_states(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+    def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, which are over all ranks: each has its own positions."""
-        sizes, precision = self.dimensions(case.world_size), case.precision
+        sizes, precision = self.mesh_sizes(case.world_size), case.precision
         everywhere = " x ".join(name for name, size in sizes.items() if size > 1)
-        reduced = float(parameters * BYTES[precision.reduce])
+        reduced = float(parameters * DTYPE_BYTES[precision.reduce])
         if not self.sharded:
             return [ExpectedCollective("all_reduce", reduced, everywhere)]
         # as FSDP2 does it alone (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass,
         # what is outside of them stays from the first to the second
         context, micro = context_of(case), case.batch.gradient_accumulation_steps
         layers = context.layers if context else 0
-        gathered = 2.0 * micro * parameters * BYTES[precision.compute]
+        gathered = 2.0 * micro * parameters * DTYPE_BYTES[precision.compute]
         return [
             ExpectedCollective("all_gather", gathered, everywhere, micro * (2 * layers + 1)),
             ExpectedCollective("reduce_scatter", micro * reduced, everywhere, micro * (layers + 1)),
@@ -154,24 +164,28 @@ class ContextParallel(Strategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         shards = case.world_size if self.sharded else 1
-        return zero_table(case, parameters, stored=case.precision.master, shards=(shards, shards, shards))
+        return sharded_model_states(
+            case, parameters, stored=case.precision.master, shards=(shards, shards, shards)
+        )
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         if self.sharded:
-            from distbench.strategies.cp.sharded import build_sharded
+            from distbench.strategies.cp.sharded_engine import build_sharded
 
-            return build_sharded(self, setting)
+            return build_sharded(self, context)
         from distbench.strategies.cp.engine import build_cp
 
-        return build_cp(self, setting)
+        return build_cp(self, context)
 
     @property
-    def _of_data(self) -> str:
+    def _rest_dimension(self) -> str:
         """The dimension of ranks with rows of their own."""
         return "dp_shard" if self.sharded else "dp_replicate"
 
-    def _over(self, ranks: int) -> Mesh:
-        return Mesh.of({"cp": self.asked.get("cp", ranks)}, ranks, self._of_data)
+    def _device_mesh(self, ranks: int) -> MeshShape:
+        return MeshShape.from_request(
+            {"cp": self.requested_mesh.get("cp", ranks)}, ranks, self._rest_dimension
+        )
 
-    def _cut(self, ranks: int) -> ContextParallelism:
-        return ContextParallelism(self._over(ranks).size("cp"), self.implementation)
+    def _context_parallelism(self, ranks: int) -> ContextParallelism:
+        return ContextParallelism(self._device_mesh(ranks).size("cp"), self.implementation)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from distbench.strategies.description import ALL_STATES, TAKE_IT, ZERO_PAPER, Card, Claim
+from distbench.strategies.description import ALL_STATES_TEXT, USE_IF, ZERO_PAPER, Card, Claim
 
 _ULYSSES = "https://arxiv.org/abs/2309.14509"
 _RING = "https://arxiv.org/abs/2310.01889"
 _FSDP = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
-_SHARES = Claim(
+_SHARDING = Claim(
     "shards",
     "Every sequence, by position: a rank computes some positions, and in attention all positions for some "
     "of the heads.",
@@ -17,16 +17,16 @@ _SHARES = Claim(
 PLAIN = Card(
     shards="sequences, by position",
     claims=(
-        _SHARES,
+        _SHARDING,
         Claim(
             "moves",
             "Four all-to-alls per layer forward and four backward (queries, keys, values and outputs, each "
             "of batch x positions / ranks x width elements), and an all-reduce of the gradients.",
             _ULYSSES,
         ),
-        Claim("keeps", f"{ALL_STATES} Activations divided by the ranks.", ZERO_PAPER),
+        Claim("keeps", f"{ALL_STATES_TEXT} Activations divided by the ranks.", ZERO_PAPER),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "sequences are so long that the activations of one do not fit on a device, but the model does; "
             "and the number of heads is divisible by the number of ranks.",
             _ULYSSES,
@@ -48,9 +48,9 @@ RING = Card(
             "and an all-reduce of the parameters' gradients.",
             _RING,
         ),
-        Claim("keeps", f"{ALL_STATES} Activations divided by the ranks.", ZERO_PAPER),
+        Claim("keeps", f"{ALL_STATES_TEXT} Activations divided by the ranks.", ZERO_PAPER),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "sequences are so long that the activations of one do not fit on a device, and there are more "
             "ranks than heads.",
             _RING,
@@ -60,7 +60,9 @@ RING = Card(
 SHARDED = Card(
     shards="sequences, by position; all model states",
     claims=(
-        Claim("shards", f"{_SHARES.text} Model states are sharded over all ranks, layer by layer.", _ULYSSES),
+        Claim(
+            "shards", f"{_SHARDING.text} Model states are sharded over all ranks, layer by layer.", _ULYSSES
+        ),
         Claim(
             "moves",
             "The all-to-alls of cp, plus FSDP's traffic: each layer is all-gathered for the forward and for "
@@ -69,7 +71,7 @@ SHARDED = Card(
         ),
         Claim("keeps", "Model states and activations divided by the ranks, and an unsharded layer.", _FSDP),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "sequences are so long that the activations of one do not fit on a device, nor does the whole "
             "model; and the number of heads is divisible by the number of ranks that share a sequence.",
             _ULYSSES,

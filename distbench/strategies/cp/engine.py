@@ -5,33 +5,33 @@ from __future__ import annotations
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import cp
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine import device_meshes
-from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
-from distbench.strategies.torch_engine.modules import computing_layers
-from distbench.strategies.torch_engine.replicated import ReplicatedEngine
-from distbench.workloads.weights import DTYPES, loaded
+from distbench.strategies.torch_engine.context_parallel import SequenceShardedEngine, SequenceSharding
+from distbench.strategies.torch_engine.modules import prepare_module
+from distbench.strategies.torch_engine.replicated_engine import DdpWrappedEngine
+from distbench.workloads.weights import DTYPES, load_module
 
 
-class ContextParallelEngine(ReplicatedEngine, ContextEngine):
+class ContextParallelEngine(DdpWrappedEngine, SequenceShardedEngine):
     """A whole model on each rank, for some positions of its rows; DDP sums its gradients over all ranks."""
 
 
-def rows_of(strategy: cp.ContextParallel, setting: Setting) -> Rows:
+def sequence_sharding(strategy: cp.ContextParallel, context: RankContext) -> SequenceSharding:
     """Rows over the mesh of live ranks. A collective call."""
-    mesh = device_meshes.made(strategy.dimensions(setting.world_size), setting.device)
-    return Rows(setting.workload, mesh, strategy.implementation)
+    mesh = device_meshes.init_mesh(strategy.mesh_sizes(context.world_size), context.device)
+    return SequenceSharding(context.workload, mesh, strategy.implementation)
 
 
-def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelEngine:
+def build_cp(strategy: cp.ContextParallel, context: RankContext) -> ContextParallelEngine:
     """Engine of this rank."""
-    rows = rows_of(strategy, setting)
-    master = DTYPES[setting.case.precision.master]
-    module = loaded(setting.workload, setting.weights, setting.device, master)
-    rows.cut(module)
-    layers = computing_layers(setting, module)
+    rows = sequence_sharding(strategy, context)
+    master = DTYPES[context.case.precision.master]
+    module = load_module(context.workload, context.weights_file, context.device, master)
+    rows.apply_to(module)
+    layers = prepare_module(context, module)
     # all ranks have gradients of their own: those of other rows, or of other positions
     whole = DistributedDataParallel(
-        module, device_ids=[setting.device] if setting.device.type == "cuda" else None
+        module, device_ids=[context.device] if context.device.type == "cuda" else None
     )
-    return ContextParallelEngine(setting, whole, layers, rows)
+    return ContextParallelEngine(context, whole, layers, rows)

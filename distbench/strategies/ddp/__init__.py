@@ -9,43 +9,45 @@ from typing import Annotated, Any, ClassVar
 
 from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.case import BYTES, Case
+from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import Replicated, zero_table
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies._model_states import ReplicatedStrategy, sharded_model_states
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import lossy
 from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
 from distbench.strategies.description import (
-    PORTIONS,
+    GRANULARITY,
+    OVERLAP,
     SHARDING,
-    TIMING,
-    ByDesign,
     Card,
-    Deviation,
-    Meaning,
-    points,
+    ExcessCause,
+    IntendedDifference,
+    SettingMeaning,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 
 # an id of a case holds it, so that "unset" can't be another value
-TORCH_BUCKET_MB = 25.0
+DEFAULT_BUCKET_MB = 25.0
 
 
 @dataclass(frozen=True)
-class DistributedDataParallel(Replicated):
+class DistributedDataParallel(ReplicatedStrategy):
     """DistributedDataParallel: a replica of the model on each rank, gradients all-reduced in buckets."""
 
-    engine = "DistributedDataParallel"
-    early = ("distbench.strategies.ddp.engine",)
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(PORTIONS, "bucket_bytes_cap", "smaller_first_bucket"),
-        **points(TIMING, "gradient_as_bucket_view", "static_graph"),
-        **points("which gradients it waits for", "find_unused_parameters"),
-        **points(SHARDING, "sharded_optimizer", "updated_tensors", "parameters_as_bucket_view"),
-        **points("what is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"),
+    engine_class = "DistributedDataParallel"
+    early_imports = ("distbench.strategies.ddp.engine",)
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings(GRANULARITY, "bucket_bytes_cap", "smaller_first_bucket"),
+        **strategy_settings(OVERLAP, "gradient_as_bucket_view", "static_graph"),
+        **strategy_settings("which gradients it waits for", "find_unused_parameters"),
+        **strategy_settings(SHARDING, "sharded_optimizer", "updated_tensors", "parameters_as_bucket_view"),
+        **strategy_settings(
+            "what is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"
+        ),
     }
 
-    bucket_cap_mb: Positive = TORCH_BUCKET_MB
+    bucket_cap_mb: Positive = DEFAULT_BUCKET_MB
     """Size in MiB, above 0, of the buckets in which gradients are all-reduced. 25 is torch's default, with a
     smaller first bucket (1 MiB) to start earlier; any other size applies to all buckets."""
     gradient_as_bucket_view: bool = False
@@ -78,26 +80,26 @@ class DistributedDataParallel(Replicated):
 
     @property
     def simplicity(self) -> int:
-        if self.by_design:
+        if self.intended_difference:
             return 25
         # before stage 1 of DeepSpeed, which brings another framework
         return 15 if self.sharded_optimizer else 10
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
+    def operations_on_frozen(self) -> Collection[str] | None:
         # what replaces whole gradients, and what it keeps, depends on the shapes of the trained ones
-        return None if self.by_design else super().moves_frozen
+        return None if self.intended_difference else super().operations_on_frozen
 
     @property
-    def by_design(self) -> ByDesign | None:
+    def intended_difference(self) -> IntendedDifference | None:
         if self.powersgd_rank:
-            return lossy.powersgd_design(self.powersgd_rank, self.powersgd_start)
+            return lossy.powersgd_difference(self.powersgd_rank, self.powersgd_start)
         if self.local_sgd_period:
-            return lossy.local_design(self.local_sgd_period, self.local_sgd_start)
+            return lossy.local_sgd_difference(self.local_sgd_period, self.local_sgd_start)
         return None
 
     @property
-    def cycle(self) -> int:
+    def steps_per_cycle(self) -> int:
         return self.local_sgd_period or 1
 
     @property
@@ -110,28 +112,28 @@ class DistributedDataParallel(Replicated):
 
     @property
     def label(self) -> str:
-        changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_asked else []
+        changed = [f"{self.bucket_cap_mb:g}mb"] if self.explicit_bucket_cap_mb else []
         changed += ["view"] if self.gradient_as_bucket_view else []
         changed += ["static"] if self.static_graph else []
         changed += ["unused"] if self.find_unused_parameters else []
         changed += ["zero1"] if self.sharded_optimizer else []
-        changed += lossy.words(self) if self.by_design else []
+        changed += lossy.label_parts(self) if self.intended_difference else []
         return "+".join(["ddp", *changed])
 
     @property
-    def shard_format(self) -> str:
+    def checkpoint_format(self) -> str:
         # torch's ZeroRedundancyOptimizer gathers its states by number
-        return "" if self.sharded_optimizer or self.by_design else super().shard_format
+        return "" if self.sharded_optimizer or self.intended_difference else super().checkpoint_format
 
     @property
-    def bucket_cap_asked(self) -> float | None:
+    def explicit_bucket_cap_mb(self) -> float | None:
         """Size of the buckets in MiB as DDP is asked for it; None: torch's own, with a smaller first one."""
-        return None if self.bucket_cap_mb == TORCH_BUCKET_MB else self.bucket_cap_mb
+        return None if self.bucket_cap_mb == DEFAULT_BUCKET_MB else self.bucket_cap_mb
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return self._ddp_problem(case) or lossy.problem(self, case) or super().problem(case, machine)
+        return self._option_problem(case) or lossy.lossy_problem(self, case) or super().problem(case, machine)
 
-    def _ddp_problem(self, case: Case) -> str | None:
+    def _option_problem(self, case: Case) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
             return (
                 f"DDP reduces gradients only in the parameters' dtype or in 16 bits: precision.reduce = "
@@ -152,8 +154,8 @@ class DistributedDataParallel(Replicated):
                 "DDP's static_graph finds unused parameters in the first step, so find_unused_parameters has "
                 "no effect with it; set one of them"
             )
-        kind, name = optimizers.kind_of(case.optimizer), f"optimizer.name = {case.optimizer.name}"
-        if self.sharded_optimizer and kind.rest:
+        kind, name = optimizers.entry_of(case.optimizer), f"optimizer.name = {case.optimizer.name}"
+        if self.sharded_optimizer and kind.companion:
             return (
                 f"{name} is two optimizers, but torch's ZeroRedundancyOptimizer shards only one; use "
                 "sharded_optimizer: false"
@@ -162,50 +164,50 @@ class DistributedDataParallel(Replicated):
             return f"{name} is not supported with sharded_optimizer; use sharded_optimizer: false"
         return None
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
         # Li et al. 2020 (arXiv 2006.15704): one all-reduce of the gradients, after the last micro-batch
         if case.world_size == 1:
             return {}
-        if self.by_design:
-            return lossy.collectives(self, case, parameters)
-        reduced: dict[str, float] = {"all_reduce": parameters * BYTES[case.precision.reduce]}
+        if self.intended_difference:
+            return lossy.lossy_traffic(self, case, parameters)
+        reduced: dict[str, float] = {"all_reduce": parameters * DTYPE_BYTES[case.precision.reduce]}
         if self.sharded_optimizer:
             # every updated tensor from its rank to the others
-            reduced["broadcast"] = parameters * BYTES[case.precision.master]
+            reduced["broadcast"] = parameters * DTYPE_BYTES[case.precision.master]
         return reduced
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         shards = (1, 1, case.world_size if self.sharded_optimizer else 1)
-        return zero_table(case, parameters, stored=case.precision.master, shards=shards)
+        return sharded_model_states(case, parameters, stored=case.precision.master, shards=shards)
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        if self.by_design:
-            return lossy.expected(self)
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        if self.intended_difference:
+            return lossy.required_settings(self)
         own: dict[str, Any] = {"find_unused_parameters": True} if self.find_unused_parameters else {}
         return own | ({"sharded_optimizer": "ZeroRedundancyOptimizer"} if self.sharded_optimizer else {})
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
-        uneven = Deviation("optimizer_state", "tensors are assigned whole, so ranks have uneven shares")
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
+        uneven = ExcessCause("optimizer_state", "tensors are assigned whole, so ranks have uneven shares")
         known = [uneven] if self.sharded_optimizer else []
         if self.find_unused_parameters:
             known.append(
-                Deviation(
+                ExcessCause(
                     "all_reduce", "say which parameters each rank has used", ("find_unused_parameters",)
                 )
             )
         return tuple(known)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp.engine import build_ddp
 
-        if self.by_design:
+        if self.intended_difference:
             from distbench.strategies.ddp.lossy_engines import LocalSgdEngine, PowerSgdEngine
 
             kind = PowerSgdEngine if self.powersgd_rank else LocalSgdEngine
-            return build_ddp(self, setting, partial(kind, self))
+            return build_ddp(self, context, partial(kind, self))
         if not self.sharded_optimizer:
-            return build_ddp(self, setting)
-        from distbench.strategies.ddp.sharded import ShardedOptimizerEngine
+            return build_ddp(self, context)
+        from distbench.strategies.ddp.zero_redundancy import ShardedOptimizerEngine
 
-        return build_ddp(self, setting, ShardedOptimizerEngine)
+        return build_ddp(self, context, ShardedOptimizerEngine)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distbench.strategies.description import (
-    ALL_STATES,
+    ALL_STATES_TEXT,
     PYTORCH_OVERVIEW,
-    TAKE_IT,
+    USE_IF,
     ZERO_PAPER,
     Card,
     Claim,
@@ -26,8 +26,8 @@ PLAIN = Card(
             "2 x the parameters per step: an all-reduce of the gradients during the backward pass.",
             ZERO_PAPER,
         ),
-        Claim("keeps", ALL_STATES, ZERO_PAPER),
-        Claim(TAKE_IT, "the model fits on one device.", PYTORCH_OVERVIEW),
+        Claim("keeps", ALL_STATES_TEXT, ZERO_PAPER),
+        Claim(USE_IF, "the model fits on one device.", PYTORCH_OVERVIEW),
     ),
 )
 SHARDED_OPTIMIZER = Card(
@@ -44,7 +44,7 @@ SHARDED_OPTIMIZER = Card(
             _SHARDED,
         ),
         Claim("keeps", "All parameters and gradients; optimizer state divided by the ranks.", ZERO_PAPER),
-        Claim(TAKE_IT, "the model fits on one device, but not with its optimizer state."),
+        Claim(USE_IF, "the model fits on one device, but not with its optimizer state."),
     ),
 )
 POWERSGD = Card(
@@ -64,7 +64,7 @@ POWERSGD = Card(
             _HOOKS,
         ),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "the network is so slow that reducing gradients takes most of a step, and a run to a target "
             "shows that it converges as well: it is a different training by design.",
             _POWERSGD,
@@ -80,9 +80,9 @@ LOCAL_SGD = Card(
             "2 x the parameters every H steps: the replicas are averaged, and nothing is sent in between.",
             _LOCAL_SGD,
         ),
-        Claim("keeps", ALL_STATES, ZERO_PAPER),
+        Claim("keeps", ALL_STATES_TEXT, ZERO_PAPER),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "ranks wait for a slow network or for each other in every step, and a run to a target shows that "
             "it converges as well: it is a different training by design.",
             _LOCAL_SGD,

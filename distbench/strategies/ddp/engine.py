@@ -10,19 +10,21 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ddp
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine.engine import WrappedEngine
-from distbench.strategies.torch_engine.modules import plain_module
-from distbench.strategies.torch_engine.replicated import ReplicatedEngine
+from distbench.strategies.torch_engine.modules import load_plain_module
+from distbench.strategies.torch_engine.replicated_engine import DdpWrappedEngine
 
-_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
-_REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.allreduce_hook: None}
+_HOOK_BY_DTYPE = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+_DTYPE_BY_HOOK = {hook: dtype for dtype, hook in _HOOK_BY_DTYPE.items()} | {
+    default_hooks.allreduce_hook: None
+}
 
 
-class DdpEngine(ReplicatedEngine, WrappedEngine):
+class DdpEngine(DdpWrappedEngine, WrappedEngine):
     """DDP around the plain module."""
 
-    if_unused = (
+    unused_parameter_advice = (
         "set ddp: {find_unused_parameters: true}, or {static_graph: true} if they are the same in every "
         "step, or freeze them"
     )
@@ -30,16 +32,16 @@ class DdpEngine(ReplicatedEngine, WrappedEngine):
     def reduce_dtype(self) -> str:
         # whatever hook is registered now, whoever registered it
         for hook, _ in self.module._comm_hooks:
-            if dtype := _REDUCES_IN.get(hook, getattr(hook, "__qualname__", repr(hook))):
+            if dtype := _DTYPE_BY_HOOK.get(hook, getattr(hook, "__qualname__", repr(hook))):
                 return dtype
         return super().reduce_dtype()
 
-    def unsynchronised(self) -> AbstractContextManager[Any] | None:
+    def without_communication(self) -> AbstractContextManager[Any] | None:
         return self.module.no_sync()
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         return {
-            **super().effective(),
+            **super().effective_settings(),
             "bucket_bytes_cap": self.module.bucket_bytes_cap,
             "smaller_first_bucket": self.module.bucket_bytes_cap_default,
             "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
@@ -49,20 +51,22 @@ class DdpEngine(ReplicatedEngine, WrappedEngine):
 
 
 def build_ddp(
-    strategy: ddp.DistributedDataParallel, setting: Setting, kind: Callable[..., DdpEngine] = DdpEngine
+    strategy: ddp.DistributedDataParallel,
+    context: RankContext,
+    engine_class: Callable[..., DdpEngine] = DdpEngine,
 ) -> DdpEngine:
-    """DDP engine of this rank, made by *kind* of the setting, the wrapped module and its layers."""
-    module, layers = plain_module(setting)
+    """DDP engine of this rank, made by *engine_class* of the setting, the wrapped module and its layers."""
+    module, layers = load_plain_module(context)
     wrapped = DistributedDataParallel(
         module,
-        device_ids=[setting.device] if setting.device.type == "cuda" else None,
-        bucket_cap_mb=strategy.bucket_cap_asked,
+        device_ids=[context.device] if context.device.type == "cuda" else None,
+        bucket_cap_mb=strategy.explicit_bucket_cap_mb,
         gradient_as_bucket_view=strategy.gradient_as_bucket_view,
         static_graph=strategy.static_graph,
         find_unused_parameters=strategy.find_unused_parameters,
     )
-    engine = kind(setting, wrapped, layers)
-    precision = setting.case.precision
+    engine = engine_class(context, wrapped, layers)
+    precision = context.case.precision
     if precision.reduce != precision.master:
-        wrapped.register_comm_hook(None, _HOOKS[precision.reduce])
+        wrapped.register_comm_hook(None, _HOOK_BY_DTYPE[precision.reduce])
     return engine

@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.strategies._unused import unused_option
-from distbench.strategies.description import ByDesign
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.description import IntendedDifference
 
 if TYPE_CHECKING:
     from distbench.strategies.ddp import DistributedDataParallel
     from distbench.workloads.base import Workload
 
-POWERSGD, LOCAL_SGD = "PowerSGD", "post-local SGD"
+_POWERSGD, _LOCAL_SGD = "PowerSGD", "post-local SGD"
 
 
-def powersgd_design(rank: int, start: int) -> ByDesign:
+def powersgd_difference(rank: int, start: int) -> IntendedDifference:
     """In what PowerSGD is another training."""
-    return ByDesign(
-        f"{POWERSGD} reduces gradients as products of rank {rank} and adds the error to the next gradients",
+    return IntendedDifference(
+        f"{_POWERSGD} reduces gradients as products of rank {rank} and adds the error to the next gradients",
         start,
     )
 
 
-def local_design(period: int, start: int) -> ByDesign:
+def local_sgd_difference(period: int, start: int) -> IntendedDifference:
     """In what post-local SGD is another training."""
     every = "every step" if period == 1 else f"every {period} steps"
-    why = f"ranks update their own replicas, which are averaged {every} ({LOCAL_SGD})"
+    why = f"ranks update their own replicas, which are averaged {every} ({_LOCAL_SGD})"
     # of equal replicas the mean of the gradients is the gradient
-    return ByDesign(why, start, changes_gradients=False)
+    return IntendedDifference(why, start, changes_gradients=False)
 
 
-def words(ddp: DistributedDataParallel) -> list[str]:
+def label_parts(ddp: DistributedDataParallel) -> list[str]:
     """What the label of *ddp* says of it; nothing of a start that is the usual one."""
     if ddp.powersgd_rank:
         said = {
@@ -51,7 +51,7 @@ def words(ddp: DistributedDataParallel) -> list[str]:
     return [word for word, is_said in said.items() if is_said]
 
 
-def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
+def lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
     """Why *case* can't be trained so, or None if it can."""
     if ddp.powersgd_rank and ddp.local_sgd_period:
         return (
@@ -64,14 +64,14 @@ def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
         "min_compression_rate": powersgd,
         "local_sgd_start": (ddp.local_sgd_period, "local_sgd_period"),
     }
-    if reason := unused_option(ddp, type(ddp)(), needs):
+    if reason := unused_option_problem(ddp, type(ddp)(), needs):
         return reason
-    return _lossy_problem(ddp, case) if ddp.by_design else None
+    return _lossy_case_problem(ddp, case) if ddp.intended_difference else None
 
 
-def _lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
-    what = POWERSGD if ddp.powersgd_rank else LOCAL_SGD
-    kind, precision = optimizers.kind_of(case.optimizer), case.precision
+def _lossy_case_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
+    what = _POWERSGD if ddp.powersgd_rank else _LOCAL_SGD
+    kind, precision = optimizers.entry_of(case.optimizer), case.precision
     if case.world_size == 1:
         return f"{what}: a single rank has nothing to reduce; use a world size of at least 2"
     if ddp.sharded_optimizer:
@@ -86,13 +86,13 @@ def _lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
             f"precision.loss_scale = {precision.loss_scale}: with {what}, an overflow on one rank does not "
             "make all ranks skip the step; use precision: bf16"
         )
-    if kind.rest or kind.is_compiled:
+    if kind.companion or kind.is_compiled:
         return f"optimizer.name = {case.optimizer.name} is not supported with {what}"
     return None
 
 
-def expected(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """What ``Engine.effective`` must show of it."""
+def required_settings(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """What ``Engine.effective_settings`` must show of it."""
     if ddp.powersgd_rank:
         return {
             "communication_hook": "powerSGD_hook",
@@ -109,35 +109,37 @@ def expected(ddp: DistributedDataParallel) -> dict[str, Any]:
     }
 
 
-def collectives(ddp: DistributedDataParallel, case: Case, parameters: int) -> dict[str, float] | None:
+def lossy_traffic(ddp: DistributedDataParallel, case: Case, parameters: int) -> dict[str, float] | None:
     """Bytes of a rank's collectives in a step once it has begun, by operation.
 
     Of post-local SGD in the mean over steps (Lin et al. 2020, arXiv:1808.07217): every parameter once in
     each period. None: the workload does not say of what shapes its tensors are.
     """
     if ddp.local_sgd_period:
-        return {"all_reduce": parameters * BYTES[case.precision.master] / ddp.local_sgd_period}
-    workload: Workload = registry.make("workloads", case.workload)
+        return {"all_reduce": parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period}
+    workload: Workload = registry.create_plugin("workloads", case.workload)
     shapes = workload.tensor_shapes()
     if shapes is None:
         return None
-    numbers = reduced_numbers(shapes, ddp.powersgd_rank, ddp.min_compression_rate)
-    return {"all_reduce": float(numbers * BYTES[case.precision.reduce])}
+    numbers = powersgd_elements(shapes, ddp.powersgd_rank, ddp.min_compression_rate)
+    return {"all_reduce": float(numbers * DTYPE_BYTES[case.precision.reduce])}
 
 
-def reduced_numbers(shapes: Iterable[tuple[int, ...]], rank: int, least: float) -> int:
+def powersgd_elements(shapes: Iterable[tuple[int, ...]], rank: int, min_compression_rate: float) -> int:
     """Numbers that PowerSGD reduces in a step for tensors of *shapes*.
 
     Vogels et al. 2019 (arXiv:1905.13727, algorithm 1): of a matrix of n x m a P of n x r and a Q of m x r,
-    where that is more than *least* times less, as torch decides; any other tensor whole. The rows of a
-    tensor are its first dimension.
+    where that is more than *min_compression_rate* times less, as torch decides; any other tensor whole. The
+    rows of a tensor are its first dimension.
     """
-    return sum(_reduced(shape[0], math.prod(shape[1:]), rank, least) for shape in shapes)
+    return sum(
+        _powersgd_elements_of(shape[0], math.prod(shape[1:]), rank, min_compression_rate) for shape in shapes
+    )
 
 
-def _reduced(rows: int, columns: int, rank: int, least: float) -> int:
+def _powersgd_elements_of(rows: int, columns: int, rank: int, min_compression_rate: float) -> int:
     products = (rows + columns) * min(rows, columns, rank)
-    return products if products * least < rows * columns else rows * columns
+    return products if products * min_compression_rate < rows * columns else rows * columns
 
 
 def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
@@ -150,7 +152,7 @@ def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
     return local <= 0 or (local - 1) % ddp.local_sgd_period == 0
 
 
-def no_checkpoint(ddp: DistributedDataParallel) -> str:
+def checkpoint_problem(ddp: DistributedDataParallel) -> str:
     """Why there is no checkpoint of such a training."""
     if ddp.powersgd_rank:
         return (

@@ -18,17 +18,17 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ddp
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.ddp.engine import DdpEngine
-from distbench.strategies.ddp.lossy import are_replicas_equal, no_checkpoint
-from distbench.strategies.torch_engine.averaging import averaged, of_copies
-from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
-from distbench.strategies.torch_engine.unsaved import Unsaved
+from distbench.strategies.ddp.lossy import are_replicas_equal, checkpoint_problem
+from distbench.strategies.torch_engine.no_checkpoint import NoCheckpoints
+from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name, l2_norm
+from distbench.strategies.torch_engine.replica_average import averaged_parameters, mean_of_replicas
 
 T = TypeVar("T")
 
 
-class _Waiting(dist.ProcessGroup):
+class _BlockingGroup(dist.ProcessGroup):
     """Its all-reduces are over when they return.
 
     Torch's hook issues the second and third of a bucket when those before are over, which with gloo is on
@@ -48,34 +48,34 @@ class _Waiting(dist.ProcessGroup):
         return work
 
 
-class LossyEngine(Unsaved, DdpEngine):
+class LossyEngine(NoCheckpoints, DdpEngine):
     """DDP with a hook of its own, whose state no checkpoint has."""
 
     def __init__(
         self,
         strategy: ddp.DistributedDataParallel,
-        setting: Setting,
+        context: RankContext,
         module: DistributedDataParallel,
         layers: list[nn.Module],
     ) -> None:
         self._strategy = strategy
-        super().__init__(setting, module, layers)
-        self._state = self.registered(module)
+        super().__init__(context, module, layers)
+        self._state = self.register_hook(module)
 
-    def registered(self, module: DistributedDataParallel) -> Any:
+    def register_hook(self, module: DistributedDataParallel) -> Any:
         """State of the hook that is registered with *module* here."""
         raise NotImplementedError
 
     def reduce_dtype(self) -> str:
         return dtype_name(p.dtype for p in self.module.parameters())
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         hooks = [hook.__qualname__ for hook, _ in self.module._comm_hooks]
-        return {**super().effective(), "communication_hook": "+".join(hooks)}
+        return {**super().effective_settings(), "communication_hook": "+".join(hooks)}
 
     @property
-    def no_checkpoint(self) -> str:
-        return no_checkpoint(self._strategy)
+    def checkpoint_problem(self) -> str:
+        return checkpoint_problem(self._strategy)
 
 
 class PowerSgdEngine(LossyEngine):
@@ -83,11 +83,11 @@ class PowerSgdEngine(LossyEngine):
 
     _state: PowerSGDState
 
-    def registered(self, module: DistributedDataParallel) -> PowerSGDState:
+    def register_hook(self, module: DistributedDataParallel) -> PowerSGDState:
         asked = self._strategy
         everybody = dist.group.WORLD
         state = PowerSGDState(
-            _Waiting(everybody) if everybody and dist.get_backend() == "gloo" else everybody,
+            _BlockingGroup(everybody) if everybody and dist.get_backend() == "gloo" else everybody,
             matrix_approximation_rank=asked.powersgd_rank,
             start_powerSGD_iter=asked.powersgd_start,
             min_compression_rate=asked.min_compression_rate,
@@ -95,7 +95,7 @@ class PowerSgdEngine(LossyEngine):
         module.register_comm_hook(state, powerSGD_hook)
         return state
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         state = self._state
         told = {
             "rank": state.matrix_approximation_rank,
@@ -104,12 +104,12 @@ class PowerSgdEngine(LossyEngine):
             "error_feedback": state.use_error_feedback,
             "warm_start": state.warm_start,
         }
-        return {**super().effective(), "powersgd": told}
+        return {**super().effective_settings(), "powersgd": told}
 
-    def book(self, ledger: Ledger) -> None:
-        super().book(ledger)
+    def count_storages(self, counter: StorageCounter) -> None:
+        super().count_storages(counter)
         state = self._state
-        ledger.book("buffers", state.error_dict, state.p_memory_dict, state.q_memory_dict)
+        counter.count("buffers", state.error_dict, state.p_memory_dict, state.q_memory_dict)
 
 
 class LocalSgdEngine(LossyEngine):
@@ -120,7 +120,7 @@ class LocalSgdEngine(LossyEngine):
     _updates = 0
     """Counted here: what the averager says that it does is what may be wrong."""
 
-    def registered(self, module: DistributedDataParallel) -> PostLocalSGDState:
+    def register_hook(self, module: DistributedDataParallel) -> PostLocalSGDState:
         # a group of its own for each rank: between two averages it reduces with nobody
         alone, _ = dist.new_subgroups(1)
         state = PostLocalSGDState(None, alone, self._strategy.local_sgd_start)
@@ -134,14 +134,14 @@ class LocalSgdEngine(LossyEngine):
         return made
 
     @property
-    def updating(self) -> torch.optim.Optimizer:
+    def inner_optimizer(self) -> torch.optim.Optimizer:
         inside: torch.optim.Optimizer = self._optimizer.optim
         return inside
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         averager: Any = self._optimizer.averager
         told = {"period": averager.period, "start": self._state.start_localSGD_iter}
-        return {**super().effective(), "local_sgd": {**told, "warmup_steps": averager.warmup_steps}}
+        return {**super().effective_settings(), "local_sgd": {**told, "warmup_steps": averager.warmup_steps}}
 
     def step(self) -> None:
         super().step()
@@ -151,19 +151,19 @@ class LocalSgdEngine(LossyEngine):
     def has_equal_replicas(self) -> bool:
         return are_replicas_equal(self._strategy, self._updates)
 
-    def unsynchronised(self) -> None:
+    def without_communication(self) -> None:
         # without reduced gradients its optimizer would still average
         return None
 
     def grad_norm(self) -> float:
-        return norm(gradient for _, gradient in self.full_gradients())
+        return l2_norm(gradient for _, gradient in self.full_gradients())
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return of_copies(super().full_gradients(), are_equal=False)
+        return mean_of_replicas(super().full_gradients(), are_equal=False)
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return of_copies(super().full_parameters(), are_equal=self.has_equal_replicas)
+        return mean_of_replicas(super().full_parameters(), are_equal=self.has_equal_replicas)
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        with averaged(self.module.parameters()):
-            return super().evaluate(judge)
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
+        with averaged_parameters(self.module.parameters()):
+            return super().evaluate(score)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.strategies.description import TAKE_IT, Card, Claim
+from distbench.strategies.description import USE_IF, Card, Claim
 
 _GSHARD = "https://arxiv.org/abs/2006.16668"
 _SWITCH = "https://arxiv.org/abs/2101.03961"
@@ -29,7 +29,7 @@ CARD = Card(
             _SWITCH,
         ),
         Claim(
-            TAKE_IT,
+            USE_IF,
             "experts are most of the model, and a rank has tokens for few of them; and the links carry the "
             "tokens faster than the gradients of all experts.",
             _SWITCH,

@@ -8,41 +8,41 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench.core import meshes, registry
 from distbench.core.bounds import Count
-from distbench.core.case import BYTES, Case
+from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
-from distbench.strategies._model_states import state_problem, zero_table
-from distbench.strategies._offers import unfused
+from distbench.strategies._model_states import optimizer_problem, sharded_model_states
+from distbench.strategies._offers import fused_sgd_problem
 from distbench.strategies._pipeline import stages_of
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies._unused import unused_option
-from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
+from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
-    KEEPING,
-    PLACE,
-    PORTIONS,
+    GRANULARITY,
+    OVERLAP,
+    PLACEMENT,
+    RESHARDING,
     SHARDING,
-    SPLITS_MODEL,
-    TIMING,
+    SIMPLICITY_OF_MODEL_PARALLELISM,
     Card,
-    Deviation,
+    ExcessCause,
     ExpectedCollective,
-    Meaning,
+    SettingMeaning,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.fsdp.card import CARDS, HYBRID_SPLIT, IN_BACKWARD, SPLIT
+from distbench.strategies.fsdp.card import CARDS, HYBRID_TENSOR_PARALLEL, IN_BACKWARD, TENSOR_PARALLEL
 from distbench.strategies.fsdp.in_backward import in_backward_problem
 from distbench.strategies.fsdp.mesh import (
-    NAMES,
-    REST,
-    Dimension,
-    every,
+    DIMENSIONS,
+    REST_DIMENSION,
+    MeshDimension,
+    all_meshes,
+    device_mesh,
     group_problem,
-    mesh_of,
     mesh_problem,
-    suffix,
+    replica_label,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # the more is sharded, and the more groups there are, the more there is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
-_UNEVEN = Deviation(
+_UNEVEN = ExcessCause(
     "optimizer_state",
     "shards are cut of frozen and trained parameters alike, so some ranks have more of what is trained",
 )
@@ -64,17 +64,17 @@ _UNEVEN = Deviation(
 class FullyShardedDataParallel(Strategy):
     """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
 
-    early = ("distbench.strategies.fsdp.fsdp2",)
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(
+    early_imports = ("distbench.strategies.fsdp.fsdp2",)
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings(
             SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
         ),
-        **points(SHARDING, "split_tensors", "gathered_parameters", "reduced_parameters"),
-        **points(PORTIONS, "sequence_parallel", "loss_parallel"),
-        **points(KEEPING, "reshard_after_forward", "reshard_root"),
-        **points(TIMING, "reduce_each_micro_batch"),
-        **points(PLACE, "cpu_offload"),
-        **points(_in_backward.WHEN, _in_backward.OPTION),
+        **strategy_settings(SHARDING, "split_tensors", "gathered_parameters", "reduced_parameters"),
+        **strategy_settings(GRANULARITY, "sequence_parallel", "loss_parallel"),
+        **strategy_settings(RESHARDING, "reshard_after_forward", "reshard_root"),
+        **strategy_settings(OVERLAP, "reduce_each_micro_batch"),
+        **strategy_settings(PLACEMENT, "cpu_offload"),
+        **strategy_settings(_in_backward.UPDATE_TIMING, _in_backward.OPTION),
     }
 
     version: Literal[1, 2] = 2
@@ -96,7 +96,7 @@ class FullyShardedDataParallel(Strategy):
     reduce_each_micro_batch: bool = True
     """Reduce-scatter after every micro-batch. false: accumulate unsharded gradients and reduce once per
     step."""
-    mesh: dict[Dimension, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
+    mesh: dict[MeshDimension, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
     """Sizes of the device mesh; dp_shard defaults to the rest of the world size. {tp: 2} splits every layer
     across pairs of neighbouring ranks, which process the same samples (2D parallelism); {dp_replicate: 2}
     keeps two replicas of the model, like sharding: hybrid, but with any sharding. auto: a case for every mesh
@@ -116,7 +116,7 @@ class FullyShardedDataParallel(Strategy):
             object.__setattr__(self, "mesh", sizes)
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "FSDPModule" if self.version == 2 else "FullyShardedDataParallel"
 
     @property
@@ -124,16 +124,20 @@ class FullyShardedDataParallel(Strategy):
         name = "fsdp1" if self.version == 1 else "fsdp"
         if self.sharding != "full":
             name += f"-{self.sharding.replace('_', '-')}"
-        name += suffix(self)
-        split = [f"tp{self.sizes['tp']}", *self.tensor_parallelism.suffixes] if self.cuts_layers else []
-        more = {"offload": self.cpu_offload, _in_backward.SUFFIX: self.optimizer_in_backward}
+        name += replica_label(self)
+        split = (
+            [f"tp{self.requested_mesh['tp']}", *self.tensor_parallelism.label_parts]
+            if self.has_tensor_parallelism
+            else []
+        )
+        more = {"offload": self.cpu_offload, _in_backward.LABEL: self.optimizer_in_backward}
         return "+".join([name, *split, *(word for word, is_on in more.items() if is_on)])
 
     @property
     def card(self) -> Card:
-        is_hybrid = self.sharding == "hybrid" or bool(self.sizes.get("dp_replicate"))
-        if self.cuts_layers:
-            return HYBRID_SPLIT if is_hybrid else SPLIT
+        is_hybrid = self.sharding == "hybrid" or bool(self.requested_mesh.get("dp_replicate"))
+        if self.has_tensor_parallelism:
+            return HYBRID_TENSOR_PARALLEL if is_hybrid else TENSOR_PARALLEL
         if self.optimizer_in_backward:
             return IN_BACKWARD
         return CARDS["hybrid" if is_hybrid else self.sharding]
@@ -151,29 +155,35 @@ class FullyShardedDataParallel(Strategy):
     @property
     def simplicity(self) -> int:
         # the first version is superseded: behind its successor and every stage of ZeRO
-        more = 2 if self.sizes.get("dp_replicate") else 0
-        more += SPLITS_MODEL - 15 if self.cuts_layers else 1 if self.optimizer_in_backward else 0
+        more = 2 if self.requested_mesh.get("dp_replicate") else 0
+        more += (
+            SIMPLICITY_OF_MODEL_PARALLELISM - 15
+            if self.has_tensor_parallelism
+            else 1
+            if self.optimizer_in_backward
+            else 0
+        )
         return _SIMPLICITY[self.sharding] + more + (15 if self.version == 1 else 0)
 
     @property
-    def shard_format(self) -> str:
-        return TORCH_SHARDS if self.version == 2 else ""
+    def checkpoint_format(self) -> str:
+        return TORCH_CHECKPOINT if self.version == 2 else ""
 
     @property
     def offloads(self) -> tuple[str, ...]:
         return ("cpu",) if self.cpu_offload else ()
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
-        padded = Deviation("states", "shards are padded to the same size on every rank")
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
+        padded = ExcessCause("states", "shards are padded to the same size on every rank")
         return (padded, _UNEVEN) if self.version == 1 else (padded,)
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
-        is_linear = not (self.cuts_layers or self.optimizer_in_backward)
+    def operations_on_frozen(self) -> Collection[str] | None:
+        is_linear = not (self.has_tensor_parallelism or self.optimizer_in_backward)
         return ("all_gather",) if is_linear else None
 
-    def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
+    def wrapped_layer_classes(self, effective: Mapping[str, Any]) -> list[str]:
         if self.version == 1:
             # it reports the root's class too, but not which one it is
             return []
@@ -182,38 +192,40 @@ class FullyShardedDataParallel(Strategy):
         classes = [name.removeprefix("FSDP") for name in units]
         return [] if "CheckpointWrapper" in classes else classes
 
-    def data_ranks(self, ranks: int) -> int:
-        return max(1, ranks // self.tensor_parallelism.devices)
+    def data_parallel_size(self, ranks: int) -> int:
+        return max(1, ranks // self.tensor_parallelism.ranks)
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
-        return {**mesh_of(self, ranks).sizes}
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
+        return {**device_mesh(self, ranks).sizes}
 
-    def meshes(self, ranks: int) -> list[Strategy] | None:
-        return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
+    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
+        return [replace(self, mesh=mesh) for mesh in all_meshes(ranks)] if self.mesh == "auto" else None
 
-    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        return meshes.instead(self.sizes, case.world_size, REST, NAMES)
+    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        return meshes.alternatives_if_invalid(
+            self.requested_mesh, case.world_size, REST_DIMENSION, DIMENSIONS
+        )
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def requested_mesh(self) -> dict[str, int]:
         """Sizes that the option ``mesh`` gives."""
-        return meshes.asked_by(self.mesh)
+        return meshes.requested_sizes(self.mesh)
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
         """How layers are cut."""
-        return TensorParallelism(self.sizes.get("tp", 1), self.sequence_parallel, self.loss_parallel)
+        return TensorParallelism(self.requested_mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
     @property
-    def cuts_layers(self) -> bool:
+    def has_tensor_parallelism(self) -> bool:
         """Whether several ranks share rows."""
-        return self.tensor_parallelism.devices > 1
+        return self.tensor_parallelism.ranks > 1
 
-    def device_mesh(self, setting: Setting) -> DeviceMesh:
+    def init_mesh(self, context: RankContext) -> DeviceMesh:
         """The mesh of live ranks. A collective call."""
         from distbench.strategies.torch_engine import device_meshes
 
-        return device_meshes.made(self.dimensions(setting.world_size), setting.device)
+        return device_meshes.init_mesh(self.mesh_sizes(context.world_size), context.device)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         is_hybrid = self.sharding == "hybrid"
@@ -225,42 +237,42 @@ class FullyShardedDataParallel(Strategy):
             "shards": (is_hybrid, "sharding: hybrid"),
             "reshard_root": (self.version == 2, "version: 2"),
         }
-        if reason := unused_option(self, type(self)(), needs) or mesh_problem(self, case):
+        if reason := unused_option_problem(self, type(self)(), needs) or mesh_problem(self, case):
             return reason
         if self.sharding == "hybrid" and (reason := group_problem(self, case.world_size, machine)):
             return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
-        if self.version == 2 and (reason := unfused(case)):
+        if self.version == 2 and (reason := fused_sgd_problem(case)):
             return reason
         if self.optimizer_in_backward and (reason := in_backward_problem(self, case)):
             return reason
-        return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
+        return optimizer_problem(case, "rows" if self.version == 2 else "flat", self.label)
 
-    def expected(self, case: Case) -> dict[str, Any]:
+    def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
-        if self.sizes:
-            own |= {f"mesh.{name}": size for name, size in self.dimensions(case.world_size).items()}
-        return own | (self.tensor_parallelism.expected if self.cuts_layers else {})
+        if self.requested_mesh:
+            own |= {f"mesh.{name}": size for name, size in self.mesh_sizes(case.world_size).items()}
+        return own | (self.tensor_parallelism.required_settings if self.has_tensor_parallelism else {})
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.collectives_by_dimension(case, parameters))
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.traffic(case, parameters))
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
         # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
         # their shards all-reduced across the replicas
-        over, ranks = self.tensor_parallelism, self.data_ranks(case.world_size)
-        parameters = over.parameters(case, parameters)
-        shards = self.dimensions(case.world_size)["dp_shard"]
+        over, ranks = self.tensor_parallelism, self.data_parallel_size(case.world_size)
+        parameters = over.parameters_per_rank(case, parameters)
+        shards = self.mesh_sizes(case.world_size)["dp_shard"]
         micro = case.batch.gradient_accumulation_steps
         reductions = micro if self.reduce_each_micro_batch else 1
         gathers = 1 if self.sharding == "grad_op" else 2
-        reduced = reductions * parameters * BYTES[case.precision.reduce]
-        units = self._units(case)
+        reduced = reductions * parameters * DTYPE_BYTES[case.precision.reduce]
+        units = self._unit_count(case)
         moved: list[ExpectedCollective] = []
         if shards > 1:
-            gathered = micro * gathers * parameters * BYTES[case.precision.compute]
+            gathered = micro * gathers * parameters * DTYPE_BYTES[case.precision.compute]
             # the root's parameters stay between the passes, unless they are sharded again
             again = units - (not self.reshard_root) if units and gathers > 1 else 0
             calls = micro * (units + again) if units else None
@@ -274,36 +286,36 @@ class FullyShardedDataParallel(Strategy):
                 ExpectedCollective("all_reduce", reduced / shards, across, units and reductions * units)
             ]
         # FSDP sums what tensor parallelism leaves of a gradient before it scatters it, in each micro-batch
-        norms = micro * BYTES[case.precision.compute]
+        norms = micro * DTYPE_BYTES[case.precision.compute]
         samples = case.batch.global_batch_size // ranks
-        return [*moved, *over.collectives(case, samples, norms, reductions=micro)]
+        return [*moved, *over.traffic(case, samples, norms, reductions=micro)]
 
-    def _units(self, case: Case) -> int | None:
+    def _unit_count(self, case: Case) -> int | None:
         """Units that are gathered one by one: the layers and the rest; None: not known without the model."""
-        workload: Workload = registry.make("workloads", case.workload)
+        workload: Workload = registry.create_plugin("workloads", case.workload)
         # a plan of fully sharded cases is not worth a process that constructs the model
         model = stages_of(case) if self.version == 2 and not workload.reads_model else None
-        return len(model.layers) + 1 if model else None
+        return len(model.layer_parameters) + 1 if model else None
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         if self.version == 1:
             from distbench.strategies.fsdp.fsdp1 import build_fsdp1
 
-            return build_fsdp1(self, setting)
+            return build_fsdp1(self, context)
         from distbench.strategies.fsdp.fsdp2 import build_fsdp2
 
-        return build_fsdp2(self, setting)
+        return build_fsdp2(self, context)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        over = self.dimensions(case.world_size)["dp_shard"]
-        parameters = self.tensor_parallelism.parameters(case, parameters)
+        over = self.mesh_sizes(case.world_size)["dp_shard"]
+        parameters = self.tensor_parallelism.parameters_per_rank(case, parameters)
         stored = case.precision.master
-        sizes = zero_table(case, parameters, stored=stored, shards=(over, over, over))
+        sizes = sharded_model_states(case, parameters, stored=stored, shards=(over, over, over))
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # whole gradients are kept until the last micro-batch, in FSDP1 as the backward pass made them
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
-            sizes["gradients"] = max(sizes["gradients"], parameters * BYTES[whole])
+            sizes["gradients"] = max(sizes["gradients"], parameters * DTYPE_BYTES[whole])
         if self.optimizer_in_backward:
-            largest = _in_backward.largest_layer(case, parameters)
-            return _in_backward.model_states(sizes, largest and largest / over)
+            largest = _in_backward.largest_layer_gradient_bytes(case, parameters)
+            return _in_backward.with_gradient_bytes(sizes, largest and largest / over)
         return sizes

@@ -85,7 +85,7 @@ IN_BACKWARD = Card(
         ),
     ),
 )
-SPLIT = Card(
+TENSOR_PARALLEL = Card(
     shards="all, and every layer",
     claims=(
         Claim(
@@ -111,7 +111,7 @@ SPLIT = Card(
         ),
     ),
 )
-HYBRID_SPLIT = Card(
+HYBRID_TENSOR_PARALLEL = Card(
     shards="all within groups, and every layer",
     claims=(
         Claim(

@@ -13,25 +13,25 @@ from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPr
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from distbench.strategies import fsdp
-from distbench.strategies.base import Setting
-from distbench.strategies.fsdp.fsdp1_shards import Shards
+from distbench.strategies.base import RankContext
+from distbench.strategies.fsdp.fsdp1_shards import FlatShardInitializer
 from distbench.strategies.torch_engine import construction
 from distbench.strategies.torch_engine.engine import WrappedEngine
-from distbench.strategies.torch_engine.modules import prepared_layers
-from distbench.strategies.torch_engine.reading import Ledger, counts, dtype_name, norm
-from distbench.strategies.torch_engine.units import merged, remark, units
+from distbench.strategies.torch_engine.modules import prepare_layers
+from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name, l2_norm, parameter_counts
+from distbench.strategies.torch_engine.units import merged_layers, merged_layers_remark, separate_layers
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
-_STRATEGIES = {
+_SHARDING_STRATEGIES = {
     "full": ShardingStrategy.FULL_SHARD,
     "grad_op": ShardingStrategy.SHARD_GRAD_OP,
     "hybrid": ShardingStrategy.HYBRID_SHARD,
 }
 
 # where a flat parameter keeps its gathered or cast copy, and its gradient; torch has no public way
-_WHOLE = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
-_GRADIENTS = ("grad", "_saved_grad_shard", "_cpu_grad")
+_UNSHARDED_MEMBERS = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
+_GRADIENT_MEMBERS = ("grad", "_saved_grad_shard", "_cpu_grad")
 
 
 class Fsdp1Engine(WrappedEngine):
@@ -41,15 +41,15 @@ class Fsdp1Engine(WrappedEngine):
 
     def __init__(
         self,
-        setting: Setting,
+        context: RankContext,
         module: FullyShardedDataParallel,
         layers: list[nn.Module],
         strategy: fsdp.FullyShardedDataParallel,
-        whole: dict[str, int],
+        model_size: dict[str, int],
     ) -> None:
-        super().__init__(setting, module, layers)
+        super().__init__(context, module, layers)
         self._strategy, self._layers = strategy, layers
-        self._whole = whole
+        self._model_size = model_size
 
     def reduce_dtype(self) -> str:
         asked = self.module.mixed_precision.reduce_dtype
@@ -60,7 +60,7 @@ class Fsdp1Engine(WrappedEngine):
         return self.module.clip_grad_norm_(float("inf"))
 
     def grad_norm(self) -> float:
-        return norm(gradient for _, gradient in self.full_gradients())
+        return l2_norm(gradient for _, gradient in self.full_gradients())
 
     def clip(self, limit: float) -> None:
         self.module.clip_grad_norm_(limit)
@@ -68,14 +68,18 @@ class Fsdp1Engine(WrappedEngine):
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         # a flat gradient has parts of frozen tensors, too
         frozen = {plain_name(name) for name, p in self.module.named_parameters() if not p.requires_grad}
-        for name, gradient in self._gathered(lambda handle: handle.sharded_grad):
+        for name, gradient in self._full_tensors(lambda handle: handle.sharded_grad):
             if name not in frozen:
                 yield name, gradient if self._scale == 1 else gradient / self._scale
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
+        return self._full_tensors(
+            lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param)
+        )
 
-    def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> Iterator[tuple[str, torch.Tensor]]:
+    def _full_tensors(
+        self, shard_of: Callable[[Any], torch.Tensor | None]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole tensors of which each unit keeps a flat shard. A collective call for each unit.
 
         FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13,
@@ -84,7 +88,7 @@ class Fsdp1Engine(WrappedEngine):
         names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
         for handle in self._handles:
             if (shard := shard_of(handle)) is not None:
-                parts = handle._get_unflat_views(_whole(handle, shard.detach()))
+                parts = handle._get_unflat_views(_all_gather_flat(handle, shard.detach()))
                 for parameter, part in zip(handle.flat_param._params or (), parts, strict=True):
                     yield names[id(parameter)], part
 
@@ -96,15 +100,15 @@ class Fsdp1Engine(WrappedEngine):
     def _handles(self) -> list[Any]:
         return [unit._handle for unit in self._units if unit._handle is not None]
 
-    def standing_whole(self) -> int:
+    def unsharded_elements(self) -> int:
         whole = (each for each in self._handles if each.uses_sharded_strategy and not each.needs_unshard())
         return sum(map(_elements, whole))
 
-    def effective(self) -> dict[str, Any]:
-        names = merged(self.module, self._layers, self._wrapped_modules)
+    def effective_settings(self) -> dict[str, Any]:
+        names = merged_layers(self.module, self._layers, self._wrapped_modules)
         return {
-            **super().effective(),
-            **self._whole,
+            **super().effective_settings(),
+            **self._model_size,
             "units": len(self._units),
             "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
             **({"merged_units": names} if names else {}),
@@ -118,23 +122,29 @@ class Fsdp1Engine(WrappedEngine):
         }
 
     def remarks(self) -> list[str]:
-        built = construction.remark(self._setting.workload, "the memory of its device")
-        return [*super().remarks(), *built, *remark(self.module, self._layers, self._wrapped_modules)]
+        built = construction.construction_remark(self._context.workload, "the memory of its device")
+        return [
+            *super().remarks(),
+            *built,
+            *merged_layers_remark(self.module, self._layers, self._wrapped_modules),
+        ]
 
     @property
     def _wrapped_modules(self) -> list[nn.Module]:
         # not what its property "module" gives, which is inside of a recomputed layer
         return [unit._fsdp_wrapped_module for unit in self._units]
 
-    def book(self, ledger: Ledger) -> None:
+    def count_storages(self, counter: StorageCounter) -> None:
         """Book the flat parameters with their copies, gathered or in another dtype."""
         flats = [handle.flat_param for handle in self._handles]
-        ledger.book("parameters", [getattr(flat, "_local_shard", flat) for flat in flats])
-        ledger.book("buffers", [getattr(flat, name, None) for flat in flats for name in _WHOLE])
-        ledger.book("gradients", [getattr(flat, name, None) for flat in flats for name in _GRADIENTS])
-        super().book(ledger)
+        counter.count("parameters", [getattr(flat, "_local_shard", flat) for flat in flats])
+        counter.count("buffers", [getattr(flat, name, None) for flat in flats for name in _UNSHARDED_MEMBERS])
+        counter.count(
+            "gradients", [getattr(flat, name, None) for flat in flats for name in _GRADIENT_MEMBERS]
+        )
+        super().count_storages(counter)
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         reduces = last or self._strategy.reduce_each_micro_batch
         return nullcontext() if reduces else self.module.no_sync()
 
@@ -144,7 +154,7 @@ def _elements(handle: Any) -> int:
     return size
 
 
-def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
+def _all_gather_flat(handle: Any, shard: torch.Tensor) -> torch.Tensor:
     """Unit's flat tensor, of which *shard* is this rank's, without padding. A collective call."""
     if not handle.uses_sharded_strategy:
         return shard
@@ -153,32 +163,35 @@ def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
     return whole[: handle.flat_param._unpadded_unsharded_size.numel()]
 
 
-def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
+def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -> Fsdp1Engine:
     """FSDP1 engine of this rank; no more than one unit is ever whole, if it can be on the meta device."""
-    master = DTYPES[setting.case.precision.master]
-    if not setting.workload.on_meta:
-        module = weights.loaded(setting.workload, setting.weights, setting.device, master)
-        return _wrapped(strategy, setting, module)
-    module = weights.cast(weights.skeleton(setting.workload), master)
-    with weights.opened(setting.weights) as initial:
-        shards = Shards(module, initial, setting.device)
-        engine = _wrapped(strategy, setting, module, shards)
-        shards.draw(engine.module)
+    master = DTYPES[context.case.precision.master]
+    if not context.workload.on_meta:
+        module = weights.load_module(context.workload, context.weights_file, context.device, master)
+        return _wrap(strategy, context, module)
+    module = weights.cast(weights.meta_module(context.workload), master)
+    with weights.open_weights(context.weights_file) as initial:
+        shards = FlatShardInitializer(module, initial, context.device)
+        engine = _wrap(strategy, context, module, shards)
+        shards.initialize(engine.module)
     return engine
 
 
-def _wrapped(
-    strategy: fsdp.FullyShardedDataParallel, setting: Setting, module: nn.Module, shards: Shards | None = None
+def _wrap(
+    strategy: fsdp.FullyShardedDataParallel,
+    context: RankContext,
+    module: nn.Module,
+    shards: FlatShardInitializer | None = None,
 ) -> Fsdp1Engine:
     """FSDP1 engine of *module*, of which *shards* makes the tensors that are on the meta device."""
-    precision = setting.case.precision
+    precision = context.case.precision
     # flat parameters hide what they are made of
-    whole = counts(module.parameters())
-    layers = prepared_layers(setting.case, module, setting.workload.layers(module))
-    chosen = {id(unit) for unit in units(module, layers)}
+    whole = parameter_counts(module.parameters())
+    layers = prepare_layers(context.case, module, context.workload.layers(module))
+    chosen = {id(unit) for unit in separate_layers(module, layers)}
     wrapped = FullyShardedDataParallel(
         module,
-        sharding_strategy=_STRATEGIES[strategy.sharding],
+        sharding_strategy=_SHARDING_STRATEGIES[strategy.sharding],
         auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
         cpu_offload=CPUOffload(offload_params=strategy.cpu_offload),
         mixed_precision=MixedPrecision(
@@ -186,8 +199,8 @@ def _wrapped(
             reduce_dtype=DTYPES[precision.reduce],
         ),
         param_init_fn=shards,
-        device_id=setting.device,
-        device_mesh=strategy.device_mesh(setting) if strategy.sharding == "hybrid" else None,
+        device_id=context.device,
+        device_mesh=strategy.init_mesh(context) if strategy.sharding == "hybrid" else None,
         use_orig_params=True,
     )
-    return Fsdp1Engine(setting, wrapped, layers, strategy, whole)
+    return Fsdp1Engine(context, wrapped, layers, strategy, whole)

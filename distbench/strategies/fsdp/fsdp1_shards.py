@@ -16,20 +16,20 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from distbench.workloads import weights
 
 
-class Shards:
+class FlatShardInitializer:
     """FSDP1's ``param_init_fn``: room for the units of *module*, and then numbers for their shards."""
 
-    def __init__(self, module: nn.Module, initial: weights.Initial, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, initial: weights.WeightFile, device: torch.device) -> None:
         self._module, self._initial = module, initial
-        self._make = weights.Maker(module, initial, device)
+        self._make = weights.ModuleMaterialiser(module, initial, device)
         self._released: list[tuple[torch.UntypedStorage, int]] = []
 
     def __call__(self, part: nn.Module) -> None:
         """Make the tensors of *part*, a part of the unit that comes next."""
-        self._release()
+        self._free_previous_units()
         self._make(part)
 
-    def draw(self, wrapped: FullyShardedDataParallel) -> None:
+    def initialize(self, wrapped: FullyShardedDataParallel) -> None:
         """Draw this rank's shards of the units of *wrapped*."""
         for storage, size in self._released:
             storage.resize_(size)
@@ -39,16 +39,16 @@ class Shards:
                 # also what only pads it
                 flat.zero_()
                 for place, parameter in enumerate(flat._params):
-                    self._fill(flat, place, names[id(parameter)])
+                    self._initialize_parameter(flat, place, names[id(parameter)])
 
-    def _release(self) -> None:
+    def _free_previous_units(self) -> None:
         for flat in _flat_parameters(self._module):
             storage = flat.untyped_storage()
             if storage.size():
                 self._released.append((storage, storage.size()))
                 storage.resize_(0)
 
-    def _fill(self, flat: Any, place: int, name: str) -> None:
+    def _initialize_parameter(self, flat: Any, place: int, name: str) -> None:
         shard = flat._shard_param_infos[place]
         if not shard.in_shard:
             return
@@ -59,7 +59,7 @@ class Shards:
             return
         # a flat parameter has its elements as they lie in memory
         whole = torch.empty_strided(flat._shapes[place], flat._strides[place])
-        whole.copy_(self._initial.whole(name))
+        whole.copy_(self._initial.tensor(name))
         own.copy_(whole.as_strided((whole.numel(),), (1,))[start : start + count])
 
 

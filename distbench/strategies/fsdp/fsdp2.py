@@ -10,15 +10,15 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 
-from distbench.core.meshes import OF_DATA
+from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies import fsdp
-from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import construction, reading, sharding, tensor_parallel
+from distbench.strategies.base import RankContext
+from distbench.strategies.torch_engine import construction, layer_sharding, readback, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.in_backward import InBackwardEngine
-from distbench.strategies.torch_engine.modules import prepared_layers
-from distbench.strategies.torch_engine.reading import Ledger
-from distbench.strategies.torch_engine.split_engine import SplitEngine
+from distbench.strategies.torch_engine.modules import prepare_layers
+from distbench.strategies.torch_engine.readback import StorageCounter
+from distbench.strategies.torch_engine.split_engine import TensorParallelBaseEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
@@ -28,45 +28,47 @@ class Fsdp2Engine(WrappedEngine):
 
     def __init__(
         self,
-        setting: Setting,
+        context: RankContext,
         module: nn.Module,
         layers: list[nn.Module],
         strategy: fsdp.FullyShardedDataParallel,
     ) -> None:
-        super().__init__(setting, module, layers)
+        super().__init__(context, module, layers)
         self._strategy, self._layers = strategy, layers
 
     def reduce_dtype(self) -> str:
-        return sharding.reduce_dtype(self.module)
+        return layer_sharding.reduce_dtype(self.module)
 
-    def standing_whole(self) -> int:
-        return sharding.standing_whole(self.module)
+    def unsharded_elements(self) -> int:
+        return layer_sharding.unsharded_elements(self.module)
 
-    def effective(self) -> dict[str, Any]:
-        units = sharding.units_of(self.module)
-        root = sharding.group_of(self.module)
+    def effective_settings(self) -> dict[str, Any]:
+        units = layer_sharding.fsdp_units(self.module)
+        root = layer_sharding.parameter_group(self.module)
         first = next(self.module.parameters())
         assert isinstance(first, DTensor)
         return {
-            **super().effective(),
-            **sharding.describe_units(self.module, self._layers),
+            **super().effective_settings(),
+            **layer_sharding.describe_units(self.module, self._layers),
             "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
-            "mesh": reading.mesh(first),
+            "mesh": readback.tensor_mesh_sizes(first),
             "placements": [str(placement) for placement in first.placements],
-            "reshard_after_forward": sharding.resharding(unit for unit in units if unit is not self.module),
+            "reshard_after_forward": layer_sharding.reshard_settings(
+                unit for unit in units if unit is not self.module
+            ),
             "reshard_root": root is not None and root._reshard_after_forward,
         }
 
     def remarks(self) -> list[str]:
-        built = construction.remark(self._setting.workload, "host memory")
-        return [*super().remarks(), *built, *sharding.remarks(self.module, self._layers)]
+        built = construction.construction_remark(self._context.workload, "host memory")
+        return [*super().remarks(), *built, *layer_sharding.remarks(self.module, self._layers)]
 
-    def book(self, ledger: Ledger) -> None:
-        sharding.book(self.module, ledger)
-        super().book(ledger)
+    def count_storages(self, counter: StorageCounter) -> None:
+        layer_sharding.count_fsdp_storages(self.module, counter)
+        super().count_storages(counter)
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         if not self._strategy.reduce_each_micro_batch and isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(last)
         return nullcontext()
@@ -76,41 +78,45 @@ class InBackwardFsdp2Engine(InBackwardEngine, Fsdp2Engine):
     """``fully_shard``, which reduces a unit's gradients and then calls a hook for each of its shards."""
 
 
-class SplitFsdp2Engine(SplitEngine, Fsdp2Engine):
+class TensorParallelFsdp2Engine(TensorParallelBaseEngine, Fsdp2Engine):
     """``fully_shard`` on layers that are cut over ranks which share rows."""
 
-    def effective(self) -> dict[str, Any]:
-        shards = (shard for group in sharding.groups_of(self.module) for shard in group.fsdp_params)
+    def effective_settings(self) -> dict[str, Any]:
+        shards = (
+            shard for group in layer_sharding.parameter_groups(self.module) for shard in group.fsdp_params
+        )
         return {
-            **super().effective(),
+            **super().effective_settings(),
             "gathered_parameters": sum(shard._orig_size.numel() for shard in shards),
         }
 
-    def _splits_loss(self) -> bool:
+    def _uses_loss_parallel(self) -> bool:
         return self._strategy.loss_parallel
 
 
-def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp2Engine:
+def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -> Fsdp2Engine:
     """FSDP2 engine of this rank; the whole model is never on one device."""
-    precision, mesh = setting.case.precision, strategy.device_mesh(setting)
-    offload = CPUOffloadPolicy(pin_memory=setting.device.type == "cuda") if strategy.cpu_offload else None
-    module = weights.cast(weights.skeleton(setting.workload), DTYPES[precision.master])
-    if strategy.cuts_layers:
+    precision, mesh = context.case.precision, strategy.init_mesh(context)
+    offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda") if strategy.cpu_offload else None
+    module = weights.cast(weights.meta_module(context.workload), DTYPES[precision.master])
+    if strategy.has_tensor_parallelism:
         # first, so that shards are cut of what is left of a tensor
         sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
-        tensor_parallel.split(module, setting.workload, mesh["tp"], sequence=sequence, loss=loss)
+        tensor_parallel.parallelize(
+            module, context.workload, mesh["tp"], sequence_parallel=sequence, loss_parallel=loss
+        )
     tied = weights.tied_groups(module)
-    layers = prepared_layers(setting.case, module, setting.workload.layers(module))
+    layers = prepare_layers(context.case, module, context.workload.layers(module))
     again = strategy.sharding != "grad_op"
-    names = strategy.dimensions(setting.world_size)
-    of_data = mesh[tuple(name for name in names if name in OF_DATA)]
-    sharding.shard(
-        module, layers, of_data, precision, again=again, root_again=strategy.reshard_root, offload=offload
+    names = strategy.mesh_sizes(context.world_size)
+    of_data = mesh[tuple(name for name in names if name in DATA_DIMENSIONS)]
+    layer_sharding.shard_module(
+        module, layers, of_data, precision, reshard=again, reshard_root=strategy.reshard_root, offload=offload
     )
-    weights.empty(module, torch.device("cpu") if strategy.cpu_offload else setting.device)
+    weights.materialise(module, torch.device("cpu") if strategy.cpu_offload else context.device)
     weights.retie(module, tied)
-    weights.load(module, setting.weights)
-    kind: type[Fsdp2Engine] = SplitFsdp2Engine if strategy.cuts_layers else Fsdp2Engine
+    weights.load_into(module, context.weights_file)
+    kind: type[Fsdp2Engine] = TensorParallelFsdp2Engine if strategy.has_tensor_parallelism else Fsdp2Engine
     if strategy.optimizer_in_backward:
         kind = InBackwardFsdp2Engine
-    return kind(setting, module, layers, strategy)
+    return kind(context, module, layers, strategy)

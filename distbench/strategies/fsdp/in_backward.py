@@ -16,11 +16,11 @@ def in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str |
     option = _in_backward.OPTION
     if strategy.version == 1:
         return f"{option} needs FSDP2, which calls a hook for each reduced gradient; set version: 2"
-    if strategy.cuts_layers:
+    if strategy.has_tensor_parallelism:
         return (
             f"{option} is not supported with tp, which reduces gradients of norms after the backward pass; "
             f"set {option}: false"
         )
     if strategy.cpu_offload:
         return f"{option} is not supported with cpu_offload; set one of them to false"
-    return _in_backward.problem(case, on_rows=True)
+    return _in_backward.optimizer_in_backward_problem(case, on_dtensors=True)

@@ -8,45 +8,48 @@ from typing import TYPE_CHECKING, Literal
 from distbench.core import meshes
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import Mesh
-from distbench.strategies._pipeline import nearest
+from distbench.core.meshes import MeshShape
+from distbench.strategies._pipeline import nearest_text
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel
 
-Dimension = Literal["dp_replicate", "dp_shard", "tp"]
-NAMES: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
-REST: Dimension = "dp_shard"
+MeshDimension = Literal["dp_replicate", "dp_shard", "tp"]
+DIMENSIONS: tuple[MeshDimension, ...] = ("dp_replicate", "dp_shard", "tp")
+REST_DIMENSION: MeshDimension = "dp_shard"
 """Has the ranks that the others leave."""
 
 
-def mesh_of(strategy: FullyShardedDataParallel, ranks: int) -> Mesh:
+def device_mesh(strategy: FullyShardedDataParallel, ranks: int) -> MeshShape:
     """The mesh of that many *ranks*: what the options leave of them share the parameters."""
-    asked: dict[str, int] = {**strategy.sizes}
+    asked: dict[str, int] = {**strategy.requested_mesh}
     if strategy.sharding == "hybrid":
-        of_data, shards = strategy.data_ranks(ranks), strategy.shards
+        of_data, shards = strategy.data_parallel_size(ranks), strategy.shards
         asked["dp_replicate"] = strategy.replicas if shards is None else max(1, of_data // shards)
-    return Mesh.of(asked, ranks, REST)
+    return MeshShape.from_request(asked, ranks, REST_DIMENSION)
 
 
-def every(ranks: int) -> list[dict[Dimension, int]]:
+def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
     """All meshes of that many *ranks* in which parameters are shared by more than one, the simplest first.
 
     Without that they are those of other strategies: ddp, and tp.
     """
-    every_mesh = sorted(meshes.every(ranks, NAMES), key=_complexity)
+    every_mesh = sorted(meshes.all_factorizations(ranks, DIMENSIONS), key=_complexity)
     shared = [mesh for mesh in every_mesh if mesh["dp_shard"] > 1] or every_mesh[:1]
     # sizes that are said are part of a case's id: those that follow from others are not said
-    return [{name: mesh[name] for name in NAMES if name != REST and mesh[name] > 1} for mesh in shared]
+    return [
+        {name: mesh[name] for name in DIMENSIONS if name != REST_DIMENSION and mesh[name] > 1}
+        for mesh in shared
+    ]
 
 
 def _complexity(mesh: Mapping[str, int]) -> tuple[int, ...]:
     return sum(size > 1 for size in mesh.values()), mesh["tp"], mesh["dp_replicate"]
 
 
-def suffix(strategy: FullyShardedDataParallel) -> str:
+def replica_label(strategy: FullyShardedDataParallel) -> str:
     """What the label says of the copies in the mesh: ``-hybrid2``, or ``-hybrid2x4`` of 4 shards each."""
-    copies, shards = (strategy.sizes.get(name) for name in ("dp_replicate", "dp_shard"))
+    copies, shards = (strategy.requested_mesh.get(name) for name in ("dp_replicate", "dp_shard"))
     if copies:
         return f"-hybrid{copies}" + (f"x{shards}" if shards else "")
     return ""
@@ -54,43 +57,43 @@ def suffix(strategy: FullyShardedDataParallel) -> str:
 
 def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
     """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
-    sizes, over = strategy.sizes, strategy.tensor_parallelism
-    if over.devices == 1 and (over.sequence or over.loss):
-        option = "sequence_parallel" if over.sequence else "loss_parallel"
+    sizes, over = strategy.requested_mesh, strategy.tensor_parallelism
+    if over.ranks == 1 and (over.sequence_parallel or over.loss_parallel):
+        option = "sequence_parallel" if over.sequence_parallel else "loss_parallel"
         return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
     if not sizes:
         return None
     if strategy.version == 1:
         return "mesh needs FSDP2; set version: 2"
-    if over.devices > 1 and strategy.cpu_offload:
-        return f"mesh: {{tp: {over.devices}}} does not support offload; set cpu_offload: false"
+    if over.ranks > 1 and strategy.cpu_offload:
+        return f"mesh: {{tp: {over.ranks}}} does not support offload; set cpu_offload: false"
     if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
         return (
             "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
             "leave sharding: hybrid out"
         )
-    if reason := meshes.problem(sizes, case.world_size, REST):
+    if reason := meshes.mesh_size_problem(sizes, case.world_size, REST_DIMENSION):
         return reason
-    return over.problem(case) if over.devices > 1 else None
+    return over.problem(case) if over.ranks > 1 else None
 
 
 def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: Machine) -> str | None:
     """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
     name, size = ("replicas", strategy.replicas) if strategy.shards is None else ("shards", strategy.shards)
-    ranks, of_one = strategy.data_ranks(world_size), machine.devices // machine.nodes
+    ranks, of_one = strategy.data_parallel_size(world_size), machine.devices // machine.nodes
     if ranks < 2:
         return "hybrid sharding needs at least 2 ranks"
     if ranks % size:
-        what = "number of data-parallel ranks" if strategy.sizes else "world size"
+        what = "number of data-parallel ranks" if strategy.requested_mesh else "world size"
         least = 2 if strategy.version == 1 else 1
         pairs = [(each, ranks // each) for each in range(1, ranks + 1) if ranks % each == 0]
         fitting = [each for each, other in pairs if (each if name == "shards" else other) >= least]
         return (
             f"hybrid sharding needs a {what} divisible by {name}: {ranks} ranks, {name} = {size}; nearest "
-            f"values that fit: {nearest(fitting, size)}"
+            f"values that fit: {nearest_text(fitting, size)}"
         )
-    shards = mesh_of(strategy, world_size).size("dp_shard")
-    together = shards * strategy.tensor_parallelism.devices
+    shards = device_mesh(strategy, world_size).size("dp_shard")
+    together = shards * strategy.tensor_parallelism.ranks
     if strategy.version == 1 and shards < 2:
         # it falls back to NO_SHARD inside groups of one rank and never reduces across them
         return "FSDP1 does not synchronise the replicas of a hybrid shard if its groups have only 1 rank"

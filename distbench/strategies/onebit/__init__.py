@@ -9,26 +9,26 @@ from typing import Annotated, Any, ClassVar, Literal
 from distbench.core.bounds import Bound, Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies._deepspeed import OnDeepSpeed
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies._deepspeed import DeepSpeedStrategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import (
-    PLACE,
-    PORTIONS,
+    GRANULARITY,
+    OVERLAP,
+    PLACEMENT,
     SHARDING,
-    TIMING,
-    ByDesign,
     Card,
-    Description,
     ExpectedCollective,
-    Meaning,
+    IntendedDifference,
+    SettingMeaning,
+    StrategyDescription,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.onebit import limits, theory
 from distbench.strategies.onebit.card import CARDS
 
-_CLASSES = {
+_OPTIMIZER_CLASSES = {
     "adam": "deepspeed.runtime.fp16.onebit.adam.OnebitAdam",
     "zero_one_adam": "deepspeed.runtime.fp16.onebit.zoadam.ZeroOneAdam",
     "lamb": "deepspeed.runtime.fp16.onebit.lamb.OnebitLamb",
@@ -36,17 +36,17 @@ _CLASSES = {
 
 
 @dataclass(frozen=True)
-class OneBit(OnDeepSpeed):
+class OneBit(DeepSpeedStrategy):
     """1-bit Adam, 0/1 Adam and 1-bit LAMB of DeepSpeed up to 0.19.6: a different training by design."""
 
-    engine = "DeepSpeedEngine"
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points("the strategy itself", "optimizer_wrapper"),
-        **points("what is sent in place of whole gradients", "onebit"),
-        **points(SHARDING, "zero_stage"),
-        **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size"),
-        **points(TIMING, "overlap_comm", "throughput_timer"),
-        **points(PLACE, "offload"),
+    engine_class = "DeepSpeedEngine"
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings("the strategy itself", "optimizer_wrapper"),
+        **strategy_settings("what is sent in place of whole gradients", "onebit"),
+        **strategy_settings(SHARDING, "zero_stage"),
+        **strategy_settings(GRANULARITY, "reduce_bucket_size", "allgather_bucket_size"),
+        **strategy_settings(OVERLAP, "overlap_comm", "throughput_timer"),
+        **strategy_settings(PLACEMENT, "offload"),
     }
 
     algorithm: Literal["adam", "zero_one_adam", "lamb"] = "adam"
@@ -87,10 +87,10 @@ class OneBit(OnDeepSpeed):
         return cls(), cls(algorithm="zero_one_adam"), cls(algorithm="lamb")
 
     @property
-    def by_design(self) -> ByDesign:
+    def intended_difference(self) -> IntendedDifference:
         # no gradient differs before the first update, which all three leave out
-        return ByDesign(
-            theory.design(self),
+        return IntendedDifference(
+            theory.difference_text(self),
             changes_gradients=False,
             # from the third step on, the one that was left out is less than half of all
             bounded_from=2,
@@ -98,37 +98,37 @@ class OneBit(OnDeepSpeed):
             bounded_until=self.freeze_step,
         )
 
-    def description(self) -> Description:
+    def description(self) -> StrategyDescription:
         # of this strategy alone: whoever else has another optimizer does other work
         told, own = (
             super().description(),
-            points("the optimizer compresses", "optimizer.class", "optimizer.kernel"),
+            strategy_settings("the optimizer compresses", "optimizer.class", "optimizer.kernel"),
         )
         return replace(told, settings={**told.settings, **own})
 
     @property
-    def settles(self) -> int:
+    def steady_from_step(self) -> int:
         return self.freeze_step + self.local_steps.bit_length() - 1
 
     @property
-    def cycle(self) -> int:
+    def steps_per_cycle(self) -> int:
         return self.local_steps
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
         return {"dp_replicate": ranks}
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return limits.problem(self, case, machine) or self.tools_problem(case, machine)
+        return limits.onebit_problem(self, case, machine) or self.toolchain_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
-        own = ("distbench.strategies.onebit.engine", _CLASSES[self.algorithm].rpartition(".")[0])
+        own = ("distbench.strategies.onebit.engine", _OPTIMIZER_CLASSES[self.algorithm].rpartition(".")[0])
         return (*super().imports(case), *own)
 
-    def optimizer(self, case: Case) -> tuple[str, str]:
-        cls = _CLASSES[self.algorithm]
+    def optimizer_class(self, case: Case) -> tuple[str, str]:
+        cls = _OPTIMIZER_CLASSES[self.algorithm]
         return cls, cls.rpartition(".")[2]
 
-    def expected(self, case: Case) -> dict[str, Any]:
+    def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {
             "freeze_step": self.freeze_step,
             "reduced_by": "NcclBackend" if case.device == "cuda" else "GlooBackend",
@@ -137,17 +137,17 @@ class OneBit(OnDeepSpeed):
             own |= {"var_update_scaler": self.var_update_scaler, "local_steps": self.local_steps}
         return {f"onebit.{name}": value for name, value in own.items()}
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
-        moved = self.collectives_by_dimension(case, parameters)
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
+        moved = self.traffic(case, parameters)
         return None if moved is None else by_operation(moved)
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
-        return theory.moved(self, case, parameters)
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+        return theory.onebit_traffic(self, case, parameters)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        return theory.kept(self, case, parameters)
+        return theory.onebit_model_states(self, case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.onebit.engine import build_onebit
 
-        return build_onebit(self, setting)
+        return build_onebit(self, context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distbench.strategies.description import TAKE_IT, Card, Claim
+from distbench.strategies.description import USE_IF, Card, Claim
 
 _ADAM = "https://arxiv.org/abs/2102.02888"
 _ZERO_ONE = "https://arxiv.org/abs/2202.06009"
 _LAMB = "https://arxiv.org/abs/2104.06069"
 _REPLICATED = "Nothing: every rank has a replica of the model and its own samples."
-_IF = (
+_USE_IF = (
     "the network is so slow that reducing gradients takes most of a step, you can stay on DeepSpeed 0.19.6, "
     "and a run to a target shows that it converges as well: it is a different training by design."
 )
@@ -21,7 +21,7 @@ def _card(paper: str, moves: str, keeps: str) -> Card:
             Claim("shards", _REPLICATED, paper),
             Claim("moves", moves, paper),
             Claim("keeps", keeps, paper),
-            Claim(TAKE_IT, _IF, paper),
+            Claim(USE_IF, _USE_IF, paper),
         ),
     )
 

@@ -11,22 +11,22 @@ import torch
 from torch import nn
 
 from distbench import optimizers
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.gloo import GlooBackend
-from distbench.strategies.torch_engine.averaging import averaged, of_copies
-from distbench.strategies.torch_engine.reading import Ledger, norm
-from distbench.strategies.torch_engine.unsaved import Unsaved
+from distbench.strategies.torch_engine.no_checkpoint import NoCheckpoints
+from distbench.strategies.torch_engine.readback import StorageCounter, l2_norm
+from distbench.strategies.torch_engine.replica_average import averaged_parameters, mean_of_replicas
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
-from distbench.strategies.zero.engine import ZeroEngine, initialized
+from distbench.strategies.zero.engine import ZeroEngine, create_engine
 
 T = TypeVar("T")
 
 # DeepSpeed's name of each in its configuration
-_TYPES = {"adam": "OneBitAdam", "zero_one_adam": "ZeroOneAdam", "lamb": "OneBitLamb"}
+_CONFIG_NAMES = {"adam": "OneBitAdam", "zero_one_adam": "ZeroOneAdam", "lamb": "OneBitLamb"}
 # by its source: it keeps no flag of what it can't do otherwise
-_ALWAYS = {
+_FIXED_SETTINGS = {
     "adam": {"decoupled_weight_decay": True},
     "zero_one_adam": {"decoupled_weight_decay": True},
     "lamb": {
@@ -41,16 +41,16 @@ _ALWAYS = {
 }
 
 
-class OneBitEngine(Unsaved, ZeroEngine):
+class OneBitEngine(NoCheckpoints, ZeroEngine):
     """Ranks keep gradients of their own once it compresses; in local steps of 0/1 Adam they train apart."""
 
-    def __init__(self, strategy: OneBit, setting: Setting, engine: Any, layers: list[nn.Module]) -> None:
-        super().__init__(setting, engine, layers)
+    def __init__(self, strategy: OneBit, context: RankContext, engine: Any, layers: list[nn.Module]) -> None:
+        super().__init__(context, engine, layers)
         self._strategy = strategy
         self._updates = 0
 
     @property
-    def no_checkpoint(self) -> str:
+    def checkpoint_problem(self) -> str:
         return (
             "DeepSpeed drops the errors of a 1-bit optimizer when a checkpoint is loaded, so no training "
             "resumes exactly"
@@ -66,22 +66,22 @@ class OneBitEngine(Unsaved, ZeroEngine):
         return self._strategy.algorithm != "zero_one_adam" or self._updates <= self._strategy.freeze_step
 
     def grad_norm(self) -> float:
-        return norm(gradient for _, gradient in self.full_gradients())
+        return l2_norm(gradient for _, gradient in self.full_gradients())
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         # the optimizer tells the engine before each step whether to reduce its gradients
-        return of_copies(super().full_gradients(), are_equal=self._engine.enable_backward_allreduce)
+        return mean_of_replicas(super().full_gradients(), are_equal=self._engine.enable_backward_allreduce)
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return of_copies(super().full_parameters(), are_equal=self.has_equal_replicas)
+        return mean_of_replicas(super().full_parameters(), are_equal=self.has_equal_replicas)
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
         apart = [] if self.has_equal_replicas else self._engine.module.parameters()
-        with averaged(apart):
-            return super().evaluate(judge)
+        with averaged_parameters(apart):
+            return super().evaluate(score)
 
-    def effective(self) -> dict[str, Any]:
-        told, optimizer = super().effective(), self._engine.basic_optimizer
+    def effective_settings(self) -> dict[str, Any]:
+        told, optimizer = super().effective_settings(), self._engine.basic_optimizer
         own: dict[str, Any] = {"reduced_by": type(optimizer.comm_backend_handle).__qualname__}
         if self._strategy.algorithm == "zero_one_adam":
             own |= {
@@ -91,31 +91,34 @@ class OneBitEngine(Unsaved, ZeroEngine):
             }
         else:
             own["freeze_step"] = optimizer.freeze_step
-        always = _ALWAYS[self._strategy.algorithm]
+        always = _FIXED_SETTINGS[self._strategy.algorithm]
         return {**told, "optimizer": {**told["optimizer"], **always}, "onebit": own}
 
-    def book(self, ledger: Ledger) -> None:
-        super().book(ledger)
+    def count_storages(self, counter: StorageCounter) -> None:
+        super().count_storages(counter)
         # 1-bit LAMB keeps them beside its state, for all tensors at once
         kept = ("exp_avg_flat", "worker_errors", "server_errors")
-        ledger.book("optimizer_state", [getattr(self._engine.basic_optimizer, name, None) for name in kept])
+        counter.count("optimizer_state", [getattr(self._engine.basic_optimizer, name, None) for name in kept])
 
 
-def build_onebit(strategy: OneBit, setting: Setting) -> OneBitEngine:
+def build_onebit(strategy: OneBit, context: RankContext) -> OneBitEngine:
     """Engine of this rank."""
     plain = Zero(stage=0)
-    with _transport(setting) as transport:
-        section = {"type": _TYPES[strategy.algorithm], "params": _parameters(strategy, setting) | transport}
+    with _gloo_backend(context) as transport:
+        section = {
+            "type": _CONFIG_NAMES[strategy.algorithm],
+            "params": _parameters(strategy, context) | transport,
+        }
         # 1-bit LAMB asks for a dynamic loss scale in fp32 too, which has none
         own = {"optimizer": section, "fp16": {"enabled": False}}
-        config = configuration(plain, setting.case, {}) | own
-        return OneBitEngine(strategy, setting, *initialized(plain, setting, config))
+        config = configuration(plain, context.case, {}) | own
+        return OneBitEngine(strategy, context, *create_engine(plain, context, config))
 
 
-def _parameters(strategy: OneBit, setting: Setting) -> dict[str, Any]:
+def _parameters(strategy: OneBit, context: RankContext) -> dict[str, Any]:
     """Arguments of DeepSpeed's optimizer, every hyper-parameter explicit."""
-    spec = setting.case.optimizer
-    shared = {key: getattr(spec, key) for key in optimizers.kind_of(spec).keys}
+    spec = context.case.optimizer
+    shared = {key: getattr(spec, key) for key in optimizers.entry_of(spec).checked_keys}
     if strategy.algorithm != "zero_one_adam":
         return {**shared, "freeze_step": strategy.freeze_step}
     return {
@@ -128,13 +131,13 @@ def _parameters(strategy: OneBit, setting: Setting) -> dict[str, Any]:
 
 
 @contextmanager
-def _transport(setting: Setting) -> Iterator[dict[str, Any]]:
+def _gloo_backend(context: RankContext) -> Iterator[dict[str, Any]]:
     """Arguments by which an optimizer of DeepSpeed that is made here finds what it reduces by.
 
     It knows its backends by name. On a CPU ``GlooBackend`` is lent the name, and the place, of that of
     Intel's devices.
     """
-    if setting.device.type != "cpu":
+    if context.device.type != "cpu":
         yield {"comm_backend_name": "nccl"}
         return
     own = theirs.CompressedBackend

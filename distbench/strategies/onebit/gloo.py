@@ -33,28 +33,30 @@ class GlooBackend:
         elements = buffer.numel()
         padding = worker_error.numel() - elements
         exact = torch.nn.functional.pad(buffer.flatten(), (0, padding)).add_(worker_error)
-        signs, scale = _compressed(exact, worker_error)
+        signs, scale = _compress(exact, worker_error)
         received = torch.empty_like(signs)
         dist.all_to_all_single(received, signs)
-        of_ranks = _unpacked(received).view(self.size, -1) * self._gathered(scale).view(-1, 1)
-        signs, scale = _compressed(of_ranks.mean(0).add_(server_error), server_error)
-        of_parts = _unpacked(self._gathered(signs)).view(self.size, -1) * self._gathered(scale).view(-1, 1)
+        of_ranks = _unpack_signs(received).view(self.size, -1) * self._all_gather(scale).view(-1, 1)
+        signs, scale = _compress(of_ranks.mean(0).add_(server_error), server_error)
+        of_parts = _unpack_signs(self._all_gather(signs)).view(self.size, -1) * self._all_gather(scale).view(
+            -1, 1
+        )
         return buffer.copy_(of_parts.flatten()[:elements].view_as(buffer))
 
-    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+    def _all_gather(self, own: torch.Tensor) -> torch.Tensor:
         every = own.new_empty(self.size * own.numel())
         dist.all_gather_into_tensor(every, own)
         return every
 
 
-def _compressed(exact: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Signs of *exact*, eight in a byte, and their scale; *error* becomes what they lose."""
-    scale = exact.norm() / math.sqrt(exact.numel())
-    signs = exact >= 0
-    error.copy_(exact - torch.where(signs, scale, -scale))
+def _compress(compensated: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Signs of *compensated*, eight in a byte, and their scale; *error* becomes what they lose."""
+    scale = compensated.norm() / math.sqrt(compensated.numel())
+    signs = compensated >= 0
+    error.copy_(compensated - torch.where(signs, scale, -scale))
     return torch.from_numpy(np.packbits(signs.numpy())), scale.view(1)
 
 
-def _unpacked(signs: torch.Tensor) -> torch.Tensor:
+def _unpack_signs(signs: torch.Tensor) -> torch.Tensor:
     """1 or -1 for each bit of *signs*."""
     return torch.from_numpy(np.unpackbits(signs.numpy())).float().mul_(2).sub_(1)

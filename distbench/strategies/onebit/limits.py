@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.core.case import Case, Precision
+from distbench.core.case import Case, PrecisionConfig
 from distbench.core.machine import Machine
-from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
-from distbench.strategies._unused import unused_option
-from distbench.system.machine import CUPY
+from distbench.strategies._deepspeed.releases import (
+    FIRST_WITHOUT_ONEBIT,
+    LAST_WITH_ONEBIT,
+    REMOVAL_ISSUE,
+    parse_release,
+)
+from distbench.strategies._unused_options import unused_option_problem
+from distbench.system.machine import CUPY_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit
 
 
-def problem(onebit: OneBit, case: Case, machine: Machine) -> str | None:
+def onebit_problem(onebit: OneBit, case: Case, machine: Machine) -> str | None:
     """Why *case* can't be trained with *onebit* on *machine*, or None; its tools aside."""
-    return _of_options(onebit) or _of_case(onebit, case) or _of_machine(case, machine)
+    return _option_problem(onebit) or _case_problem(onebit, case) or _machine_problem(case, machine)
 
 
-def _of_options(onebit: OneBit) -> str | None:
+def _option_problem(onebit: OneBit) -> str | None:
     steps = onebit.local_steps
     if steps & (steps - 1):
         lower = 1 << (steps.bit_length() - 1)
         return f"local_steps = {steps}: the interval is doubled, so use a power of 2: {lower} or {2 * lower}"
     own = onebit.algorithm == "zero_one_adam", "algorithm: zero_one_adam"
-    return unused_option(onebit, type(onebit)(), {"var_update_scaler": own, "local_steps": own})
+    return unused_option_problem(onebit, type(onebit)(), {"var_update_scaler": own, "local_steps": own})
 
 
-def _of_case(onebit: OneBit, case: Case) -> str | None:
+def _case_problem(onebit: OneBit, case: Case) -> str | None:
     asked, optimizer = f"algorithm = {onebit.algorithm}", "lamb" if onebit.algorithm == "lamb" else "adamw"
     if case.optimizer.name != optimizer:
         return (
@@ -37,7 +42,7 @@ def _of_case(onebit: OneBit, case: Case) -> str | None:
         )
     if case.world_size == 1:
         return f"{asked}: a single rank has nothing to reduce; use a world size of at least 2"
-    if case.precision != Precision():
+    if case.precision != PrecisionConfig():
         return (
             f"{asked} is supported only in fp32 (DeepSpeed has it in fp16 too, which is untested); use "
             "precision: fp32"
@@ -50,14 +55,16 @@ def _of_case(onebit: OneBit, case: Case) -> str | None:
     return None
 
 
-def _of_machine(case: Case, machine: Machine) -> str | None:
+def _machine_problem(case: Case, machine: Machine) -> str | None:
     version = machine.packages.get("deepspeed")
-    if version is not None and release(version) >= REMOVED_IN:
+    if version is not None and parse_release(version) >= FIRST_WITHOUT_ONEBIT:
         return (
-            f"DeepSpeed {version} does not have 1-bit optimizers; {LAST} was the last version that had them "
-            f"({REMOVAL}); choose an environment with it (environments), or ddp: {{powersgd_rank: 4}} here"
+            f"DeepSpeed {version} does not have 1-bit optimizers; {LAST_WITH_ONEBIT} was the last version "
+            f"that had them ({REMOVAL_ISSUE}); choose an environment with it (environments), or ddp: "
+            f"{{powersgd_rank: 4}} "
+            "here"
         )
-    if case.device == "cuda" and not any(name in machine.packages for name in CUPY):
+    if case.device == "cuda" and not any(name in machine.packages for name in CUPY_DISTRIBUTIONS):
         return (
             "DeepSpeed's 1-bit optimizers pack their bits with cupy, which is not installed; pip install "
             "cupy-cuda12x (or cupy-cuda13x, by the CUDA of torch)"

@@ -6,22 +6,22 @@ import math
 from typing import TYPE_CHECKING
 
 from distbench.core import registry
-from distbench.core.case import BYTES, Case
-from distbench.strategies._model_states import zero_table
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.strategies._model_states import sharded_model_states
 from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit
     from distbench.workloads.base import Workload
 
-_ELEMENT = BYTES["fp32"]
+_ELEMENT_BYTES = DTYPE_BYTES["fp32"]
 # moments, and what else has an element for each of the parameters: the variance that 1-bit LAMB goes on to
 # estimate, the updates that 0/1 Adam has yet to send
-_STATES = {"adam": 2, "zero_one_adam": 3, "lamb": 3}
+_STATES_PER_PARAMETER = {"adam": 2, "zero_one_adam": 3, "lamb": 3}
 _NAMES = {"adam": "1-bit Adam", "zero_one_adam": "0/1 Adam", "lamb": "1-bit LAMB"}
 
 
-def design(onebit: OneBit) -> str:
+def difference_text(onebit: OneBit) -> str:
     """In what *onebit* is another training."""
     bias = "" if onebit.algorithm == "lamb" else ", has no bias correction"
     does = f"reduces the momentum from step {onebit.freeze_step} on with 1 bit per element"
@@ -32,7 +32,7 @@ def design(onebit: OneBit) -> str:
     return f"{name} skips the first update{bias}, and {does}, adding the error to the next"
 
 
-def padded(elements: int, ranks: int) -> int:
+def padded_elements(elements: int, ranks: int) -> int:
     """Elements of a buffer of *elements* that *ranks* reduce: each has whole bytes of each part of it.
 
     As DeepSpeed pads (0.19.6): to a multiple of ranks x lcm(ranks, 8).
@@ -41,17 +41,17 @@ def padded(elements: int, ranks: int) -> int:
     return math.ceil(elements / unit) * unit
 
 
-def moved(onebit: OneBit, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+def onebit_traffic(onebit: OneBit, case: Case, parameters: int) -> list[ExpectedCollective] | None:
     """Collectives of a rank in the mean over steps once it has settled; None: tensors are not known.
 
     Tang et al. 2021 (arXiv:2102.02888, section 6): of each buffer an all-to-all of 1 bit per element, and an
     all-gather of as much of what ranks have summed; with each the scales of all ranks. 1-bit LAMB has one
     buffer for all tensors (Li et al. 2021, arXiv:2104.06069, section 6), the others one for each.
     """
-    buffers, ranks = _buffers(onebit, case, parameters), case.world_size
+    buffers, ranks = _buffer_elements(onebit, case, parameters), case.world_size
     if buffers is None:
         return None
-    signs, scales = sum(buffers) / 8, 2 * len(buffers) * ranks * _ELEMENT
+    signs, scales = sum(buffers) / 8, 2 * len(buffers) * ranks * _ELEMENT_BYTES
     every = onebit.local_steps
     over = "dp_replicate"
     return [
@@ -60,19 +60,25 @@ def moved(onebit: OneBit, case: Case, parameters: int) -> list[ExpectedCollectiv
     ]
 
 
-def kept(onebit: OneBit, case: Case, parameters: int) -> dict[str, float]:
+def onebit_model_states(onebit: OneBit, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind: DDP's, and the errors of both halves of each reduction."""
-    sizes = zero_table(case, parameters, stored="fp32")
-    elements = sum(_buffers(onebit, case, parameters) or [padded(parameters, case.world_size)])
+    sizes = sharded_model_states(case, parameters, stored="fp32")
+    elements = sum(
+        _buffer_elements(onebit, case, parameters) or [padded_elements(parameters, case.world_size)]
+    )
     errors = elements + elements / case.world_size
-    sizes["optimizer_state"] = (_STATES[onebit.algorithm] * parameters + errors) * _ELEMENT
+    sizes["optimizer_state"] = (
+        _STATES_PER_PARAMETER[onebit.algorithm] * parameters + errors
+    ) * _ELEMENT_BYTES
     return sizes
 
 
-def _buffers(onebit: OneBit, case: Case, parameters: int) -> list[int] | None:
+def _buffer_elements(onebit: OneBit, case: Case, parameters: int) -> list[int] | None:
     """Elements of each buffer that is reduced; None: the shapes of the tensors are not known."""
     if onebit.algorithm == "lamb":
-        return [padded(parameters, case.world_size)]
-    workload: Workload = registry.make("workloads", case.workload)
+        return [padded_elements(parameters, case.world_size)]
+    workload: Workload = registry.create_plugin("workloads", case.workload)
     shapes = workload.tensor_shapes()
-    return None if shapes is None else [padded(math.prod(shape), case.world_size) for shape in shapes]
+    return (
+        None if shapes is None else [padded_elements(math.prod(shape), case.world_size) for shape in shapes]
+    )

@@ -9,51 +9,61 @@ from typing import Any, ClassVar, Literal
 from distbench.core.bounds import Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import Mesh, asked_by
-from distbench.strategies._model_states import state_problem
-from distbench.strategies._offers import not_offered
-from distbench.strategies._pipeline import stages_of, uncut
+from distbench.core.meshes import MeshShape, requested_sizes
+from distbench.strategies._model_states import optimizer_problem
+from distbench.strategies._offers import transform_problem
+from distbench.strategies._pipeline import stages_of, undeclared_stages
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
+from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
-    KEEPING,
-    PORTIONS,
+    GRANULARITY,
+    RESHARDING,
     SHARDING,
-    SPLITS_MODEL,
+    SIMPLICITY_OF_MODEL_PARALLELISM,
     Card,
-    Deviation,
+    ExcessCause,
     ExpectedCollective,
-    Meaning,
+    SettingMeaning,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.pp import theory
-from distbench.strategies.pp.card import card_of
-from distbench.strategies.pp.cuts import By, cut, ranges
-from distbench.strategies.pp.inside import INSIDE, every, labels, mesh_problem, near
-from distbench.strategies.pp.inside import Name as MeshName
+from distbench.strategies.pp.card import card_for
+from distbench.strategies.pp.cuts import SplitBy, ranges_from_sizes, split_layers
+from distbench.strategies.pp.inner_dimensions import (
+    INNER_DIMENSIONS,
+    all_meshes,
+    label_parts,
+    mesh_problem,
+    nearest_meshes,
+)
+from distbench.strategies.pp.inner_dimensions import MeshDimension as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
-from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
-from distbench.workloads.stages import Stages
+from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES, SCHEDULES, ScheduleName, ScheduleRules
+from distbench.workloads.stages import PipelineStages
 
 
 @dataclass(frozen=True)
 class PipelineParallel(Strategy):
     """Pipeline parallelism: layers in stages on consecutive ranks, each working on another micro-batch."""
 
-    engine = "PipelineEngine"
-    shard_format = TORCH_SHARDS
-    early = ("distbench.strategies.pp.engine",)
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"),
-        **points("what its layers took, by which they are cut", "layer_ms"),
-        **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
-        **points(PORTIONS, "sequence_parallel", "loss_parallel", "bucket_bytes_cap"),
-        **points(KEEPING, "reshard_after_forward"),
+    engine_class = "PipelineEngine"
+    checkpoint_format = TORCH_CHECKPOINT
+    early_imports = ("distbench.strategies.pp.engine",)
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings(
+            SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"
+        ),
+        **strategy_settings("what its layers took, by which they are cut", "layer_ms"),
+        **strategy_settings(
+            GRANULARITY, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"
+        ),
+        **strategy_settings(GRANULARITY, "sequence_parallel", "loss_parallel", "bucket_bytes_cap"),
+        **strategy_settings(RESHARDING, "reshard_after_forward"),
     }
 
-    schedule: Name = "1F1B"
+    schedule: ScheduleName = "1F1B"
     """Order of forward and backward passes, by torch's names. GPipe and 1F1B have one stage per rank;
     Interleaved1F1B, LoopedBFS and InterleavedZeroBubble several; ZBVZeroBubble and DualPipeV two, one from
     the front and one from the back."""
@@ -62,7 +72,7 @@ class PipelineParallel(Strategy):
     size."""
     stages_per_rank: Count | None = None
     """Stages per rank. null: the minimum for the schedule, 1 or 2."""
-    split: By = "count"
+    split: SplitBy = "count"
     """count: as equal numbers of layers as possible, one more in the first stages if they don't divide.
     parameters: minimize the size of the largest stage, including embedding or head. time: minimize the time
     of the slowest stage, by timing each layer at the start of the run."""
@@ -89,16 +99,21 @@ class PipelineParallel(Strategy):
     @property
     def label(self) -> str:
         name = "pp" if self.schedule == "1F1B" else f"pp-{self.schedule.lower()}"
-        return "+".join([name, *labels(self)])
+        return "+".join([name, *label_parts(self)])
 
     @property
     def simplicity(self) -> int:
         # behind tensor parallelism: the loop itself is another; each dimension is one more idea
-        return SPLITS_MODEL + 30 + list(SCHEDULES).index(self.schedule) + 10 * len(self._inside)
+        return (
+            SIMPLICITY_OF_MODEL_PARALLELISM
+            + 30
+            + list(SCHEDULES).index(self.schedule)
+            + 10 * len(self._inner_mesh)
+        )
 
     @property
     def card(self) -> Card:
-        return card_of(self.schedule, *self._inside)
+        return card_for(self.schedule, *self._inner_mesh)
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
@@ -113,26 +128,26 @@ class PipelineParallel(Strategy):
         return *(cls(schedule=name) for name in schedules), *(cls(mesh=mesh) for mesh in meshes)
 
     @property
-    def order(self) -> Schedule:
+    def schedule_rules(self) -> ScheduleRules:
         """What the schedule needs."""
         return SCHEDULES[self.schedule]
 
     @property
-    def per_rank(self) -> int:
+    def stages_on_rank(self) -> int:
         """Stages of a rank."""
-        return self.stages_per_rank or self.order.default_per_rank
+        return self.stages_per_rank or self.schedule_rules.default_stages_per_rank
 
-    def goes_back_by_stages(self, world_size: int) -> bool:
+    def backward_finishes_stage_by_stage(self, world_size: int) -> bool:
         """Whether all micro-batches go back through a rank's stage before any goes through one before it."""
-        in_one_round = self.micro_batches < 2 * self.sizes(world_size).size("pp")
-        return self.order.is_breadth_first or (self.order.in_rounds and in_one_round)
+        in_one_round = self.micro_batches < 2 * self.device_mesh(world_size).size("pp")
+        return self.schedule_rules.is_breadth_first or (self.schedule_rules.runs_in_rounds and in_one_round)
 
-    def layers_of_stages(self, model: Stages, ranks: int, layer_ms: Sequence[float] = ()) -> list[range]:
+    def split_layers(self, model: PipelineStages, ranks: int, layer_ms: Sequence[float] = ()) -> list[range]:
         """Layers of each stage over *ranks*; where they are cut by time, by what each takes."""
-        return cut(model, ranks * self.per_rank, self.split, layer_ms)
+        return split_layers(model, ranks * self.stages_on_rank, self.split, layer_ms)
 
     @property
-    def later(self) -> str:
+    def undetermined(self) -> str:
         if self.split != "time":
             return ""
         return (
@@ -141,95 +156,101 @@ class PipelineParallel(Strategy):
         )
 
     @property
-    def asked(self) -> dict[str, int]:
+    def requested_mesh(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return asked_by(self.mesh)
+        return requested_sizes(self.mesh)
 
-    def meshes(self, ranks: int) -> list[Strategy] | None:
-        return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
+    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
+        return [replace(self, mesh=mesh) for mesh in all_meshes(ranks)] if self.mesh == "auto" else None
 
-    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
         model = stages_of(case)
-        return near(self, model, case.world_size) if model else None
+        return nearest_meshes(self, model, case.world_size) if model else None
 
     @property
-    def _inside(self) -> dict[str, int]:
+    def _inner_mesh(self) -> dict[str, int]:
         """Dimensions of several ranks inside each place of the pipeline, outermost first."""
-        return {name: self.asked[name] for name in INSIDE if self.asked.get(name, 1) > 1}
+        return {
+            name: self.requested_mesh[name]
+            for name in INNER_DIMENSIONS
+            if self.requested_mesh.get(name, 1) > 1
+        }
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
         """How layers are cut."""
-        return TensorParallelism(self.asked.get("tp", 1), self.sequence_parallel, self.loss_parallel)
+        return TensorParallelism(self.requested_mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
-    def sizes(self, ranks: int) -> Mesh:
+    def device_mesh(self, ranks: int) -> MeshShape:
         """The mesh of that many *ranks*."""
-        return Mesh.of(self._inside, ranks, "pp")
+        return MeshShape.from_request(self._inner_mesh, ranks, "pp")
 
-    def data_ranks(self, ranks: int) -> int:
-        mesh = self.sizes(ranks)
+    def data_parallel_size(self, ranks: int) -> int:
+        mesh = self.device_mesh(ranks)
         # a mesh that the ranks don't fill is refused for that, not for what its ranks would make of the batch
-        return mesh.data_ranks if mesh.ranks == ranks else 1
+        return mesh.data_ranks if mesh.world_size == ranks else 1
 
-    def data_rank(self, rank: int, ranks: int) -> int:
-        return self.sizes(ranks).data_rank(rank)
+    def data_parallel_rank(self, rank: int, ranks: int) -> int:
+        return self.device_mesh(ranks).data_rank(rank)
 
-    def between(self, model: Stages, ranks: int) -> tuple[int, ...]:
+    def activation_shape(self, model: PipelineStages, ranks: int) -> tuple[int, ...]:
         """Shape of what a rank passes to the next of a sample: under sequence parallelism some positions."""
-        cut = self.sizes(ranks).size("tp") if self.sequence_parallel else 1
-        return (model.between[0] // cut, *model.between[1:])
+        cut = self.device_mesh(ranks).size("tp") if self.sequence_parallel else 1
+        return (model.activation_shape[0] // cut, *model.activation_shape[1:])
 
-    def dimensions(self, ranks: int) -> Mapping[str, int]:
-        return self.sizes(ranks).sizes
+    def mesh_sizes(self, ranks: int) -> Mapping[str, int]:
+        return self.device_mesh(ranks).sizes
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = stages_of(case)
         if model is None:
-            return uncut(case)
+            return undeclared_stages(case)
         if reason := mesh_problem(self, case):
             return reason
-        ranks = self.sizes(case.world_size).size("pp")
+        ranks = self.device_mesh(case.world_size).size("pp")
         return (
             stage_problem(self, model, ranks)
             or micro_batch_problem(self, case.batch.micro_batch_size, ranks)
             or recomputation_problem(self, case)
-            or not_offered(case, "pipeline parallelism")
-            or state_problem(case, "rows" if {"dp_shard", "tp"} & {*self._inside} else "whole", self.label)
+            or transform_problem(case, "pipeline parallelism")
+            or optimizer_problem(
+                case, "rows" if {"dp_shard", "tp"} & {*self._inner_mesh} else "whole", self.label
+            )
         )
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        model, mesh = stages_of(case), self.sizes(case.world_size)
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        model, mesh = stages_of(case), self.device_mesh(case.world_size)
         known: dict[str, Any] = {}
         if model and self.split != "time":
-            layers = self.layers_of_stages(model, mesh.size("pp"))
+            layers = self.split_layers(model, mesh.size("pp"))
             known["layers_of_stages"] = tuple(map(len, layers))
         of_mesh: dict[str, Any] = {f"mesh.{name}": size for name, size in mesh.sizes.items()}
-        if "dp_shard" in self._inside:
+        if "dp_shard" in self._inner_mesh:
             of_mesh["reshard_after_forward"] = (self.reshard_after_forward,)
-        if "tp" in self._inside:
-            of_mesh |= self.tensor_parallelism.expected
+        if "tp" in self._inner_mesh:
+            of_mesh |= self.tensor_parallelism.required_settings
         return {
             "schedule": self.schedule,
-            "stages": mesh.size("pp") * self.per_rank,
+            "stages": mesh.size("pp") * self.stages_on_rank,
             "micro_batches": self.micro_batches,
             **known,
-            **(of_mesh if self.asked else {}),
+            **(of_mesh if self.requested_mesh else {}),
         }
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
-        moved = self.collectives_by_dimension(case, parameters)
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
+        moved = self.traffic(case, parameters)
         return None if moved is None else by_operation(moved)
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = stages_of(case)
-        return theory.moved(self, case, model) if model else None
+        return theory.pipeline_traffic(self, case, model) if model else None
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         model = stages_of(case)
         if model is None or self.split == "time":
             return None
-        layers = self.layers_of_stages(model, self.sizes(case.world_size).size("pp"))
-        return theory.kept(self, case, model, layers)
+        layers = self.split_layers(model, self.device_mesh(case.world_size).size("pp"))
+        return theory.pipeline_model_states(self, case, model, layers)
 
     def model_states_as_built(
         self, case: Case, parameters: int, effective: Mapping[str, Any]
@@ -237,27 +258,30 @@ class PipelineParallel(Strategy):
         model = stages_of(case)
         if model is None or effective.get("trained_parameters", parameters) != parameters:
             return None
-        return theory.kept(self, case, model, ranges(effective["layers_of_stages"]))
+        return theory.pipeline_model_states(
+            self, case, model, ranges_from_sizes(effective["layers_of_stages"])
+        )
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
         known = []
-        if "dp_shard" in self._inside:
-            known.append(Deviation("states", "shards are padded to the same size on every rank"))
-        if "dp_shard" in self._inside and self.order.splits_backward:
+        if "dp_shard" in self._inner_mesh:
+            known.append(ExcessCause("states", "shards are padded to the same size on every rank"))
+        if "dp_shard" in self._inner_mesh and self.schedule_rules.splits_backward:
             # seen in bf16: a stage's more, 2 bytes each
             why = "weight gradients are in the compute dtype before they are accumulated"
-            known.append(Deviation("gradients", why))
-        if "tp" in self._inside:
+            known.append(ExcessCause("gradients", why))
+        if "tp" in self._inner_mesh:
             known.append(
-                Deviation("gradients", "torch makes the full gradient of a split embedding on each rank")
+                ExcessCause("gradients", "torch makes the full gradient of a split embedding on each rank")
             )
-        if "dp_shard" in self._inside and self.per_rank > ACTIVE:
-            why = f"torch keeps at most {ACTIVE} stages of a rank unsharded, and gathers the others again"
-            known.append(Deviation("all_gather", why))
+        if "dp_shard" in self._inner_mesh and self.stages_on_rank > MAX_UNSHARDED_STAGES:
+            most = MAX_UNSHARDED_STAGES
+            why = f"torch keeps at most {most} stages of a rank unsharded, and gathers the others again"
+            known.append(ExcessCause("all_gather", why))
         return tuple(known)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.pp.engine import build_pp
 
-        return build_pp(self, setting)
+        return build_pp(self, context)

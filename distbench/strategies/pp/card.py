@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from distbench.strategies.description import TAKE_IT, Card, Claim
-from distbench.strategies.pp.schedules import SCHEDULES, Name
+from distbench.strategies.description import USE_IF, Card, Claim
+from distbench.strategies.pp.schedules import SCHEDULES, ScheduleName
 
 _MEGATRON = "https://arxiv.org/abs/2104.04473"
-_WAITS: dict[str, str] = {
+_IDLE_TIME: dict[str, str] = {
     "1F1B": "The bubble is (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, as in GPipe, "
     "but activations of at most p micro-batches are kept.",
     "GPipe": "The bubble is (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, and "
@@ -40,18 +40,18 @@ _PREFERRED: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _MeshAddition:
     """What a further mesh dimension adds to the card of a pipeline."""
 
     word: str
     shards: str
     moves: str
     keeps: str
-    take: str
+    use_if: str
     source: str
 
 
-_HYBRID = _Inside(
+_HYBRID = _MeshAddition(
     "sharded and replicated",
     "Each stage is sharded inside groups of ranks and replicated across groups (HSDP); all of them "
     "process different samples.",
@@ -63,8 +63,8 @@ _HYBRID = _Inside(
     "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
 )
 """Of both dimensions of data parallelism."""
-_INSIDE = {
-    "dp_replicate": _Inside(
+_MESH_ADDITIONS = {
+    "dp_replicate": _MeshAddition(
         "replicated",
         "Each stage is replicated on several ranks, which process different samples (DDP).",
         "Gradients are all-reduced across replicas, once per step.",
@@ -72,7 +72,7 @@ _INSIDE = {
         "there are more devices than possible stages, and the states of a stage fit on a device.",
         "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
     ),
-    "dp_shard": _Inside(
+    "dp_shard": _MeshAddition(
         "sharded",
         "Each stage is sharded across several ranks, which process different samples (FSDP2); by default its "
         "layers stay unsharded until all micro-batches have passed.",
@@ -83,7 +83,7 @@ _INSIDE = {
         "a whole stage does not fit on a device, or there are more devices than stages.",
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
     ),
-    "tp": _Inside(
+    "tp": _MeshAddition(
         "layers split",
         "The layers of each stage are split across several ranks, which process the same samples (tensor "
         "parallelism).",
@@ -96,15 +96,15 @@ _INSIDE = {
 }
 
 
-def card_of(schedule: Name, *inside: str) -> Card:
+def card_for(schedule: ScheduleName, *inside: str) -> Card:
     """Card of the pipeline with *schedule*, and with further mesh dimensions *inside* each of its ranks."""
-    added = [_INSIDE[name] for name in inside]
+    added = [_MESH_ADDITIONS[name] for name in inside]
     if {"dp_replicate", "dp_shard"} <= {*inside}:
-        added = [_HYBRID, *(_INSIDE[name] for name in inside if name == "tp")]
-    return functools.reduce(_with, added, _plain(schedule))
+        added = [_HYBRID, *(_MESH_ADDITIONS[name] for name in inside if name == "tp")]
+    return functools.reduce(_extend, added, _schedule_card(schedule))
 
 
-def _with(plain: Card, more: _Inside) -> Card:
+def _extend(plain: Card, more: _MeshAddition) -> Card:
     shards, moves, keeps, take = plain.claims
     return Card(
         f"{plain.shards}, {more.word}",
@@ -112,12 +112,12 @@ def _with(plain: Card, more: _Inside) -> Card:
             Claim("shards", f"{shards.text} {more.shards}", more.source),
             Claim("moves", f"{moves.text} {more.moves}", more.source),
             Claim("keeps", f"{keeps.text} {more.keeps}", keeps.source),
-            Claim(TAKE_IT, f"{take.text[:-1]}; and {more.take}", more.source),
+            Claim(USE_IF, f"{take.text[:-1]}; and {more.use_if}", more.source),
         ),
     )
 
 
-def _plain(schedule: Name) -> Card:
+def _schedule_card(schedule: ScheduleName) -> Card:
     return Card(
         shards="whole layers",
         claims=(
@@ -132,9 +132,11 @@ def _plain(schedule: Name) -> Card:
                 "Activations of every sample across each stage boundary, and equally large gradients back.",
                 _MEGATRON,
             ),
-            Claim("keeps", f"The model states of its layers. {_WAITS[schedule]}", SCHEDULES[schedule].source),
             Claim(
-                TAKE_IT,
+                "keeps", f"The model states of its layers. {_IDLE_TIME[schedule]}", SCHEDULES[schedule].source
+            ),
+            Claim(
+                USE_IF,
                 "the model is too large for one device, links between devices are slow (only activations "
                 f"cross them), and the batch is large enough for many micro-batches{_PREFERRED[schedule]}.",
                 SCHEDULES[schedule].source,

@@ -8,13 +8,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from distbench.strategies._pipeline import by_count
-from distbench.workloads.stages import Stages
+from distbench.strategies._pipeline import split_evenly
+from distbench.workloads.stages import PipelineStages
 
-By = Literal["count", "parameters", "time"]
+SplitBy = Literal["count", "parameters", "time"]
 
 
-def cut(model: Stages, stages: int, by: By, layer_ms: Sequence[float] = ()) -> list[range]:
+def split_layers(
+    model: PipelineStages, stages: int, by: SplitBy, layer_ms: Sequence[float] = ()
+) -> list[range]:
     """Layers of each of *stages*, which follow each other; every stage has at least one.
 
     Args:
@@ -22,21 +24,21 @@ def cut(model: Stages, stages: int, by: By, layer_ms: Sequence[float] = ()) -> l
             that the largest stage, what comes before and after the layers included, is as small as it can be.
         layer_ms: What each layer takes, for ``time``.
     """
-    count = len(model.layers)
+    count = len(model.layer_parameters)
     if by == "count":
-        return by_count(count, stages)
+        return split_evenly(count, stages)
     if by == "parameters":
-        return _evenly(count, stages, model.parameters)
+        return _split_balanced(count, stages, model.parameters)
     assert len(layer_ms) == count, "of each layer"
-    return _evenly(count, stages, lambda layers: math.fsum(layer_ms[layers.start : layers.stop]))
+    return _split_balanced(count, stages, lambda layers: math.fsum(layer_ms[layers.start : layers.stop]))
 
 
-def ranges(sizes: Sequence[int]) -> list[range]:
+def ranges_from_sizes(sizes: Sequence[int]) -> list[range]:
     """Layers of stages that have *sizes* of them, one after another."""
     return [range(stop - size, stop) for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
-def _evenly(count: int, stages: int, size: Callable[[range], float]) -> list[range]:
+def _split_balanced(count: int, stages: int, size: Callable[[range], float]) -> list[range]:
     """*count* layers in *stages* of which the largest is as small as it can be by *size*."""
 
     @functools.cache

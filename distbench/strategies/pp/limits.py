@@ -6,56 +6,56 @@ import math
 from typing import TYPE_CHECKING
 
 from distbench.core import meshes
-from distbench.core.units import count_text
-from distbench.strategies._pipeline import nearest, too_many_stages
-from distbench.strategies.pp.schedules import WHOLE_BACKWARD, fitting
+from distbench.core.units import format_count
+from distbench.strategies._pipeline import nearest_text, too_many_stages_text
+from distbench.strategies.pp.schedules import UNSPLIT_BACKWARD, valid_micro_batches
 
 if TYPE_CHECKING:
     from distbench.core.case import Case
     from distbench.strategies.pp import PipelineParallel
-    from distbench.workloads.stages import Stages
+    from distbench.workloads.stages import PipelineStages
 
 
-def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str | None:
+def stage_problem(strategy: PipelineParallel, model: PipelineStages, ranks: int) -> str | None:
     """Why the stages of *strategy* can't be made of *model* on *ranks*, or None."""
-    allowed, schedule = strategy.order.per_rank, strategy.schedule
+    allowed, schedule = strategy.schedule_rules.stages_per_rank, strategy.schedule
     if ranks < 2:
-        inside = math.prod(size for name, size in strategy.asked.items() if name != "pp")
+        inside = math.prod(size for name, size in strategy.requested_mesh.items() if name != "pp")
         if inside == 1:
             return "a pipeline needs at least 2 ranks; use single, or a larger world size"
         return (
-            f"a pipeline needs at least 2 ranks in addition to mesh: {meshes.text(strategy.asked)}; use a "
-            f"world size of at least {2 * inside}"
+            "a pipeline needs at least 2 ranks in addition to mesh: "
+            f"{meshes.mesh_text(strategy.requested_mesh)}; use a world size of at least {2 * inside}"
         )
-    if strategy.per_rank not in allowed:
+    if strategy.stages_on_rank not in allowed:
         least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
         return (
-            f"stages_per_rank = {strategy.per_rank}, but the schedule {schedule} needs {least}; set "
+            f"stages_per_rank = {strategy.stages_on_rank}, but the schedule {schedule} needs {least}; set "
             f"stages_per_rank: {allowed.start}, or leave it out"
         )
-    stages, layers = ranks * strategy.per_rank, len(model.layers)
+    stages, layers = ranks * strategy.stages_on_rank, len(model.layer_parameters)
     if layers >= stages:
         return None
-    fewer = _fewer_ranks(strategy, layers // strategy.per_rank)
+    fewer = _smaller_pipeline_text(strategy, layers // strategy.stages_on_rank)
     return (
-        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} per rank); use {fewer}a "
-        f"model of at least {stages} layers"
+        f"{too_many_stages_text(layers, stages)} ({ranks} ranks x {strategy.stages_on_rank} per rank); use "
+        f"{fewer}a model of at least {stages} layers"
     )
 
 
-def _fewer_ranks(strategy: PipelineParallel, most: int) -> str:
-    """What to use for a pipeline of *most* ranks, in words; empty: that would be none."""
-    if most < 2:
+def _smaller_pipeline_text(strategy: PipelineParallel, max_ranks: int) -> str:
+    """What to use for a pipeline of *max_ranks* ranks, in words; empty: that would be none."""
+    if max_ranks < 2:
         return ""
-    if "pp" in strategy.asked:
-        return f"at most pp: {most}, or "
+    if "pp" in strategy.requested_mesh:
+        return f"at most pp: {max_ranks}, or "
     # each pipeline rank is a group of all ranks of the other dimensions
-    return f"a world size of at most {most * math.prod(strategy.asked.values())}, or "
+    return f"a world size of at most {max_ranks * math.prod(strategy.requested_mesh.values())}, or "
 
 
 def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
     """Why the layers of *case* can't be recomputed in its backward passes, or None."""
-    if case.activation_checkpointing == "none" or not strategy.order.splits_backward:
+    if case.activation_checkpointing == "none" or not strategy.schedule_rules.splits_backward:
         return None
     why = "and torch recomputes a layer for each of them"
     if case.activation_checkpointing == "selective":
@@ -63,23 +63,25 @@ def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
     return (
         f"activation_checkpointing: {case.activation_checkpointing} with the schedule {strategy.schedule}, "
         f"which computes weight gradients one by one, {why}; use activation_checkpointing: none, or the "
-        f"schedule {WHOLE_BACKWARD}"
+        f"schedule {UNSPLIT_BACKWARD}"
     )
 
 
 def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) -> str | None:
     """Why a micro-batch of *samples* can't go through the pipeline on *ranks*, or None."""
     number = strategy.micro_batches
-    unfit = strategy.order.unfit(number, ranks, strategy.per_rank)
+    unfit = strategy.schedule_rules.micro_batch_problem(number, ranks, strategy.stages_on_rank)
     if not unfit and samples % number == 0:
         return None
     reason = unfit and f"the schedule {strategy.schedule} {unfit}"
     reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
-    near = nearest(fitting(strategy.schedule, samples, ranks, strategy.per_rank), number)
-    of = f"a micro-batch of {count_text(samples, 'sample')}"
+    near = nearest_text(
+        valid_micro_batches(strategy.schedule, samples, ranks, strategy.stages_on_rank), number
+    )
+    of = f"a micro-batch of {format_count(samples, 'sample')}"
     if near:
         return f"micro_batches = {number}: {reason}; nearest values that fit {of}: {near}"
-    stages = ranks * strategy.per_rank
+    stages = ranks * strategy.stages_on_rank
     return (
         f"micro_batches = {number}: {reason}; {of} is too small; use micro_batches: {stages} and "
         f"batch.micro_batch_size: {stages} or a multiple of it"

@@ -15,35 +15,35 @@ from distbench.strategies.pp import schedules
 
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
-Pass = tuple[int, str, int]
+StagePass = tuple[int, str, int]
 """Stage, kind and micro-batch."""
-Order = Sequence[Sequence[Pass]]
+RankOrder = Sequence[Sequence[StagePass]]
 """What a rank runs one after another: a pass, or several whose results it sends when the last has ended."""
 
 
-def theory(
-    name: schedules.Name,
+def schedule_theory(
+    name: schedules.ScheduleName,
     ranks: int,
     micro_batches: int,
-    per_rank: int,
+    stages_per_rank: int,
     written: Mapping[int, Iterable[object]],
 ) -> dict[str, Any]:
     """What the live engine of a schedule tells of its theory: by formula where there is one.
 
     Else from the order that torch has *written* for each rank (for 1F1B it writes one that can't be run).
     """
-    waits = schedules.bubble(name, ranks, micro_batches, per_rank)
-    stages = range(ranks * per_rank)
-    kept = [schedules.in_flight(name, stage, len(stages), micro_batches) for stage in stages]
+    waits = schedules.schedule_bubble(name, ranks, micro_batches, stages_per_rank)
+    stages = range(ranks * stages_per_rank)
+    kept = [schedules.schedule_in_flight(name, stage, len(stages), micro_batches) for stage in stages]
     if waits is None or None in kept:
-        orders = {rank: order_of(rank_written) for rank, rank_written in written.items()}
-        counted = {stage: most for order in orders.values() for stage, most in most_in_flight(order).items()}
-        waits = bubble(orders) if waits is None else waits
+        orders = {rank: parse_order(rank_written) for rank, rank_written in written.items()}
+        counted = {stage: most for order in orders.values() for stage, most in max_in_flight(order).items()}
+        waits = simulate_bubble(orders) if waits is None else waits
         kept = [counted[stage] for stage in stages]
     return {"bubble_theory": waits, "in_flight_theory": kept}
 
 
-def order_of(written: Iterable[object]) -> Order:
+def parse_order(written: Iterable[object]) -> RankOrder:
     """Order of a rank as torch writes it: without communication, and an overlapped pair is one entry."""
     entries = (_PASS.findall(str(each)) for each in written if each)
     return [
@@ -53,7 +53,7 @@ def order_of(written: Iterable[object]) -> Order:
     ]
 
 
-def most_in_flight(order: Order) -> dict[int, int]:
+def max_in_flight(order: RankOrder) -> dict[int, int]:
     """Stages of a rank -> most micro-batches whose activations it keeps at once.
 
     From their forward pass on to the end of the last part of their backward pass.
@@ -68,7 +68,7 @@ def most_in_flight(order: Order) -> dict[int, int]:
     return most
 
 
-def bubble(orders: Mapping[int, Order]) -> float:
+def simulate_bubble(orders: Mapping[int, RankOrder]) -> float:
     """Share of a step that a rank waits, mean over ranks, as a fraction.
 
     Every forward pass and each half of a backward pass takes as long, and nothing is lost on the way: the
@@ -77,52 +77,52 @@ def bubble(orders: Mapping[int, Order]) -> float:
     Raises:
         ValueError: the order can't be run: each rank waits for another.
     """
-    run = _Run(orders)
-    while any(run.left.values()):
-        if not sum(run.goes_on(rank) for rank in run.left):
-            raise ValueError(f"no rank can go on: {[order[0] for order in run.left.values() if order]}")
+    run = _Simulation(orders)
+    while any(run.pending.values()):
+        if not sum(run.advance(rank) for rank in run.pending):
+            raise ValueError(f"no rank can go on: {[order[0] for order in run.pending.values() if order]}")
     worked = sum(_UNITS[kind] for order in orders.values() for entry in order for _, kind, _ in entry)
-    return 1 - worked / (max(run.free.values()) * len(orders))
+    return 1 - worked / (max(run.busy_until.values()) * len(orders))
 
 
-class _Run:
+class _Simulation:
     """Runs the orders of all ranks in units of time."""
 
-    def __init__(self, orders: Mapping[int, Order]) -> None:
-        self.left = {rank: list(order) for rank, order in orders.items()}
-        self.free = dict.fromkeys(orders, 0)
+    def __init__(self, orders: Mapping[int, RankOrder]) -> None:
+        self.pending = {rank: list(order) for rank, order in orders.items()}
+        self.busy_until = dict.fromkeys(orders, 0)
         """When each rank has ended what it has begun."""
-        self._ends: dict[Pass, int] = {}
-        self._there: dict[Pass, int] = {}
+        self._end_times: dict[StagePass, int] = {}
+        self._available_at: dict[StagePass, int] = {}
         """When other ranks have what a pass made."""
         self._rank_of = {each[0]: rank for rank, order in orders.items() for entry in order for each in entry}
 
-    def goes_on(self, rank: int) -> bool:
+    def advance(self, rank: int) -> bool:
         """Run the next entry of *rank* if what it needs is known to come; return whether it was."""
-        if not self.left[rank]:
+        if not self.pending[rank]:
             return False
-        free, ended = self.free[rank], dict[Pass, int]()
-        for each in self.left[rank][0]:
-            if (begin := self._begin(each, rank, ended)) is None:
+        free, ended = self.busy_until[rank], dict[StagePass, int]()
+        for each in self.pending[rank][0]:
+            if (begin := self._start_time(each, rank, ended)) is None:
                 return False
             free = ended[each] = max(free, begin) + _UNITS[each[1]]
-        self._ends |= ended
-        self._there |= dict.fromkeys(ended, free)
-        self.free[rank] = free
-        del self.left[rank][0]
+        self._end_times |= ended
+        self._available_at |= dict.fromkeys(ended, free)
+        self.busy_until[rank] = free
+        del self.pending[rank][0]
         return True
 
-    def _begin(self, one: Pass, rank: int, ended: Mapping[Pass, int]) -> int | None:
+    def _start_time(self, one: StagePass, rank: int, ended: Mapping[StagePass, int]) -> int | None:
         """When what the pass *one* needs is there; None: not yet known."""
-        needed = _needed(one, last=max(self._rank_of))
+        needed = _dependencies(one, last=max(self._rank_of))
         if not needed:
             return 0
         own = self._rank_of[needed[0][0]] == rank
-        known = {**self._ends, **ended} if own else self._there
+        known = {**self._end_times, **ended} if own else self._available_at
         return next((known[each] for each in needed if each in known), None)
 
 
-def _needed(one: Pass, last: int) -> list[Pass]:
+def _dependencies(one: StagePass, last: int) -> list[StagePass]:
     """The passes of which *one* needs one; none: it begins with the batch."""
     stage, kind, micro_batch = one
     if kind == "F":

@@ -20,15 +20,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from distbench.strategies.engine import FullState
+from distbench.strategies.engine import TrainingState
 from distbench.workloads.weights import plain_name
 
-Placed = Callable[[str, torch.Tensor], torch.Tensor]
+ToDistributed = Callable[[str, torch.Tensor], torch.Tensor]
 
-NO_WHOLE = "which no other strategy could take over"
+NO_FULL_STATE = "which no other strategy could take over"
 """Why there is no whole state of a quantized optimizer."""
 _NONE: Mapping[str, str] = MappingProxyType({})
-_BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
+_UNNEEDED_STATES = ("weight_norm", "adam_norm", "trust_ratio")
 """What LAMB leaves for people to look at; each step makes it anew."""
 
 
@@ -37,7 +37,7 @@ def save(
     optimizer: torch.optim.Optimizer,
     folder: Path,
     updates: int,
-    placed: Placed = lambda _name, tensor: tensor,
+    to_distributed: ToDistributed = lambda _name, tensor: tensor,
     tied: Mapping[str, str] = _NONE,
 ) -> None:
     """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*.
@@ -45,19 +45,20 @@ def save(
     All is under the model's own names, so that ranks of any other mesh find in it what is theirs.
 
     Args:
-        placed: Gives a tensor of a parameter, by its name, as the distributed tensor whose shard it is.
+        to_distributed: Gives a tensor of a parameter, by its name, as the distributed tensor whose shard it
+            is.
         tied: Copies that stages have of tied weights -> the weight that the whole model has.
     """
     model, moments = get_state_dict(module, optimizer)
     own = {name: state for name, state in _by_plain_name(moments).items() if name not in tied}
-    dcp.save(_shards(model, own, moments, updates, placed), checkpoint_id=folder)
+    dcp.save(_checkpoint_tree(model, own, moments, updates, to_distributed), checkpoint_id=folder)
 
 
 def load(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     folder: Path,
-    placed: Placed = lambda _name, tensor: tensor,
+    to_distributed: ToDistributed = lambda _name, tensor: tensor,
     tied: Mapping[str, str] = _NONE,
 ) -> int:
     """Take over what ``save`` wrote, in this mesh or another; return the updates of the schedule.
@@ -68,7 +69,7 @@ def load(
     own = _by_plain_name(moments)
     # a rank that has both takes the copy's from the other after that
     wanted = {tied.get(name, name): state for name, state in own.items() if tied.get(name) not in own}
-    state = _shards(model, wanted, moments, 0, placed)
+    state = _checkpoint_tree(model, wanted, moments, 0, to_distributed)
     # into the memory of the tensors that were placed
     dcp.load(state, checkpoint_id=folder)
     for copy, plain in tied.items():
@@ -82,25 +83,25 @@ def load(
 
 
 def _by_plain_name(moments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {plain_name(name): _needed(state) for name, state in moments.get("state", {}).items()}
+    return {plain_name(name): _needed_states(state) for name, state in moments.get("state", {}).items()}
 
 
-def _shards(
+def _checkpoint_tree(
     model: Mapping[str, Any],
     moments: Mapping[str, dict[str, Any]],
     optimizer: Mapping[str, Any],
     updates: int,
-    placed: Placed,
+    to_distributed: ToDistributed,
 ) -> dict[str, Any]:
-    """What a checkpoint has: every tensor as *placed* gives it, and hyper-parameters by number of group.
+    """State of a checkpoint: every tensor as *to_distributed* gives it, and hyper-parameters by group.
 
     Which parameters are in a group is nothing that another mesh could use: a stage has some of them.
     """
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]]
     return {
-        "model": {plain_name(name): placed(name, value) for name, value in model.items()},
+        "model": {plain_name(name): to_distributed(name, value) for name, value in model.items()},
         "optimizer": {
-            name: {key: placed(name, value) for key, value in state.items()}
+            name: {key: to_distributed(name, value) for key, value in state.items()}
             for name, state in moments.items()
         },
         "groups": {str(number): group for number, group in enumerate(groups)},
@@ -109,31 +110,31 @@ def _shards(
 
 
 def gather_optimizer(
-    module: nn.Module, optimizer: torch.optim.Optimizer, *, whole: bool = True
+    module: nn.Module, optimizer: torch.optim.Optimizer, *, full: bool = True
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's state on the CPU by the plain names of the parameters: on rank 0 the *whole* state.
+    """Optimizer's state on the CPU by the plain names of the parameters: on rank 0 the *full* state.
 
     Otherwise of each rank its own as it is, where ranks have different modules.
 
     Raises:
         NotImplementedError: it is quantized.
     """
-    on_gpu = whole and any(parameter.is_cuda for parameter in module.parameters())
+    on_gpu = full and any(parameter.is_cuda for parameter in module.parameters())
     # offload from a CPU to itself gives FSDP1's moments as zeros or garbage, without a word (torch 2.13)
-    options = StateDictOptions(full_state_dict=whole, cpu_offload=on_gpu)
-    refuse_quantized(optimizer, NO_WHOLE)
+    options = StateDictOptions(full_state_dict=full, cpu_offload=on_gpu)
+    refuse_quantized(optimizer, NO_FULL_STATE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=options).get("state", {})
-    keep = kept if whole else _needed
+    keep = host_copy if full else _needed_states
     return {plain_name(name): keep(moments) for name, moments in state.items()}
 
 
-def kept(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def host_copy(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies in host memory of the states of one parameter that the next step needs."""
-    return {key: value.to("cpu", copy=True) for key, value in _needed(moments).items()}
+    return {key: value.to("cpu", copy=True) for key, value in _needed_states(moments).items()}
 
 
-def _needed(moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {key: value for key, value in moments.items() if key not in _BYPRODUCTS}
+def _needed_states(moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in moments.items() if key not in _UNNEEDED_STATES}
 
 
 def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
@@ -145,7 +146,7 @@ def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
         raise NotImplementedError(f"{type(optimizer).__name__} keeps its state in codes and scales, {why}")
 
 
-def spread(module: nn.Module, optimizer: torch.optim.Optimizer, state: FullState) -> None:
+def scatter_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
     """Put the parameters, buffers and optimizer state of *state*, which every rank has, in their places."""
     whole = StateDictOptions(full_state_dict=True, strict=False)
     # of tied parameters the state has the first name only

@@ -34,7 +34,7 @@ def describe_compilation(module: nn.Module) -> dict[str, Any]:
     What torch can't trace it runs as it is written, so a mode is told only if there is code.
     """
     modes = [mode for layer in module.modules() if (mode := getattr(vars(layer).get("forward"), _MARK, None))]
-    graphs, breaks = _counted()
+    graphs, breaks = _dynamo_counters()
     if not modes:
         return {}
     if not graphs:
@@ -42,7 +42,7 @@ def describe_compilation(module: nn.Module) -> dict[str, Any]:
     return {"compile": "+".join(sorted(set(modes))), "compiled_layers": len(modes), "graph_breaks": breaks}
 
 
-def _counted() -> tuple[int, int]:
+def _dynamo_counters() -> tuple[int, int]:
     """Graphs that torch has compiled in this process, and graph breaks."""
     if "torch._dynamo" not in sys.modules:
         return 0, 0

@@ -8,11 +8,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
-def made(sizes: Mapping[str, int], device: torch.device) -> DeviceMesh:
+def init_mesh(sizes: Mapping[str, int], device: torch.device) -> DeviceMesh:
     """The mesh of all ranks with dimensions of these *sizes*, outermost first. A collective call."""
     return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def sizes_of(mesh: DeviceMesh) -> dict[str, int]:
+def mesh_sizes(mesh: DeviceMesh) -> dict[str, int]:
     """Ranks of each dimension of *mesh* by its name."""
     return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))

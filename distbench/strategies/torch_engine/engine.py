@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Batch, Setting
-from distbench.strategies.engine import Engine, FullState
+from distbench.strategies.base import Batch, RankContext
+from distbench.strategies.engine import Engine, TrainingState
 from distbench.strategies.torch_engine import (
     checkpoint,
     compilation,
     float8,
     modules,
     optimizer,
-    reading,
+    readback,
     recomputation,
 )
 from distbench.strategies.torch_engine.global_mean import GlobalMean
@@ -32,22 +32,22 @@ T = TypeVar("T")
 class TorchEngine(Engine):
     """A module and a torch optimizer; the engine of ``single`` and the base of the wrapped ones."""
 
-    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> None:
-        self._setting = setting
-        self._case = setting.case
-        self._loss: Callable[[nn.Module, Batch], torch.Tensor] = GlobalMean(setting)
+    def __init__(self, context: RankContext, module: nn.Module, layers: list[nn.Module]) -> None:
+        self._context = context
+        self._case = context.case
+        self._loss: Callable[[nn.Module, Batch], torch.Tensor] = GlobalMean(context)
         self.module = module
         self._optimizer = self.make_optimizer(layers)
         self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
-        self._micro = 0
+        self._micro_batch_count = 0
         self._loss_scale = LossScale(self._case.precision)
         self._clip = self._case.optimizer.clip_grad_norm
-        self._compute = modules.ComputeProbe(self.called, layers)
+        self._probe = modules.ComputeProbe(self.forward_module, layers)
         self._skipped = 0
 
     @property
-    def live(self) -> object:
+    def framework_engine(self) -> object:
         return self
 
     @property
@@ -59,7 +59,7 @@ class TorchEngine(Engine):
         return self._accumulation / self._scale
 
     @property
-    def called(self) -> nn.Module:
+    def forward_module(self) -> nn.Module:
         """What a forward pass on this rank, or on the first of its devices, calls with rows."""
         return self.module
 
@@ -68,15 +68,15 @@ class TorchEngine(Engine):
         return optimizer.make_optimizer(self.module, layers, self._case.optimizer)
 
     @property
-    def updating(self) -> torch.optim.Optimizer:
+    def inner_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that has this rank's states: the one that steps, or one inside of it."""
         return self._optimizer
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if self._micro == 0:
+        if self._micro_batch_count == 0:
             self._optimizer.zero_grad(set_to_none=True)
-        self._micro += 1
-        with self._synchronised(self._micro == self._accumulation):
+        self._micro_batch_count += 1
+        with self._gradient_sync(self._micro_batch_count == self._accumulation):
             with self.span("forward"):
                 loss = self._loss(self.module, micro_batch)
             with self.span("backward"):
@@ -84,7 +84,7 @@ class TorchEngine(Engine):
         return loss.detach()
 
     def step(self) -> None:
-        self._micro = 0
+        self._micro_batch_count = 0
         with self.span("optimizer"):
             if self._case.precision.loss_scale:
                 is_fine = self._unscale()
@@ -99,52 +99,56 @@ class TorchEngine(Engine):
                 self._scheduler.step()
 
     def grad_norm(self) -> float:
-        return reading.norm(self._gradients()) / self._scale
+        return readback.l2_norm(self._gradients()) / self._scale
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             if parameter.grad is not None:
-                gradient = reading.full(parameter.grad)
+                gradient = readback.full_tensor(parameter.grad)
                 yield plain_name(name), gradient if self._scale == 1 else gradient / self._scale
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
-            yield plain_name(name), reading.full(parameter.detach())
+            yield plain_name(name), readback.full_tensor(parameter.detach())
 
     def buffers(self) -> dict[str, torch.Tensor]:
         return {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()}
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        return modules.evaluated(self.module, judge)
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
+        return modules.run_evaluation(self.module, score)
 
     @property
     def skipped_steps(self) -> int:
         return self._skipped
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         return {
-            "engine": type(self.live).__qualname__,
+            "engine": type(self.framework_engine).__qualname__,
             "world_size": dist.get_world_size(),
-            **reading.counts(self.module.parameters()),
-            "optimizer": optimizer.describe_optimizer(self.updating),
+            **readback.parameter_counts(self.module.parameters()),
+            "optimizer": optimizer.describe_optimizer(self.inner_optimizer),
             "dtypes": {
-                "parameters": reading.dtype_name(p.dtype for p in self.module.parameters()),
-                "compute": self._compute.dtype,
-                "gradients": reading.dtype_name(gradient.dtype for gradient in self._gradients()) or None,
+                "parameters": readback.dtype_name(p.dtype for p in self.module.parameters()),
+                "compute": self._probe.dtype,
+                "gradients": readback.dtype_name(gradient.dtype for gradient in self._gradients()) or None,
                 "reduce": self.reduce_dtype(),
-                "master": reading.dtype_name(p.dtype for p in optimizer.optimized(self.updating)),
-                "optimizer_state": optimizer.state_dtype(self.updating),
+                "master": readback.dtype_name(
+                    p.dtype for p in optimizer.optimized_tensors(self.inner_optimizer)
+                ),
+                "optimizer_state": optimizer.state_dtype(self.inner_optimizer),
             },
             **self._loss_scale.describe(),
             "clip_grad_norm": self._clip,
-            "global_batch_size": (self._compute.rows or 0) * self._accumulation * self._setting.data_ranks,
-            "micro_batch_size": self._compute.rows,
+            "global_batch_size": (self._probe.samples or 0)
+            * self._accumulation
+            * self._context.data_parallel_size,
+            "micro_batch_size": self._probe.samples,
             "gradient_accumulation_steps": self._accumulation,
             **recomputation.describe_checkpointing(self.module),
             **compilation.describe_compilation(self.module),
             **float8.describe_float8(self.module),
-            "parameters_on": reading.device_name(self.module.parameters()),
-            "optimizer_state_on": reading.device_name(optimizer.moments(self.updating)),
+            "parameters_on": readback.device_name(self.module.parameters()),
+            "optimizer_state_on": readback.device_name(optimizer.moments(self.inner_optimizer)),
             **({"remarks": remarks} if (remarks := self.remarks()) else {}),
         }
 
@@ -152,37 +156,37 @@ class TorchEngine(Engine):
         """Sentences on behaviour of the strategy that may surprise."""
         return []
 
-    def save(self, folder: Path) -> None:
+    def save_sharded(self, folder: Path) -> None:
         checkpoint.save(self.module, self._optimizer, folder, optimizer.scheduled_updates(self._scheduler))
 
-    def load(self, folder: Path) -> None:
-        optimizer.schedule_from(self._scheduler, checkpoint.load(self.module, self._optimizer, folder))
+    def load_sharded(self, folder: Path) -> None:
+        optimizer.restore_schedule(self._scheduler, checkpoint.load(self.module, self._optimizer, folder))
 
-    def consolidate(self) -> FullState:
-        return FullState(
-            reading.on_host(self.full_parameters()),
+    def gather_state(self) -> TrainingState:
+        return TrainingState(
+            readback.copy_to_host(self.full_parameters()),
             self.buffers(),
             checkpoint.gather_optimizer(self.module, self._optimizer),
             optimizer.scheduled_updates(self._scheduler),
         )
 
-    def load_full(self, state: FullState) -> None:
-        checkpoint.spread(self.module, self._optimizer, state)
-        optimizer.schedule_from(self._scheduler, state.updates)
+    def scatter_state(self, state: TrainingState) -> None:
+        checkpoint.scatter_state(self.module, self._optimizer, state)
+        optimizer.restore_schedule(self._scheduler, state.scheduled_updates)
 
-    def memory(self) -> dict[str, int]:
-        ledger = reading.Ledger(self._setting.device)
-        self.book(ledger)
+    def memory_by_kind(self) -> dict[str, int]:
+        ledger = readback.StorageCounter(self._context.device)
+        self.count_storages(ledger)
         return ledger.bytes
 
-    def book(self, ledger: reading.Ledger) -> None:
+    def count_storages(self, counter: readback.StorageCounter) -> None:
         """Book what this engine keeps; what has been claimed before stays where it is."""
-        ledger.book("parameters", self.module.parameters())
-        ledger.book("optimizer_state", self.updating.state)
+        counter.count("parameters", self.module.parameters())
+        counter.count("optimizer_state", self.inner_optimizer.state)
         # whatever the optimizer updates that is not a parameter itself
-        ledger.book("master", optimizer.optimized(self.updating))
-        updated = (*self.module.parameters(), *optimizer.optimized(self.updating))
-        ledger.book("gradients", [parameter.grad for parameter in updated])
+        counter.count("master", optimizer.optimized_tensors(self.inner_optimizer))
+        updated = (*self.module.parameters(), *optimizer.optimized_tensors(self.inner_optimizer))
+        counter.count("gradients", [parameter.grad for parameter in updated])
 
     def reduce_dtype(self) -> str | None:
         """Dtype in which the live engine reduces gradients; None if it reduces nothing."""
@@ -200,7 +204,7 @@ class TorchEngine(Engine):
         """Scale the gradients down to a global L2 norm of *limit*."""
         nn.utils.clip_grad_norm_(self.module.parameters(), limit)
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         """Context of a micro-batch; only after the *last* do gradients need reducing."""
         return nullcontext()
 
@@ -209,7 +213,7 @@ class TorchEngine(Engine):
 
     def _unscale(self) -> bool:
         """Take the loss scale out of the gradients; return False if they overflowed."""
-        if not torch.isfinite(reading.full(self.total_norm())):
+        if not torch.isfinite(readback.full_tensor(self.total_norm())):
             return False
         if gradients := self._gradients():
             # a stage of a pipeline may train nothing
@@ -221,5 +225,5 @@ class WrappedEngine(TorchEngine):
     """The base of those whose module is a framework's wrapper, which is what runs."""
 
     @property
-    def live(self) -> object:
+    def framework_engine(self) -> object:
         return self.module

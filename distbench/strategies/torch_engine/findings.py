@@ -11,35 +11,39 @@ from typing import Any
 import torch.distributed as dist
 
 from distbench import __version__
-from distbench.strategies.base import Setting
-from distbench.system.files import write_whole
+from distbench.strategies.base import RankContext
+from distbench.system.files import write_atomic
 
 
-def found_once(setting: Setting, name: str, decides: Callable[[], list[Any]], find: Callable[[], Any]) -> Any:
-    """Return what *find* gives on rank 0, or what it gave in an earlier trial of the run. A collective call.
+def compute_once(
+    context: RankContext, name: str, cache_key: Callable[[], list[Any]], compute: Callable[[], Any]
+) -> Any:
+    """Result of *compute* on rank 0, or of an earlier trial of the run. A collective call.
 
     Args:
         name: What is found, as a part of a file's name.
-        decides: Returns all that the answer depends on, as JSON.
-        find: Returns the answer, which is kept as JSON.
+        cache_key: Returns all that the answer depends on, as JSON.
+        compute: Returns the answer, which is kept as JSON.
 
     Both are called on rank 0 alone, while the others wait.
     """
-    told = [_found(setting, name, decides(), find) if setting.rank == 0 else None]
+    told = [_load_or_compute(context, name, cache_key(), compute) if context.rank == 0 else None]
     dist.broadcast_object_list(told, src=0)
     return told[0]
 
 
-def _found(setting: Setting, name: str, decides: list[Any], find: Callable[[], Any]) -> Any:
+def _load_or_compute(
+    context: RankContext, name: str, cache_key: list[Any], compute: Callable[[], Any]
+) -> Any:
     # a run may go on with another version, which may find otherwise, or keep it in another form
-    key = hashlib.sha256(json.dumps([__version__, *decides], sort_keys=True).encode()).hexdigest()[:12]
-    file = setting.found and setting.found / f"{name}-{key}.json"
+    key = hashlib.sha256(json.dumps([__version__, *cache_key], sort_keys=True).encode()).hexdigest()[:12]
+    file = context.run_cache and context.run_cache / f"{name}-{key}.json"
     # one that is missing, or damaged, is written anew
     with suppress(OSError, ValueError):
         if file:
             return json.loads(file.read_text(encoding="utf-8"))
-    found = find()
+    found = compute()
     if file:
         file.parent.mkdir(exist_ok=True)
-        write_whole(file, json.dumps(found))
+        write_atomic(file, json.dumps(found))
     return found

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import nn
 
-from distbench.core.case import FLOAT8_MULTIPLE, Case, Float8, Precision
-from distbench.strategies.base import Refused
+from distbench.core.case import FLOAT8_ALIGNMENT, Case, Float8Recipe, PrecisionConfig
+from distbench.strategies.base import UnsupportedCase
 
 if TYPE_CHECKING:
     from torchao.float8 import Float8LinearConfig
 
 
-def float8_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+def convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     """Convert the linear layers inside *layers* of *module* if *case* says so; return the layers.
 
     Embedding and output head are in none of the layers, so they stay as they are: torchtitan leaves them
     out as well. So does a linear layer with a size that is no multiple of 16, which GPUs can't multiply.
 
     Raises:
-        Refused: there is nothing to convert.
+        UnsupportedCase: there is nothing to convert.
     """
     if case.precision.float8 == "none":
         return layers
@@ -31,9 +31,9 @@ def float8_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> lis
 
     chosen = {id(linear) for layer in layers for linear in layer.modules() if _is_convertible(linear)}
     if not chosen:
-        raise Refused(
+        raise UnsupportedCase(
             f"precision.float8 = {case.precision.float8}: no layer of the model has an nn.Linear whose sizes "
-            f"are multiples of {FLOAT8_MULTIPLE}, so nothing would be in float8; use precision: bf16"
+            f"are multiples of {FLOAT8_ALIGNMENT}, so nothing would be in float8; use precision: bf16"
         )
     # a layer may be a linear layer itself, and then another object takes its place
     names = {id(part): name for name, part in module.named_modules()}
@@ -48,7 +48,7 @@ def describe_float8(module: nn.Module) -> dict[str, Any]:
 
     Empty if there are none; several recipes are joined with ``+``.
     """
-    found = list(_converted(module))
+    found = list(_float8_configs(module))
     if not found:
         return {}
     return {
@@ -62,17 +62,17 @@ def _is_convertible(module: nn.Module) -> bool:
     # a class with a forward of its own computes something else, which torchao would drop
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return False
-    return all(size % FLOAT8_MULTIPLE == 0 for size in (module.in_features, module.out_features))
+    return all(size % FLOAT8_ALIGNMENT == 0 for size in (module.in_features, module.out_features))
 
 
-def _config(precision: Precision) -> Float8LinearConfig:
+def _config(precision: PrecisionConfig) -> Float8LinearConfig:
     from torchao.float8 import Float8LinearConfig
 
     recipe = Float8LinearConfig.from_recipe_name(precision.float8)
     return dataclasses.replace(recipe, emulate=precision.float8_emulated)
 
 
-def _converted(module: nn.Module) -> Iterator[Float8LinearConfig]:
+def _float8_configs(module: nn.Module) -> Iterator[Float8LinearConfig]:
     """Configurations of the float8 layers of *module*."""
     if "torchao.float8" not in sys.modules:
         return
@@ -87,8 +87,8 @@ def _recipe(config: Float8LinearConfig) -> str:
     """Name of the recipe that *config* is; what is none of torchao's is ``custom``."""
     emulate = config.emulate
     known = {
-        name: _config(Precision(compute="bf16", float8=name, float8_emulated=emulate))
-        for name in get_args(Float8)
+        name: _config(PrecisionConfig(compute="bf16", float8=name, float8_emulated=emulate))
+        for name in get_args(Float8Recipe)
         if name != "none"
     }
     return next((name for name, recipe in known.items() if recipe == config), "custom")

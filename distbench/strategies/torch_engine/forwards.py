@@ -89,7 +89,7 @@ def _changed(module: nn.Module, change: Change) -> Forward:
 
 
 def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward:
-    places = list(_places(module))
+    places = list(_floating_parameters(module))
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = cast_arguments(args, kwargs, dtype)
@@ -108,11 +108,11 @@ def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward
     return computed
 
 
-def _places(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+def _floating_parameters(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
     """Places of floating-point parameters in *module*, without those of modules that cast their own."""
     for name, parameter in module._parameters.items():
         if parameter is not None and parameter.is_floating_point():
             yield module._parameters, name
     for child in module.children():
         if not getattr(vars(child).get("forward"), _CASTS, False):
-            yield from _places(child)
+            yield from _floating_parameters(child)

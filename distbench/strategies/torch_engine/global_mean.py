@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Batch, Setting
+from distbench.strategies.base import Batch, RankContext
 from distbench.strategies.torch_engine import loss_errors
 from distbench.workloads.base import Loss, at_least_fp32
 
@@ -21,36 +21,37 @@ class GlobalMean:
     """
 
     def __init__(
-        self, setting: Setting, *, chunks: int = 1, groups: Sequence[dist.ProcessGroup] | None = None
+        self, context: RankContext, *, chunks: int = 1, groups: Sequence[dist.ProcessGroup] | None = None
     ) -> None:
-        """Prepare for the steps that a feed of *setting* announces.
+        """Prepare for the steps that a feed of *context* announces.
 
         Args:
             chunks: Parts into which a pipeline cuts each micro-batch, with a loss of their own.
             groups: Over which counts are summed, one after another, where not all ranks compute a loss.
         """
-        self._workload, self._step = setting.workload, setting.step
-        self._data_ranks = setting.data_ranks
+        self._workload, self._step = context.workload, context.step
+        self._data_ranks = context.data_parallel_size
         self._chunks, self.groups = chunks, groups
         # of all ranks, those that share rows count the same labels
-        self._copies = setting.world_size // setting.data_ranks
+        self._ranks_per_sample = context.world_size // context.data_parallel_size
 
     def __call__(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Loss of *batch*; a collective call once a step, if the loss is a sum and a count.
 
         Raises:
-            Refused: the loss function uses parts of the module that are there only while it is called.
+            UnsupportedCase: the loss function uses parts of the module that are there only while it is
+                called.
         """
         try:
             loss = self._workload.loss(module, batch)
         except Exception as error:
             # user code: whatever it raises may come of that
-            if reason := loss_errors.explained(error, module):
+            if reason := loss_errors.explain_error(error, module):
                 raise reason from error
             raise
-        return self.of(loss, batch)
+        return self.normalize(loss, batch)
 
-    def of(self, loss: Loss, batch: Batch) -> torch.Tensor:
+    def normalize(self, loss: Loss, batch: Batch) -> torch.Tensor:
         """The same of a *loss* that the workload has given for *batch*.
 
         Raises:
@@ -63,7 +64,7 @@ class GlobalMean:
         factor = self._factor()
         if count.device.type == "cpu" or self._step.is_first:
             # on a GPU the host would wait for the count of each micro-batch
-            self._check(int(count), int(self._workload.counted(batch)))
+            self._check_count(int(count), int(self._workload.loss_denominator(batch)))
         total = at_least_fp32(total)
         return total * factor.to(total.device, total.dtype)
 
@@ -71,26 +72,26 @@ class GlobalMean:
         """Number of parts that engines take the mean over, per label of the global batch."""
         step = self._step
         if step.batches:
-            counts = [self._workload.counted(batch) for batch in step.batches]
+            counts = [self._workload.loss_denominator(batch) for batch in step.batches]
             parts = len(counts) * self._chunks * self._data_ranks
-            step.factor, step.is_counted = parts / self._over_ranks(torch.stack(counts).sum()), True
+            step.factor, step.has_counts = parts / self._sum_over_ranks(torch.stack(counts).sum()), True
             step.batches.clear()
         assert step.factor is not None, "a feed announces each step"
         return step.factor
 
-    def _over_ranks(self, own: torch.Tensor) -> torch.Tensor:
+    def _sum_over_ranks(self, own: torch.Tensor) -> torch.Tensor:
         if self._data_ranks == 1:
             return own.double()
-        if self._step.is_apart:
+        if self._step.is_without_communication:
             return own.double() * self._data_ranks
         if self.groups is None:
             dist.all_reduce(own)
-            return own.double() / self._copies
+            return own.double() / self._ranks_per_sample
         for group in self.groups:
             dist.all_reduce(own, group=group)
         return own.double()
 
-    def _check(self, found: int, expected: int) -> None:
+    def _check_count(self, found: int, expected: int) -> None:
         if found != expected:
             raise ValueError(
                 f"the loss of a micro-batch counts {found}, and Workload.counted says {expected} before the "

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from distbench.strategies.base import Refused
-from distbench.strategies.torch_engine import optimizer, reading
+from distbench.strategies.base import UnsupportedCase
+from distbench.strategies.torch_engine import optimizer, readback
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads.weights import plain_name
 
@@ -29,35 +29,35 @@ class InBackwardEngine(TorchEngine):
         self._names: dict[torch.Tensor, str] = {p: plain_name(name) for name, p in trained}
         self._dtypes: dict[torch.Tensor, torch.dtype] = {}
         """Of the gradients of the first step."""
-        self._kept: dict[torch.Tensor, torch.Tensor] = {}
+        self._retained: dict[torch.Tensor, torch.Tensor] = {}
         """Copies of those that will be asked for."""
         self._is_first = True
         for parameter in self._names:
             parameter.register_post_accumulate_grad_hook(self._update)
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._kept.clear()
+        self._retained.clear()
         return super().forward_backward(micro_batch)
 
     def step(self) -> None:
-        self._micro, self._is_first = 0, False
+        self._micro_batch_count, self._is_first = 0, False
         with self.span("optimizer"):
             if self._scheduler:
                 self._scheduler.step()
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        self._require_kept()
+        self._require_retained()
         # in the same order on all ranks, as to gather one is a collective call
-        kept = ((name, self._kept[p]) for p, name in self._names.items() if p in self._kept)
-        return ((name, reading.full(gradient)) for name, gradient in kept)
+        kept = ((name, self._retained[p]) for p, name in self._names.items() if p in self._retained)
+        return ((name, readback.full_tensor(gradient)) for name, gradient in kept)
 
     def grad_norm(self) -> float:
-        self._require_kept()
-        return reading.norm(self._kept[p] for p in self._names if p in self._kept)
+        self._require_retained()
+        return readback.l2_norm(self._retained[p] for p in self._names if p in self._retained)
 
-    def effective(self) -> dict[str, Any]:
-        settings = super().effective()
-        gradients = {"gradients": reading.dtype_name(self._dtypes.values())}
+    def effective_settings(self) -> dict[str, Any]:
+        settings = super().effective_settings()
+        gradients = {"gradients": readback.dtype_name(self._dtypes.values())}
         # after a step the others still have them
         is_freed = bool(self._dtypes) and not self._gradients()
         return {
@@ -70,24 +70,24 @@ class InBackwardEngine(TorchEngine):
         gradient = parameter.grad
         assert gradient is not None, "torch calls this when it has accumulated one"
         if self._is_first:
-            self._see(parameter, gradient.dtype)
-        if self.keeps_gradients:
-            self._kept[parameter] = gradient.clone()
+            self._note_dtype(parameter, gradient.dtype)
+        if self.retain_gradients:
+            self._retained[parameter] = gradient.clone()
         with self.span("optimizer"):
-            optimizer.step_alone(self._optimizer, parameter)
+            optimizer.step_parameter(self._optimizer, parameter)
         parameter.grad = None
 
-    def _see(self, parameter: torch.Tensor, dtype: torch.dtype) -> None:
+    def _note_dtype(self, parameter: torch.Tensor, dtype: torch.dtype) -> None:
         if parameter in self._dtypes:
-            raise Refused(
+            raise UnsupportedCase(
                 f"optimizer_in_backward: {self._names[parameter]} got two gradients in one backward pass, "
                 "each a part of the whole, such as when a sharded layer is called twice in forward; set "
                 "optimizer_in_backward: false"
             )
         self._dtypes[parameter] = dtype
 
-    def _require_kept(self) -> None:
-        if not self.keeps_gradients:
+    def _require_retained(self) -> None:
+        if not self.retain_gradients:
             raise NotImplementedError(
                 "optimizer_in_backward has freed the gradients; set Engine.keeps_gradients before the step"
             )

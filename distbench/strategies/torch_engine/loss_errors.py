@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from distbench.strategies.base import Refused
+from distbench.strategies.base import UnsupportedCase
 from distbench.workloads.weights import plain_name
 
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward")
@@ -20,13 +20,13 @@ _MISSING = re.compile(r"object has no attribute '(\w+)'")
 _LIBRARIES = ("distbench", "torch", "deepspeed")
 
 
-def explained(error: Exception, module: nn.Module) -> Refused | None:
+def explain_error(error: Exception, module: nn.Module) -> UnsupportedCase | None:
     """The reason of *error*, if a loss function used parts of *module* outside of its forward pass.
 
     A wrapper has other attributes than what it wraps, and sharded parameters are whole only while the wrapper
     is called. None: the error is of the forward pass, or of something else in the function.
     """
-    if not _is_apart(module) or isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if not _is_wrapped(module) or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     called = [frame.f_locals.get("self") if frame.f_code.co_name in _CALLS else None for frame in frames]
@@ -35,32 +35,32 @@ def explained(error: Exception, module: nn.Module) -> Refused | None:
     parts = {id(part) for part in module.modules()}
     inside = next((i for i, owner in enumerate(called) if id(owner) in parts), len(frames))
     own = [frame for frame in frames[:inside] if not _is_of_library(frame)]
-    used = _hidden(error, module) or _named(own, module)
+    used = _missing_attribute(error, module) or _named_parts(own, module)
     if not own or not (used or inside < len(frames)):
         return None
     place = f"{own[-1].f_code.co_filename.rpartition('/')[2]}:{own[-1].f_lineno}"
     what = " and ".join(used) or "a part"
-    return Refused(
+    return UnsupportedCase(
         f"the loss function uses {what} of the module beside calling it ({place}), and a strategy that wraps "
         "or shards the module makes it whole only while it is called; compute the loss, or what the function "
         "needs for it, in the module's forward, and only call module(...)"
     )
 
 
-def _hidden(error: Exception, module: nn.Module) -> list[str]:
+def _missing_attribute(error: Exception, module: nn.Module) -> list[str]:
     """The attribute that *module* lacks by *error*, and what it wraps has."""
     wrapped = getattr(module, "module", None)
     missing = _MISSING.search(str(error)) if isinstance(error, AttributeError) else None
     return [missing[1]] if missing and wrapped is not None and hasattr(wrapped, missing[1]) else []
 
 
-def _is_apart(module: nn.Module) -> bool:
+def _is_wrapped(module: nn.Module) -> bool:
     """Whether *module* is a wrapper, or has parameters that are whole only while it is called."""
     is_wrapper = isinstance(getattr(module, "module", None), nn.Module)
     return is_wrapper or any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in module.parameters())
 
 
-def _named(frames: Sequence[FrameType], module: nn.Module) -> list[str]:
+def _named_parts(frames: Sequence[FrameType], module: nn.Module) -> list[str]:
     """Parts of *module* that the line of *frames* names which raised."""
     names = {plain_name(name).partition(".")[0] for name, _ in module.named_modules() if name} - {"module"}
     lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno) for frame in frames]

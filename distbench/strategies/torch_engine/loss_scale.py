@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distbench.core.case import Precision
+from distbench.core.case import PrecisionConfig
 
-_LEAST = 1.0
+_MIN_SCALE = 1.0
 _FACTOR = 2.0
 
 
@@ -15,20 +15,20 @@ class LossScale:
     halves it, and each window of steps without one doubles it, not counting the first step.
     """
 
-    def __init__(self, precision: Precision) -> None:
+    def __init__(self, precision: PrecisionConfig) -> None:
         self.value = precision.first_loss_scale or 1.0
         self._window = precision.loss_scale_window if precision.is_scaled_dynamically else 0
-        self._since = 0
+        self._steps_since_overflow = 0
         """Steps since the last overflow."""
 
     def update(self, *, overflowed: bool) -> None:
         """Follow the gradients of a step."""
         if not self._window:
             return
-        self._since = 0 if overflowed else self._since + 1
+        self._steps_since_overflow = 0 if overflowed else self._steps_since_overflow + 1
         if overflowed:
-            self.value = max(_LEAST, self.value / _FACTOR)
-        elif self._since > 1 and (self._since - 1) % self._window == 0:
+            self.value = max(_MIN_SCALE, self.value / _FACTOR)
+        elif self._steps_since_overflow > 1 and (self._steps_since_overflow - 1) % self._window == 0:
             self.value *= _FACTOR
 
     def describe(self) -> dict[str, float | str | None]:

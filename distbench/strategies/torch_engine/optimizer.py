@@ -14,10 +14,10 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from distbench import optimizers
 from distbench.core import lr_schedule
-from distbench.core.case import Optimizer
-from distbench.optimizers import VARIANTS
-from distbench.strategies.torch_engine.joined import Joined
-from distbench.strategies.torch_engine.reading import dtype_name
+from distbench.core.case import OptimizerConfig
+from distbench.optimizers import ALGORITHM_FLAGS
+from distbench.strategies.torch_engine.combined_optimizer import CombinedOptimizer
+from distbench.strategies.torch_engine.readback import dtype_name
 from distbench.workloads.shapes import hidden_matrices
 
 _HYPER_PARAMETERS = (
@@ -28,20 +28,22 @@ _HYPER_PARAMETERS = (
 )
 
 
-_BESIDE = ("block_size", "bf16_stochastic_round")
+_OBJECT_SETTINGS = ("block_size", "bf16_stochastic_round")
 """Hyper-parameters that torchao keeps beside the groups."""
-_COUNTED = ("steps", "next_lr")
+_SHARED_SETTINGS = ("steps", "next_lr")
 
 
-def make_optimizer(module: nn.Module, layers: Sequence[nn.Module], spec: Optimizer) -> torch.optim.Optimizer:
+def make_optimizer(
+    module: nn.Module, layers: Sequence[nn.Module], spec: OptimizerConfig
+) -> torch.optim.Optimizer:
     """Optimizer of the parameters of *module*, with every hyper-parameter given; *layers* are its layers.
 
     Raises:
         ValueError: it is one of matrices, and the layers have none.
     """
-    rest = optimizers.kind_of(spec).rest
+    rest = optimizers.entry_of(spec).companion
     if not rest:
-        return _make(module.parameters(), spec)
+        return _make_one(module.parameters(), spec)
     hidden = hidden_matrices(layers)
     mine = [parameter for parameter in module.parameters() if id(parameter) in hidden]
     if not mine:
@@ -50,16 +52,16 @@ def make_optimizer(module: nn.Module, layers: Sequence[nn.Module], spec: Optimiz
             "have none; use adamw, or name the layers in workload.user.layer_classes"
         )
     others = [parameter for parameter in module.parameters() if id(parameter) not in hidden]
-    parts = [_make(mine, spec)]
+    parts = [_make_one(mine, spec)]
     if others:
-        parts.append(_make(others, dataclasses.replace(spec, name=rest)))
-    return Joined(parts)
+        parts.append(_make_one(others, dataclasses.replace(spec, name=rest)))
+    return CombinedOptimizer(parts)
 
 
-def _make(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
-    kind = optimizers.kind_of(spec)
-    cls = class_of(kind)
-    arguments = kind.arguments(spec) | kind.flags(spec)
+def _make_one(parameters: Iterable[torch.Tensor], spec: OptimizerConfig) -> torch.optim.Optimizer:
+    kind = optimizers.entry_of(spec)
+    cls = import_optimizer_class(kind)
+    arguments = kind.hyper_parameters(spec) | kind.kernel_flags(spec)
     if kind.is_compiled:
         # a number would be code; torchao makes a tensor of it, which rounds it to fp32
         arguments["lr"] = torch.tensor(spec.lr, dtype=torch.float64)
@@ -67,12 +69,12 @@ def _make(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Op
     return made
 
 
-def class_of(kind: optimizers.Kind) -> Any:
+def import_optimizer_class(kind: optimizers.OptimizerEntry) -> Any:
     """Class of *kind* of optimizer."""
-    return getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
+    return getattr(importlib.import_module(kind.import_path.rpartition(".")[0]), kind.class_name)
 
 
-def step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
+def step_parameter(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
     """Let *optimizer*, all of whose parameters are in one group, update *parameter* and no other.
 
     As an optimizer of that parameter alone would; but state and hyper-parameters stay those of one optimizer,
@@ -86,7 +88,7 @@ def step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Non
         optimizer.param_groups = groups
 
 
-def move_steps(optimizer: torch.optim.Optimizer) -> None:
+def move_step_counters(optimizer: torch.optim.Optimizer) -> None:
     """Move the updates that *optimizer* has counted to its parameters, where its kernel wants them there.
 
     A fused kernel refuses those on the host (pytorch#124133).
@@ -100,14 +102,14 @@ def move_steps(optimizer: torch.optim.Optimizer) -> None:
                 state["step"] = step.to(parameter.device)
 
 
-def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:
+def make_scheduler(optimizer: torch.optim.Optimizer, spec: OptimizerConfig) -> LambdaLR | None:
     """Torch's scheduler of the learning rate of *optimizer*; None if it never changes.
 
     To be stepped after each update that was taken, and after no other.
     """
     if not lr_schedule.is_scheduled(spec):
         return None
-    return LambdaLR(optimizer, lambda update: lr_schedule.factor(spec, update))
+    return LambdaLR(optimizer, lambda update: lr_schedule.lr_factor(spec, update))
 
 
 def scheduled_updates(scheduler: LambdaLR | None) -> int:
@@ -115,7 +117,7 @@ def scheduled_updates(scheduler: LambdaLR | None) -> int:
     return scheduler.last_epoch if scheduler else 0
 
 
-def schedule_from(scheduler: LambdaLR | None, updates: int) -> None:
+def restore_schedule(scheduler: LambdaLR | None, updates: int) -> None:
     """Let *scheduler*, if there is one, go on as after that many *updates*."""
     if scheduler is None:
         return
@@ -134,21 +136,23 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     Raises:
         ValueError: its parameter groups differ, so there is no one answer.
     """
-    if isinstance(optimizer, Joined):
-        first, *others = map(describe_optimizer, optimizer.parts)
+    if isinstance(optimizer, CombinedOptimizer):
+        first, *others = map(describe_optimizer, optimizer.optimizers)
         # which updates were counted, and what a scheduler makes of the rate, is the same in both
-        rest = {key: value for one in others for key, value in one.items() if key not in _COUNTED}
+        rest = {key: value for one in others for key, value in one.items() if key not in _SHARED_SETTINGS}
         return {**first, "rest": rest or None}
-    names = (*_HYPER_PARAMETERS, "fused", "foreach", *VARIANTS)
-    groups = [{k: _number(group[k]) for k in names if k in group} for group in optimizer.param_groups]
+    names = (*_HYPER_PARAMETERS, "fused", "foreach", *ALGORITHM_FLAGS)
+    groups = [{k: _as_number(group[k]) for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
-    settings = groups[0] | {name: getattr(optimizer, name) for name in _BESIDE if hasattr(optimizer, name)}
+    settings = groups[0] | {
+        name: getattr(optimizer, name) for name in _OBJECT_SETTINGS if hasattr(optimizer, name)
+    }
     if "initial_lr" in settings:
         # a scheduler keeps there what it multiplies
         settings |= {"lr": settings.pop("initial_lr"), "next_lr": settings["lr"]}
     kernel = _kernel(optimizer, settings)
-    variants = [name for name in VARIANTS if settings.pop(name, None)]
+    variants = [name for name in ALGORITHM_FLAGS if settings.pop(name, None)]
     if "betas" in settings:
         # AdamW's weight decay; DeepSpeed and torchao keep their choice beside the groups
         own = settings.get("weight_decouple", "decoupled_weight_decay" in variants)
@@ -159,7 +163,7 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         "kernel": kernel,
         **settings,
         "variants": [name for name in variants if name != "decoupled_weight_decay"],
-        "steps": _steps(optimizer),
+        "steps": _step_count(optimizer),
     }
 
 
@@ -172,16 +176,16 @@ def _kernel(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
         return type(optimizer).__qualname__
     if has_several and fused is None and foreach is None:
         # neither was set, so torch chooses by device
-        fused, foreach = _default_to_fused_or_foreach(optimized(optimizer), differentiable=False)
+        fused, foreach = _default_to_fused_or_foreach(optimized_tensors(optimizer), differentiable=False)
     return "fused" if fused else "foreach" if foreach else "loop"
 
 
-def _number(setting: Any) -> Any:
+def _as_number(setting: Any) -> Any:
     """*setting*, as a number where it is a tensor."""
     return setting.item() if isinstance(setting, torch.Tensor) else setting
 
 
-def _steps(optimizer: torch.optim.Optimizer) -> int | str | None:
+def _step_count(optimizer: torch.optim.Optimizer) -> int | str | None:
     """Updates that the optimizer has counted, all numbers if they differ; None if it counts none."""
     counts = sorted({int(state["step"]) for state in optimizer.state.values() if "step" in state})
     return counts[0] if len(counts) == 1 else "+".join(map(str, counts)) or None
@@ -202,6 +206,6 @@ def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     ]
 
 
-def optimized(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def optimized_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Tensors that the optimizer updates."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

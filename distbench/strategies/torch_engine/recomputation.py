@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from distbench.core.case import KEPT_OPERATIONS, Case
+from distbench.core.case import SELECTIVE_CHECKPOINT_OPS, Case
 from distbench.strategies.torch_engine.forwards import Forward, change_forward
 
-_KEPT = [getattr(torch.ops.aten, name).default for name in KEPT_OPERATIONS]
+_SAVED_OPERATIONS = [getattr(torch.ops.aten, name).default for name in SELECTIVE_CHECKPOINT_OPS]
 _OPTIONS: dict[str, dict[str, Any]] = {
     "full": {},
-    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _KEPT)},
+    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _SAVED_OPERATIONS)},
 }
 _MARK = "_distbench_recomputes"
 """Name under which a forward pass says what of it is computed again."""
@@ -26,7 +26,7 @@ def checkpoint_layers(case: Case, layers: list[nn.Module]) -> None:
     kind = case.activation_checkpointing
     if kind != "none":
         for layer in layers:
-            change_forward(layer, partial(_recomputing, kind=kind))
+            change_forward(layer, partial(_checkpointed_forward, kind=kind))
 
 
 def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _recomputing(forward: Forward, _module: nn.Module, kind: str) -> Forward:
+def _checkpointed_forward(forward: Forward, _module: nn.Module, kind: str) -> Forward:
     # torch.compile takes no context that is looked up in the call
     run: Any = partial(checkpoint, use_reentrant=False, **_OPTIONS[kind])
 

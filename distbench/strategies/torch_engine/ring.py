@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention
 
-from distbench.workloads.context import Attend
+from distbench.workloads.context import AttentionFunction
 
 # looked up here, so that a torch without one of them is seen before anything runs
 _OPTIONS = _attention._cp_options
@@ -24,12 +24,12 @@ _DISPATCH = _attention._enable_context_parallel_dispatcher
 _RING = _attention._templated_ring_attention
 _RING_BACK = _attention._templated_ring_attention_backward
 
-_POSITIONS = 2
+_SEQUENCE_DIM = 2
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-class Ring:
+class RingAttention:
     """Attention of some positions of each rank to those of all."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -39,7 +39,7 @@ class Ring:
         if mesh.device_type != "cpu":
             _DISPATCH()
 
-    def parts(self, positions: int) -> torch.Tensor:
+    def positions_by_rank(self, positions: int) -> torch.Tensor:
         """Positions of each rank (ranks, positions / ranks): a part from the front and one from the back.
 
         The later a position, the more it sees: so all ranks have as much to do.
@@ -47,21 +47,23 @@ class Ring:
         parts = torch.arange(positions).view(2 * self._mesh.size(), -1)
         return torch.cat([parts, parts.flip(0)], dim=1)[: self._mesh.size()]
 
-    def around(self, attend: Attend) -> Attend:
+    def wrap(self, attend: AttentionFunction) -> AttentionFunction:
         """*attend* of tensors that torch knows to be cut by positions; on CPUs its ring in place of it."""
         if self._mesh.device_type == "cpu":
-            return _with_all_heads(partial(_on_cpu, self._mesh.get_group()))
+            return _repeat_grouped_heads(partial(_cpu_ring, self._mesh.get_group()))
 
         def dispatched(*inputs: torch.Tensor) -> torch.Tensor:
-            cut = [DTensor.from_local(x, self._mesh, (Shard(_POSITIONS),), run_check=False) for x in inputs]
+            cut = [
+                DTensor.from_local(x, self._mesh, (Shard(_SEQUENCE_DIM),), run_check=False) for x in inputs
+            ]
             out: Any = attend(*cut)
             local: torch.Tensor = out.to_local()
             return local
 
-        return _with_all_heads(dispatched)
+        return _repeat_grouped_heads(dispatched)
 
 
-def _with_all_heads(ring: Attend) -> Attend:
+def _repeat_grouped_heads(ring: AttentionFunction) -> AttentionFunction:
     """*ring* with keys and values repeated for all heads of queries, as its kernels take no grouped ones."""
 
     def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -71,7 +73,7 @@ def _with_all_heads(ring: Attend) -> Attend:
     return repeated
 
 
-def _on_cpu(group: dist.ProcessGroup, *inputs: torch.Tensor) -> torch.Tensor:
+def _cpu_ring(group: dist.ProcessGroup, *inputs: torch.Tensor) -> torch.Tensor:
     out: torch.Tensor = _CpuRing.apply(group, *inputs)
     return out
 
@@ -84,7 +86,7 @@ class _CpuRing(torch.autograd.Function):
         ctx: Any, group: dist.ProcessGroup, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """Causal attention of this rank's queries."""
-        out, logsumexp = _RING(group, _POSITIONS, _FORWARD, query, key, value, is_causal=True)
+        out, logsumexp = _RING(group, _SEQUENCE_DIM, _FORWARD, query, key, value, is_causal=True)
         ctx.group = group
         ctx.save_for_backward(query, key, value, out, logsumexp)
         return out
@@ -96,7 +98,7 @@ class _CpuRing(torch.autograd.Function):
         query, key, value, out, logsumexp = ctx.saved_tensors
         found = _RING_BACK(
             ctx.group,
-            _POSITIONS,
+            _SEQUENCE_DIM,
             _BACKWARD,
             gradient,
             "grad_out",

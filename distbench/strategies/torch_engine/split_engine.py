@@ -11,50 +11,52 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import reading, tensor_parallel
+from distbench.strategies.base import RankContext
+from distbench.strategies.torch_engine import readback, tensor_parallel
 from distbench.strategies.torch_engine.engine import TorchEngine
 
 T = TypeVar("T")
 
 
-class SplitEngine(TorchEngine):
+class TensorParallelBaseEngine(TorchEngine):
     """Steps a module that ``tensor_parallel.split`` has cut; mixed with engines that wrap it further."""
 
-    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module], *more: Any) -> None:
-        super().__init__(setting, module, layers, *more)
-        self._seen = _Seen(module, layers)
+    def __init__(self, context: RankContext, module: nn.Module, layers: list[nn.Module], *more: Any) -> None:
+        super().__init__(context, module, layers, *more)
+        self._forward_probe = _ForwardProbe(module, layers)
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         loss = super().forward_backward(micro_batch)
-        if self._micro == self._accumulation:
+        if self._micro_batch_count == self._accumulation:
             with self.span("backward"):
-                tensor_parallel.place_gradients(self.module)
-        return reading.full(loss)
+                tensor_parallel.redistribute_gradients(self.module)
+        return readback.full_tensor(loss)
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        with self.module.register_forward_hook(lambda _module, _inputs, output: reading.full(output)):
-            return super().evaluate(judge)
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
+        with self.module.register_forward_hook(lambda _module, _inputs, output: readback.full_tensor(output)):
+            return super().evaluate(score)
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         placed = [p for p in self.module.parameters() if isinstance(p, DTensor)]
         return {
-            **super().effective(),
-            "mesh": reading.mesh(placed[0]),
-            "split_tensors": sum(isinstance(tensor_parallel.placement(p), Shard) for p in placed),
-            "sequence_parallel": self._seen.positions != self._setting.workload.shape.length,
-            "loss_parallel": self._seen.logits_are_split,
+            **super().effective_settings(),
+            "mesh": readback.tensor_mesh_sizes(placed[0]),
+            "split_tensors": sum(isinstance(tensor_parallel.tp_placement(p), Shard) for p in placed),
+            "sequence_parallel": self._forward_probe.positions != self._context.workload.shape.sample_length,
+            "loss_parallel": self._forward_probe.logits_are_split,
         }
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        return _both(super()._synchronised(last), loss_parallel() if self._splits_loss() else nullcontext())
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
+        return _both(
+            super()._gradient_sync(last), loss_parallel() if self._uses_loss_parallel() else nullcontext()
+        )
 
-    def _splits_loss(self) -> bool:
+    def _uses_loss_parallel(self) -> bool:
         """Whether the loss is computed from logits that are cut by classes."""
         raise NotImplementedError
 
 
-class _Seen:
+class _ForwardProbe:
     """Learns from the first forward pass what is between layers, and what comes out at the end."""
 
     def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import reading
+from distbench.strategies.base import RankContext
+from distbench.strategies.torch_engine import readback
 from distbench.workloads.weights import DTYPES
 
 
-class Whole(nn.Module):
+class StagedModel(nn.Module):
     """Gives every rank of a pipeline what its last stage gives: any number of rows, forward only.
 
     To call it is collective, with the same rows on all ranks.
@@ -21,53 +21,53 @@ class Whole(nn.Module):
 
     def __init__(
         self,
-        setting: Setting,
+        context: RankContext,
         group: dist.ProcessGroup,
-        between: tuple[int, ...],
-        parts: Mapping[int, nn.Module],
-        owners: Mapping[int, int],
+        activation_shape: tuple[int, ...],
+        stages: Mapping[int, nn.Module],
+        rank_of_stage: Mapping[int, int],
     ) -> None:
         """Of the ranks in *group*.
 
         Args:
-            between: Shape of what passes from a stage to the next, of one sample.
-            parts: Stages of this rank by their numbers.
-            owners: Number of each stage -> the place in *group* of the rank that has it.
+            activation_shape: Shape of what passes from a stage to the next, of one sample.
+            stages: Stages of this rank by their numbers.
+            rank_of_stage: Number of each stage -> the place in *group* of the rank that has it.
         """
         super().__init__()
-        self._setting, self._group, self._between = setting, group, between
-        self._parts, self._owners = dict(parts), owners
+        self._context, self._group, self._activation_shape = context, group, activation_shape
+        self._stage_modules, self._rank_of_stage = dict(stages), rank_of_stage
         # so that they go into evaluation mode with it
-        self.stages = nn.ModuleList(self._parts.values())
+        self.stages = nn.ModuleList(self._stage_modules.values())
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of *inputs*."""
         passed, here, group = inputs, self._group.rank(), self._group
-        for stage, owner in sorted(self._owners.items()):
+        for stage, owner in sorted(self._rank_of_stage.items()):
             if here != owner:
                 continue
-            before, behind = (self._owners.get(other, owner) for other in (stage - 1, stage + 1))
+            before, behind = (self._rank_of_stage.get(other, owner) for other in (stage - 1, stage + 1))
             if before != owner:
-                passed = self._empty(len(inputs), *self._between)
+                passed = self._empty(len(inputs), *self._activation_shape)
                 dist.recv(passed, group=group, group_src=before)
             # logits may be cut by classes
-            passed = reading.full(self._parts[stage](passed))
+            passed = readback.full_tensor(self._stage_modules[stage](passed))
             if behind != owner:
                 dist.send(passed.contiguous(), group=group, group_dst=behind)
-        last = self._owners[len(self._owners) - 1]
+        last = self._rank_of_stage[len(self._rank_of_stage) - 1]
         if here != last:
-            shape = self._setting.workload.shape
+            shape = self._context.workload.shape
             passed = self._empty(len(inputs), *shape.label_shape, shape.classes)
         passed = passed.contiguous()
         dist.broadcast(passed, group=group, group_src=last)
         return passed
 
     def _empty(self, *shape: int) -> torch.Tensor:
-        dtype = DTYPES[self._setting.case.precision.compute]
-        return torch.empty(shape, dtype=dtype, device=self._setting.device)
+        dtype = DTYPES[self._context.case.precision.compute]
+        return torch.empty(shape, dtype=dtype, device=self._context.device)
 
 
-class Computed(nn.Module):
+class KnownOutput(nn.Module):
     """Stands in a loss for the model whose output is known."""
 
     def __init__(self, output: torch.Tensor) -> None:

@@ -20,69 +20,76 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from distbench.strategies.base import Refused
-from distbench.strategies.torch_engine import naming
+from distbench.strategies.base import UnsupportedCase
+from distbench.strategies.torch_engine import module_names
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
-from distbench.workloads.splits import Splits
+from distbench.workloads.splits import TensorSplits
 
 
-def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: bool, loss: bool) -> None:
+def parallelize(
+    module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool
+) -> None:
     """Cut all of *module* of *workload*, which is on the meta device, over *mesh*, of the dimension ``tp``.
 
     Args:
-        sequence: Cut what is between the layers by positions (sequence parallelism, arXiv:2205.05198).
-        loss: Leave the logits cut by classes, for ``loss_parallel``.
+        sequence_parallel: Cut what is between the layers by positions (sequence parallelism,
+            arXiv:2205.05198).
+        loss_parallel: Leave the logits cut by classes, for ``loss_parallel``.
 
     Raises:
-        Refused: the workload does not say how it is split, or names modules that it does not have.
+        UnsupportedCase: the workload does not say how it is split, or names modules that it does not have.
     """
-    check(module, workload)
-    split_part(module, workload, mesh, sequence=sequence, loss=loss)
+    check_plan(module, workload)
+    parallelize_stage(
+        module, workload, mesh, sequence_parallel=sequence_parallel, loss_parallel=loss_parallel
+    )
 
 
-def check(module: nn.Module, workload: Workload) -> None:
+def check_plan(module: nn.Module, workload: Workload) -> None:
     """See that the whole *module* has what *workload* says is split.
 
     Raises:
-        Refused: the workload does not say it, or names modules that it does not have.
+        UnsupportedCase: the workload does not say it, or names modules that it does not have.
     """
     splits = _splits(workload)
-    ends = (splits.table, splits.head)
-    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.partial)
-    naming.check(module, workload, named)
+    ends = (splits.embedding, splits.head)
+    named = (*ends, *splits.colwise, *splits.rowwise, *splits.replicated, *splits.partial)
+    module_names.check_module_names(module, workload, named)
 
 
-def _splits(workload: Workload) -> Splits:
-    if (splits := workload.splits()) is None:
-        raise Refused(f"{type(workload).__name__} does not declare how to split its layers")
+def _splits(workload: Workload) -> TensorSplits:
+    if (splits := workload.tensor_splits()) is None:
+        raise UnsupportedCase(f"{type(workload).__name__} does not declare how to split its layers")
     return splits
 
 
-def split_part(
-    module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: bool, loss: bool
+def parallelize_stage(
+    module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool
 ) -> None:
-    """``split`` a stage of a pipeline, which has some of the modules."""
+    """``parallelize`` a stage of a pipeline, which has some of the modules."""
     splits = _splits(workload)
     tied = weights.tied_groups(module)
-    between: Placement = Shard(1) if sequence else Replicate()
-    logits = Shard(-1) if loss else Replicate()
+    between: Placement = Shard(1) if sequence_parallel else Replicate()
+    logits = Shard(-1) if loss_parallel else Replicate()
     columns = _Columns(between)
     plan: dict[str, ParallelStyle] = {
-        splits.table: RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
-        splits.head: ColwiseParallel(input_layouts=between, output_layouts=logits, use_local_output=not loss),
-        **dict.fromkeys(splits.columns, columns),
-        **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
-        **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
+        splits.embedding: RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        splits.head: ColwiseParallel(
+            input_layouts=between, output_layouts=logits, use_local_output=not loss_parallel
+        ),
+        **dict.fromkeys(splits.colwise, columns),
+        **{name: RowwiseParallel(output_layouts=between) for name in splits.rowwise},
+        **{name: SequenceParallel() if sequence_parallel else _Replicated() for name in splits.replicated},
         **{name: _Partial() for name in splits.partial},
     }
-    plan = {name: style for name, style in plan.items() if naming.named(module, name)}
+    plan = {name: style for name, style in plan.items() if module_names.modules_named(module, name)}
     # nothing has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)
 
 
-def place_gradients(module: nn.Module) -> None:
+def redistribute_gradients(module: nn.Module) -> None:
     """Bring each gradient into the placement of its parameter; of partial sums it is a collective call.
 
     Norms under sequence parallelism have partial sums, and the lookup of a cut embedding a whole table.
@@ -95,13 +102,13 @@ def place_gradients(module: nn.Module) -> None:
             parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def placement(parameter: DTensor) -> Placement:
+def tp_placement(parameter: DTensor) -> Placement:
     """How *parameter* is cut over the dimension ``tp`` of its mesh."""
     names = parameter.device_mesh.mesh_dim_names or ()
     return parameter.placements[names.index("tp")]
 
 
-class _Whole(ParallelStyle):
+class _Replicated(ParallelStyle):
     """A module that every rank runs whole, its parameters as DTensors like those of all the others."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -145,19 +152,19 @@ class _Columns(ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def enter(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             first, *others = inputs
-            return (self._shared(first, device_mesh), *others)
+            return (self._shared_input(first, device_mesh), *others)
 
         module.register_forward_pre_hook(enter)
         return super()._apply(module, device_mesh)
 
-    def _shared(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    def _shared_input(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
         if isinstance(x, DTensor) and x.placements == (Replicate(),):
             return x
         # changed in place, or taken without a graph, it is another
         state = (None if x.is_inference() else x._version, torch.is_grad_enabled())
         if self._last and self._last[0]() is x and self._last[1] == state:
             return self._last[2]
-        whole = _whole(x, mesh, self._between)
+        whole = _gather_replicated(x, mesh, self._between)
         self._last = (weakref.ref(x, self._forget), state, whole)
         return whole
 
@@ -167,7 +174,7 @@ class _Columns(ColwiseParallel):
             self._last = None
 
 
-def _whole(x: torch.Tensor, mesh: DeviceMesh, between: Placement) -> DTensor:
+def _gather_replicated(x: torch.Tensor, mesh: DeviceMesh, between: Placement) -> DTensor:
     """*x*, placed as what is *between* layers, on every rank; its gradient is summed."""
     # under sequence parallelism the norm before it gives a DTensor
     placed = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (between,), run_check=False)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from torch import nn
 
-from distbench.strategies.torch_engine.naming import listed
+from distbench.strategies.torch_engine.module_names import listed
 from distbench.workloads.weights import plain_name
 
 
-def units(module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+def separate_layers(module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     """Those of *layers* that share no parameter with another layer or with the rest of *module*.
 
     A parameter is gathered and freed with one unit, so FSDP (1 and 2) refuses or breaks a model in which two
@@ -23,15 +23,17 @@ def units(module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     return layers
 
 
-def merged(module: nn.Module, layers: list[nn.Module], live: Collection[nn.Module]) -> list[str]:
+def merged_layers(module: nn.Module, layers: list[nn.Module], live: Collection[nn.Module]) -> list[str]:
     """Names of those of *layers* that are none of the *live* units of *module*."""
     chosen = _ids(layers) - _ids(live)
     return [plain_name(name) for name, part in module.named_modules() if id(part) in chosen]
 
 
-def remark(module: nn.Module, layers: list[nn.Module], live: Collection[nn.Module]) -> list[str]:
+def merged_layers_remark(
+    module: nn.Module, layers: list[nn.Module], live: Collection[nn.Module]
+) -> list[str]:
     """Why some of *layers* are none of the *live* units of *module*, in a sentence; empty if all are."""
-    names, chosen = merged(module, layers, live), _ids(layers) - _ids(live)
+    names, chosen = merged_layers(module, layers, live), _ids(layers) - _ids(live)
     if not names:
         return []
     shared = [name for name, of in _shared(module, layers) if _ids(of) & chosen]
@@ -50,15 +52,15 @@ def _shared(module: nn.Module, layers: list[nn.Module]) -> list[tuple[str, list[
     roots = [module, *layers]
     chosen, owners = {id(root) for root in roots}, defaultdict[int, dict[int, nn.Module]](dict)
     for root in roots:
-        for parameter in _own(root, chosen):
+        for parameter in _own_parameters(root, chosen):
             owners[id(parameter)][id(root)] = root
     names = {id(parameter): plain_name(name) for name, parameter in module.named_parameters()}
     return [(names[each], list(of.values())) for each, of in owners.items() if len(of) > 1]
 
 
-def _own(part: nn.Module, chosen: set[int]) -> Iterator[nn.Parameter]:
+def _own_parameters(part: nn.Module, chosen: set[int]) -> Iterator[nn.Parameter]:
     """Parameters of *part*, without those of *chosen* modules inside it."""
     yield from part.parameters(recurse=False)
     for child in part.children():
         if id(child) not in chosen:
-            yield from _own(child, chosen)
+            yield from _own_parameters(child, chosen)

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.core.case import BYTES, Case
+from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies._model_states import optimizer_problem, sharded_model_states
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
+from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
-    PORTIONS,
+    GRANULARITY,
     SHARDING,
-    SPLITS_MODEL,
+    SIMPLICITY_OF_MODEL_PARALLELISM,
     Card,
     ExpectedCollective,
-    Meaning,
+    SettingMeaning,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
@@ -29,12 +29,12 @@ from distbench.strategies.tp.card import PLAIN, SEQUENCE
 class TensorParallel(Strategy):
     """Tensor parallelism: every layer is split across all ranks, which process the same samples."""
 
-    engine = "TensorParallelEngine"
-    shard_format = TORCH_SHARDS
-    early = ("distbench.strategies.tp.engine",)
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "mesh", "split_tensors"),
-        **points(PORTIONS, "sequence_parallel", "loss_parallel"),
+    engine_class = "TensorParallelEngine"
+    checkpoint_format = TORCH_CHECKPOINT
+    early_imports = ("distbench.strategies.tp.engine",)
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings(SHARDING, "mesh", "split_tensors"),
+        **strategy_settings(GRANULARITY, "sequence_parallel", "loss_parallel"),
     }
 
     sequence_parallel: bool = False
@@ -45,12 +45,12 @@ class TensorParallel(Strategy):
 
     @property
     def label(self) -> str:
-        return "+".join(["tp", *self.over(1).suffixes])
+        return "+".join(["tp", *self.tensor_parallelism(1).label_parts])
 
     @property
     def simplicity(self) -> int:
         # it changes the model's layers, and which ranks process the same samples
-        return SPLITS_MODEL + 10 + self.sequence_parallel + self.loss_parallel
+        return SIMPLICITY_OF_MODEL_PARALLELISM + 10 + self.sequence_parallel + self.loss_parallel
 
     @property
     def card(self) -> Card:
@@ -60,34 +60,36 @@ class TensorParallel(Strategy):
     def variants(cls) -> tuple[Strategy, ...]:
         return cls(), cls(sequence_parallel=True)
 
-    def data_ranks(self, ranks: int) -> int:
+    def data_parallel_size(self, ranks: int) -> int:
         return 1
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
         return {"tp": ranks}
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return self.over(case.world_size).problem(case) or state_problem(case, "rows", self.label)
+        return self.tensor_parallelism(case.world_size).problem(case) or optimizer_problem(
+            case, "rows", self.label
+        )
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        return self.over(case.world_size).expected
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        return self.tensor_parallelism(case.world_size).required_settings
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.collectives_by_dimension(case, parameters))
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.traffic(case, parameters))
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
-        norms = BYTES[case.precision.master]
-        return self.over(case.world_size).collectives(case, case.batch.global_batch_size, norms)
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+        norms = DTYPE_BYTES[case.precision.master]
+        return self.tensor_parallelism(case.world_size).traffic(case, case.batch.global_batch_size, norms)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        mine = self.over(case.world_size).parameters(case, parameters)
-        return zero_table(case, mine, stored=case.precision.master)
+        mine = self.tensor_parallelism(case.world_size).parameters_per_rank(case, parameters)
+        return sharded_model_states(case, mine, stored=case.precision.master)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.tp.engine import build_tp
 
-        return build_tp(self, setting)
+        return build_tp(self, context)
 
-    def over(self, devices: int) -> TensorParallelism:
-        """How that many *devices* cut layers."""
-        return TensorParallelism(devices, self.sequence_parallel, self.loss_parallel)
+    def tensor_parallelism(self, ranks: int) -> TensorParallelism:
+        """How that many *ranks* cut layers."""
+        return TensorParallelism(ranks, self.sequence_parallel, self.loss_parallel)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from distbench.strategies.description import TAKE_IT, Card, Claim
+from distbench.strategies.description import USE_IF, Card, Claim
 
 _MEGATRON = "https://arxiv.org/abs/1909.08053"
 _SEQUENCE = "https://arxiv.org/abs/2205.05198"
-_TAKE = Claim(
-    TAKE_IT,
+_USE_IF = Claim(
+    USE_IF,
     "a layer is too large for one device, or sharding leaves too few samples per device; and the devices "
     "have fast links (NVLink), as every layer waits for its reduction.",
     _MEGATRON,
@@ -32,7 +32,7 @@ PLAIN = Card(
             "Model states except norms divided by the ranks; activations between layers replicated.",
             _MEGATRON,
         ),
-        _TAKE,
+        _USE_IF,
     ),
 )
 SEQUENCE = Card(
@@ -49,6 +49,6 @@ SEQUENCE = Card(
             "Model states except norms divided by the ranks; activations divided by the ranks.",
             _SEQUENCE,
         ),
-        _TAKE,
+        _USE_IF,
     ),
 )

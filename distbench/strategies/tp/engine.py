@@ -5,35 +5,39 @@ from __future__ import annotations
 from torch import nn
 
 from distbench.strategies import tp
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine import device_meshes, tensor_parallel
-from distbench.strategies.torch_engine.modules import computing_layers
-from distbench.strategies.torch_engine.split_engine import SplitEngine
+from distbench.strategies.torch_engine.modules import prepare_module
+from distbench.strategies.torch_engine.split_engine import TensorParallelBaseEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
 
-class TensorParallelEngine(SplitEngine):
+class TensorParallelEngine(TensorParallelBaseEngine):
     """A module whose layers are cut over all ranks."""
 
     def __init__(
-        self, setting: Setting, module: nn.Module, layers: list[nn.Module], strategy: tp.TensorParallel
+        self, context: RankContext, module: nn.Module, layers: list[nn.Module], strategy: tp.TensorParallel
     ) -> None:
-        super().__init__(setting, module, layers)
+        super().__init__(context, module, layers)
         self._strategy = strategy
 
-    def _splits_loss(self) -> bool:
+    def _uses_loss_parallel(self) -> bool:
         return self._strategy.loss_parallel
 
 
-def build_tp(strategy: tp.TensorParallel, setting: Setting) -> TensorParallelEngine:
+def build_tp(strategy: tp.TensorParallel, context: RankContext) -> TensorParallelEngine:
     """Engine of this rank, which draws no more than its part of each tensor."""
-    workload, master = setting.workload, DTYPES[setting.case.precision.master]
-    mesh = device_meshes.made(strategy.dimensions(setting.world_size), setting.device)
-    module = weights.cast(weights.skeleton(workload), master)
-    tensor_parallel.split(
-        module, workload, mesh, sequence=strategy.sequence_parallel, loss=strategy.loss_parallel
+    workload, master = context.workload, DTYPES[context.case.precision.master]
+    mesh = device_meshes.init_mesh(strategy.mesh_sizes(context.world_size), context.device)
+    module = weights.cast(weights.meta_module(workload), master)
+    tensor_parallel.parallelize(
+        module,
+        workload,
+        mesh,
+        sequence_parallel=strategy.sequence_parallel,
+        loss_parallel=strategy.loss_parallel,
     )
-    weights.empty(module, setting.device)
-    weights.load(module, setting.weights)
-    return TensorParallelEngine(setting, module, computing_layers(setting, module), strategy)
+    weights.materialise(module, context.device)
+    weights.load_into(module, context.weights_file)
+    return TensorParallelEngine(context, module, prepare_module(context, module), strategy)

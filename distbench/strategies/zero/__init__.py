@@ -10,58 +10,62 @@ from distbench.core import meshes
 from distbench.core.bounds import Bound, Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies._deepspeed import OnDeepSpeed, ops
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies._deepspeed import DeepSpeedStrategy, ops
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import (
-    KEEPING,
-    PLACE,
-    PORTIONS,
+    GRANULARITY,
+    OVERLAP,
+    PLACEMENT,
+    RESHARDING,
     SHARDING,
-    SPLITS_MODEL,
-    TIMING,
+    SIMPLICITY_OF_MODEL_PARALLELISM,
     Card,
-    Deviation,
+    ExcessCause,
     ExpectedCollective,
-    Meaning,
+    SettingMeaning,
     by_operation,
-    points,
+    strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import disk, labels, limits, theory
-from distbench.strategies.zero.autotp import AutoTensorParallelism
-from distbench.strategies.zero.card import GROUPS, PIPELINE, SPLIT
-from distbench.strategies.zero.card import card as card_of
-from distbench.strategies.zero.pipeline import MICRO_BATCHES, Pipeline
+from distbench.strategies.zero.autotp import AutoTp
+from distbench.strategies.zero.card import MICS, PIPELINE, TENSOR_PARALLEL
+from distbench.strategies.zero.card import stage_card as card_of
+from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES, DeepSpeedPipeline
 
-_GATHERED_TWICE = Deviation(
+_REPEATED_GATHER = ExcessCause(
     "all_gather",
     "were gathered more than once in a pass, released in between",
     ("max_live_parameters", "max_reuse_distance"),
     # a module releases what another one needs again, and what was prefetched too early is lost
     ("shared_parameters", "prefetch_bucket_size"),
 )
-_IN_TWO_PARTITIONS = Deviation(
+_SHARED_GRADIENT = ExcessCause(
     "gradients",
     "DeepSpeed keeps the full gradient of a parameter that spans two partitions on both ranks",
 )
 # more elements than any model has
-_MOST = 2**53
+_MAX_ELEMENTS = 2**53
 
 
 @dataclass(frozen=True)
-class Zero(OnDeepSpeed):
+class Zero(DeepSpeedStrategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
-    settings: ClassVar[Mapping[str, Meaning]] = {
-        **points("the strategy itself", "optimizer_wrapper"),
-        **points(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
-        **points(SHARDING, "mics_shard_size"),
-        **points(SHARDING, "mesh", "split_tensors", "stages", "layers_of_stages"),
-        **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
-        **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
-        **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
-        **points(TIMING, "overlap_comm", "throughput_timer"),
-        **points(PLACE, "offload", "on_disk", "aio", "sub_group_size", "nvme_buffer_size"),
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
+        **strategy_settings("the strategy itself", "optimizer_wrapper"),
+        **strategy_settings(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
+        **strategy_settings(SHARDING, "mics_shard_size"),
+        **strategy_settings(SHARDING, "mesh", "split_tensors", "stages", "layers_of_stages"),
+        **strategy_settings(
+            GRANULARITY, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"
+        ),
+        **strategy_settings(RESHARDING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
+        **strategy_settings(
+            GRANULARITY, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"
+        ),
+        **strategy_settings(OVERLAP, "overlap_comm", "throughput_timer"),
+        **strategy_settings(PLACEMENT, "offload", "on_disk", "aio", "sub_group_size", "nvme_buffer_size"),
     }
 
     stage: Literal[0, 1, 2, 3] = 3
@@ -76,27 +80,27 @@ class Zero(OnDeepSpeed):
     optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
     """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
     (FusedAdam; DeepSpeedCPUAdam with offload), the same algorithm with different rounding."""
-    reduce_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
+    reduce_bucket_size: Annotated[int | None, Bound(1, _MAX_ELEMENTS)] = None
     """Elements per gradient bucket, at least 1. null: the largest layer for models of up to 1e9 parameters,
     and for larger ones DeepSpeed's default, 5e8, which would dwarf a small model."""
-    allgather_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
+    allgather_bucket_size: Annotated[int | None, Bound(1, _MAX_ELEMENTS)] = None
     """Elements per all-gather of parameters in stages 1 and 2, at least 1. null: as for
     ``reduce_bucket_size``."""
     overlap_comm: bool | None = None
     """Overlap the reduction of gradients with the backward pass (stages 1 to 3) and the all-gathers of
     parameters with computation (stage 3). It needs streams, so it has no effect on CPUs. null: DeepSpeed's
     default, true only in stage 3."""
-    param_persistence_threshold: Annotated[int | None, Bound(0, _MOST)] = None
+    param_persistence_threshold: Annotated[int | None, Bound(0, _MAX_ELEMENTS)] = None
     """Stage 3 replicates parameters with fewer elements than this. null: 0 for models of up to 1e9
     parameters, so that all are sharded, and for larger ones DeepSpeed's default, 1e5."""
-    max_live_parameters: Annotated[int | None, Bound(0, _MOST)] = None
+    max_live_parameters: Annotated[int | None, Bound(0, _MAX_ELEMENTS)] = None
     """Stage 3 releases parameters beyond this many elements. null: three times the largest layer, or twice
     that plus a larger embedding, for models of up to 1e9 parameters, and for larger ones DeepSpeed's default,
     1e9, which would keep a small model unsharded between forward and backward."""
-    max_reuse_distance: Annotated[int | None, Bound(0, _MOST)] = None
+    max_reuse_distance: Annotated[int | None, Bound(0, _MAX_ELEMENTS)] = None
     """Stage 3 keeps a parameter that is needed again within this many elements of computation. null: 0 for
     models of up to 1e9 parameters, and for larger ones DeepSpeed's default, 1e9."""
-    prefetch_bucket_size: Annotated[int | None, Bound(0, _MOST)] = None
+    prefetch_bucket_size: Annotated[int | None, Bound(0, _MAX_ELEMENTS)] = None
     """Elements that stage 3 prefetches. null: the largest layer for models of up to 1e9 parameters, and for
     larger ones DeepSpeed's default, 5e7."""
     hpz_partition_size: Count = field(default=1, metadata={"since": 4})
@@ -121,7 +125,7 @@ class Zero(OnDeepSpeed):
     same samples, with ZeRO across the others: DeepSpeed's AutoTP, in stages 0 to 2. {pp: 2} makes a pipeline
     of two stages: DeepSpeed's PipelineModule, in stages 0 and 1. auto: a case for every size of either that
     fits the world size and the model (for pp, if micro_batches divides the micro-batch)."""
-    micro_batches: Count = field(default=MICRO_BATCHES, metadata={"since": 4})
+    micro_batches: Count = field(default=DEFAULT_MICRO_BATCHES, metadata={"since": 4})
     """With mesh: {pp: N}, number of parts into which the pipeline splits each micro-batch of the suite; it
     must divide its size, and may be smaller than N."""
 
@@ -138,19 +142,19 @@ class Zero(OnDeepSpeed):
             object.__setattr__(self, "mesh", {name: size for name, size in self.mesh.items() if size > 1})
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DeepSpeedEngine" if self.pipeline is None else "PipelineEngine"
 
     @property
     def label(self) -> str:
-        return labels.label(self)
+        return labels.zero_label(self)
 
     @property
     def card(self) -> Card:
-        if self.over.devices > 1:
-            return SPLIT if self.pipeline is None else PIPELINE
+        if self.model_parallelism.ranks > 1:
+            return TENSOR_PARALLEL if self.pipeline is None else PIPELINE
         if self.mics_shard_size > 1:
-            return GROUPS
+            return MICS
         return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
 
     @classmethod
@@ -168,8 +172,8 @@ class Zero(OnDeepSpeed):
 
     @property
     def simplicity(self) -> int:
-        if self.over.devices > 1:
-            return SPLITS_MODEL + 25 + self.stage
+        if self.model_parallelism.ranks > 1:
+            return SIMPLICITY_OF_MODEL_PARALLELISM + 25 + self.stage
         in_groups = max(self.hpz_partition_size, self.mics_shard_size) > 1
         return 40 + self.stage + in_groups
 
@@ -179,133 +183,145 @@ class Zero(OnDeepSpeed):
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        return (*super().leftovers, *(disk.leftovers(self.disk) if self.disk else ()))
+        return (*super().leftovers, *(disk.leftovers(self.offload_folder) if self.offload_folder else ()))
 
     @property
-    def disk(self) -> str:
+    def offload_folder(self) -> str:
         return self.nvme_path if "nvme" in self.offloads else ""
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
         if self.stage == 0:
             return ()
-        return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
+        return (_REPEATED_GATHER,) if self.stage == 3 else (_SHARED_GRADIENT,)
 
     @property
-    def moves_frozen(self) -> Collection[str] | None:
-        if self.over.devices > 1 or self.offloads:
+    def operations_on_frozen(self) -> Collection[str] | None:
+        if self.model_parallelism.ranks > 1 or self.offloads:
             return None
         # up to stage 2 only updated parameters are gathered
         return ("all_gather",) if self.stage == 3 else ()
 
     @property
-    def asked(self) -> dict[str, int]:
+    def requested_mesh(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return meshes.asked_by(self.mesh)
+        return meshes.requested_sizes(self.mesh)
 
-    def accumulates_apart(self, case: Case) -> bool:
+    def accumulates_in_other_dtype(self, case: Case) -> bool:
         """Whether gradients of *case* are accumulated in another dtype than they are computed in."""
         return self.stage > 0 and self.grad_accum_dtype != case.precision.compute
 
     @property
-    def tensor_parallelism(self) -> AutoTensorParallelism:
+    def tensor_parallelism(self) -> AutoTp:
         """How the layers are cut, over one device where they are not."""
-        return AutoTensorParallelism(self.asked.get("tp", 1))
+        return AutoTp(self.requested_mesh.get("tp", 1))
 
     @property
-    def pipeline(self) -> Pipeline | None:
+    def pipeline(self) -> DeepSpeedPipeline | None:
         """How the layers stand one after another; None where they do not."""
-        stages = self.asked.get("pp", 1)
-        return Pipeline(stages, self.micro_batches) if stages > 1 else None
+        stages = self.requested_mesh.get("pp", 1)
+        return DeepSpeedPipeline(stages, self.micro_batches) if stages > 1 else None
 
     @property
-    def over(self) -> AutoTensorParallelism | Pipeline:
+    def model_parallelism(self) -> AutoTp | DeepSpeedPipeline:
         """How the model is divided over ranks that share rows."""
         return self.pipeline or self.tensor_parallelism
 
     @property
-    def of_data(self) -> Literal["dp_replicate", "dp_shard"]:
+    def rest_dimension(self) -> Literal["dp_replicate", "dp_shard"]:
         """Dimension of the mesh that has the ranks which others leave."""
         return "dp_shard" if self.stage else "dp_replicate"
 
-    def data_ranks(self, ranks: int) -> int:
-        return max(1, ranks // self.over.devices)
+    def data_parallel_size(self, ranks: int) -> int:
+        return max(1, ranks // self.model_parallelism.ranks)
 
-    def data_rank(self, rank: int, ranks: int) -> int:
+    def data_parallel_rank(self, rank: int, ranks: int) -> int:
         # stages are the outermost dimension: neighbours have the same one, and rows of their own
-        return super().data_rank(rank, ranks) if self.pipeline is None else rank % self.data_ranks(ranks)
+        return (
+            super().data_parallel_rank(rank, ranks)
+            if self.pipeline is None
+            else rank % self.data_parallel_size(ranks)
+        )
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return limits.problem(self, case, machine) or self.tools_problem(case, machine)
+        return limits.zero_problem(self, case, machine) or self.toolchain_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
-        staged = ("distbench.strategies.zero.staged",) if self.pipeline else ()
+        staged = ("distbench.strategies.zero.pipeline_engine",) if self.pipeline else ()
         return (*super().imports(case), *staged)
 
     def op_builders(self, case: Case) -> list[str]:
         return [
             *super().op_builders(case),
-            *ops.OF_KERNELS.get(self.optimizer(case)[1], []),
+            *ops.BUILDERS_BY_KERNEL.get(self.optimizer_class(case)[1], []),
             # which it loads itself
             *(["PinMemoryBuilder", "AsyncIOBuilder"] if "nvme" in self.offloads else []),
         ]
 
-    def optimizer(self, case: Case) -> tuple[str, str]:
+    def optimizer_class(self, case: Case) -> tuple[str, str]:
         if self.optimizer_kernel == "torch":
-            return super().optimizer(case)
+            return super().optimizer_class(case)
         if self.offload_optimizer != "none" or case.device == "cpu":
             return "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", "DeepSpeedCPUAdam"
         return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
+    def mesh_sizes(self, ranks: int) -> dict[str, int]:
         if self.mics_shard_size > 1:
             return {"dp_replicate": max(1, ranks // self.mics_shard_size), "dp_shard": self.mics_shard_size}
-        data = {self.of_data: self.data_ranks(ranks)}
-        cut = {self.over.dimension: self.over.devices} if self.over.devices > 1 else {}
+        data = {self.rest_dimension: self.data_parallel_size(ranks)}
+        cut = (
+            {self.model_parallelism.dimension: self.model_parallelism.ranks}
+            if self.model_parallelism.ranks > 1
+            else {}
+        )
         return cut | data if self.pipeline else data | cut
 
-    def meshes(self, ranks: int) -> list[Strategy] | None:
+    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
         if self.mesh != "auto":
             return None
         sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
-        cut = [replace(self, mesh={"tp": size}, micro_batches=MICRO_BATCHES) for size in sizes]
+        cut = [replace(self, mesh={"tp": size}, micro_batches=DEFAULT_MICRO_BATCHES) for size in sizes]
         return [*cut, *(replace(self, mesh={"pp": size}) for size in sizes if size > 1)]
 
-    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        asked, ranks = self.asked, case.world_size
-        return meshes.instead(asked, ranks, self.of_data, (self.of_data, *asked)) if len(asked) == 1 else None
+    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        asked, ranks = self.requested_mesh, case.world_size
+        return (
+            meshes.alternatives_if_invalid(asked, ranks, self.rest_dimension, (self.rest_dimension, *asked))
+            if len(asked) == 1
+            else None
+        )
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.collectives_by_dimension(case, parameters))
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.traffic(case, parameters))
 
-    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
-        return theory.moved(self, case, parameters)
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+        return theory.zero_traffic(self, case, parameters)
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
-        return disk.traffic(self, case, parameters) if self.disk else None
+        return disk.disk_traffic(self, case, parameters) if self.offload_folder else None
 
-    def expected(self, case: Case) -> dict[str, Any]:
+    def required_settings(self, case: Case) -> dict[str, Any]:
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
         groups = ("hpz_partition_size", "mics_shard_size")
         own: dict[str, Any] = {option: size for option in groups if (size := getattr(self, option)) > 1}
-        if self.accumulates_apart(case):
+        if self.accumulates_in_other_dtype(case):
             own["dtypes.gradients"] = self.grad_accum_dtype
-        sizes = self.dimensions(case.world_size) if self.over.devices > 1 else {}
+        sizes = self.mesh_sizes(case.world_size) if self.model_parallelism.ranks > 1 else {}
         of_mesh = {f"mesh.{name}": size for name, size in sizes.items()}
-        return places | own | of_mesh | (self.pipeline.expected(case) if self.pipeline else {})
+        return places | own | of_mesh | (self.pipeline.required_settings(case) if self.pipeline else {})
 
-    def build(self, setting: Setting) -> Engine:
-        if self.disk:
-            from distbench.strategies.zero.nvme import build_on_disk
+    def build(self, context: RankContext) -> Engine:
+        if self.offload_folder:
+            from distbench.strategies.zero.nvme import build_nvme
 
-            return build_on_disk(self, setting)
+            return build_nvme(self, context)
         if self.pipeline:
-            from distbench.strategies.zero.staged import build_staged
+            from distbench.strategies.zero.pipeline_engine import build_pipeline
 
-            return build_staged(self, self.pipeline, setting)
+            return build_pipeline(self, self.pipeline, context)
         from distbench.strategies.zero.engine import build_zero
 
-        return build_zero(self, setting)
+        return build_zero(self, context)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        return None if "nvme" in self.offloads else theory.kept(self, case, parameters)
+        return None if "nvme" in self.offloads else theory.zero_model_states(self, case, parameters)

@@ -8,62 +8,62 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from distbench.core.case import BYTES, Case
-from distbench.strategies._offers import not_offered
-from distbench.strategies._tensor_parallel import splits_of, unsplit
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.strategies._offers import transform_problem
+from distbench.strategies._tensor_parallel import splits_of, undeclared_layers
 from distbench.strategies.description import ExpectedCollective
-from distbench.workloads.splits import Splits
+from distbench.workloads.splits import TensorSplits
 
 
 @dataclass(frozen=True)
-class AutoTensorParallelism:
+class AutoTp:
     """How DeepSpeed splits the layers of a case across *devices* that process the same samples."""
 
     dimension: ClassVar = "tp"
-    devices: int
+    ranks: int
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""
         splits = splits_of(case)
         if splits is None:
-            return unsplit(case)
-        if splits.partial and self.devices > 1:
+            return undeclared_layers(case)
+        if splits.partial and self.ranks > 1:
             return (
                 f"mesh: tp: each device normalises its part of the heads by {', '.join(splits.partial)}, "
                 "whose gradients DeepSpeed (0.19.8) does not sum over the devices; use tp, or "
                 "fsdp: {mesh: {tp: 2}}"
             )
         # the embedding and the head stay whole, so any number of ids will do
-        counts = {name: count for name, count in splits.counts.items() if name != "vocab_size"}
-        if reason := replace(splits, counts=counts).problem(self.devices):
-            return f"tensor parallelism over {self.devices} devices: {reason}"
-        return not_offered(case, "tensor parallelism")
+        counts = {name: count for name, count in splits.divisible_sizes.items() if name != "vocab_size"}
+        if reason := replace(splits, divisible_sizes=counts).problem(self.ranks):
+            return f"tensor parallelism over {self.ranks} devices: {reason}"
+        return transform_problem(case, "tensor parallelism")
 
-    def parameters(self, case: Case, parameters: int) -> int:
+    def parameters_per_rank(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: its part of the blocks' linear layers, all else."""
-        if self.devices == 1:
+        if self.ranks == 1:
             return parameters
         splits = splits_of(case)
-        whole = _uncut(splits) if splits else 0
-        return whole + (parameters - whole) // self.devices
+        whole = _replicated_parameters(splits) if splits else 0
+        return whole + (parameters - whole) // self.ranks
 
-    def most(self, case: Case, parameters: int) -> int:
+    def max_parameters(self, case: Case, parameters: int) -> int:
         """Parameters of the device that has most: all have as many."""
-        return self.parameters(case, parameters)
+        return self.parameters_per_rank(case, parameters)
 
-    def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
+    def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
 
         Megatron-LM (arXiv:1909.08053, figure 4) sums once for the layers that share an input. DeepSpeed sums
         the gradient of that input for each of them by itself: of query, key, value, gate and up five times
         rather than twice. A layer that is computed again sums what leaves it again, all but the last.
         """
-        if self.devices == 1 or (splits := splits_of(case)) is None:
+        if self.ranks == 1 or (splits := splits_of(case)) is None:
             return []
-        sums = splits.layers * (len(splits.columns) + len(splits.rows))
+        sums = splits.layers * (len(splits.colwise) + len(splits.rowwise))
         if case.activation_checkpointing != "none":
-            sums += splits.layers * (len(splits.rows) - 1)
-        once = samples * splits.positions * splits.width * BYTES[case.precision.compute]
+            sums += splits.layers * (len(splits.rowwise) - 1)
+        once = samples * splits.seq_len * splits.hidden_size * DTYPE_BYTES[case.precision.compute]
         calls = sums * case.batch.gradient_accumulation_steps
         return [ExpectedCollective("all_reduce", sums * once, "tp", calls)]
 
@@ -71,22 +71,22 @@ class AutoTensorParallelism:
         """DeepSpeed's section ``tensor_parallel``: which layers it cuts, and how."""
         splits = splits_of(case)
         assert splits is not None, "problem refuses a workload that says nothing of splitting"
-        specs = [_spec("column", splits.columns), _spec("row", splits.rows)]
+        specs = [_layer_spec("column", splits.colwise), _layer_spec("row", splits.rowwise)]
         partition = {"use_default_specs": False, "layer_specs": specs}
-        return {"autotp_size": self.devices, "partition_config": partition}
+        return {"autotp_size": self.ranks, "partition_config": partition}
 
 
-def _uncut(splits: Splits) -> int:
+def _replicated_parameters(splits: TensorSplits) -> int:
     """Parameters of norms, embedding and head; of a tied head only once."""
-    table = splits.classes * splits.width
-    return splits.whole_parameters + table * (1 if splits.tied else 2)
+    table = splits.vocab_size * splits.hidden_size
+    return splits.replicated_parameters + table * (1 if splits.tied else 2)
 
 
-def _spec(kind: str, layers: tuple[str, ...]) -> dict[str, Any]:
-    return {"patterns": [_pattern(layer) for layer in layers], "partition_type": kind}
+def _layer_spec(kind: str, layers: tuple[str, ...]) -> dict[str, Any]:
+    return {"patterns": [_weight_pattern(layer) for layer in layers], "partition_type": kind}
 
 
-def _pattern(layer: str) -> str:
+def _weight_pattern(layer: str) -> str:
     """Regular expression of the weights of the layers *layer*, in which ``*`` stands for any number."""
     parts = [r"\d+" if part == "*" else part for part in layer.split(".")]
     return "\\.".join([*parts, "weight$"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distbench.strategies.description import ALL_STATES, ZERO_PAPER, Card, Claim
+from distbench.strategies.description import ALL_STATES_TEXT, ZERO_PAPER, Card, Claim
 
 _DOCS = "https://deepspeed.readthedocs.io/en/stable/zero3.html"
 _AS_DDP = "2 x the parameters per step, like DDP: "
@@ -16,7 +16,7 @@ STAGES = (
         claims=(
             Claim("shards", "Nothing: all model states are replicated.", ZERO_PAPER),
             Claim("moves", _AS_DDP + "an all-reduce of the gradients.", ZERO_PAPER),
-            Claim("keeps", ALL_STATES, ZERO_PAPER),
+            Claim("keeps", ALL_STATES_TEXT, ZERO_PAPER),
             Claim("use it if", "the model fits on one device, and you want other features of DeepSpeed."),
         ),
     ),
@@ -79,7 +79,7 @@ OFFLOAD = Claim(
     "https://www.deepspeed.ai/tutorials/zero-offload/",
 )
 _ZEROPP = "https://arxiv.org/abs/2306.10209"
-SECONDARY = Card(
+HPZ = Card(
     shards="all; parameters again in groups",
     claims=(
         Claim(
@@ -111,7 +111,7 @@ SECONDARY = Card(
 _MICS = "https://arxiv.org/abs/2205.00119"
 _PIPELINE_DOCS = "https://deepspeed.readthedocs.io/en/latest/pipeline.html"
 _MEGATRON = "https://arxiv.org/abs/1909.08053"
-GROUPS = Card(
+MICS = Card(
     shards="all, in groups",
     claims=(
         Claim(
@@ -136,7 +136,7 @@ GROUPS = Card(
         ),
     ),
 )
-SPLIT = Card(
+TENSOR_PARALLEL = Card(
     shards="blocks, and those of its stage",
     claims=(
         Claim(
@@ -196,7 +196,7 @@ PIPELINE = Card(
 )
 
 
-def card(stage: int, *, offloads: bool, has_copy: bool) -> Card:
+def stage_card(stage: int, *, offloads: bool, has_copy: bool) -> Card:
     """Card of a *stage* of ZeRO, which *offloads* to the host or not, and *has_copy* for hpZ's groups."""
-    own = SECONDARY if has_copy else STAGES[stage]
+    own = HPZ if has_copy else STAGES[stage]
     return replace(own, claims=(*own.claims, OFFLOAD)) if offloads else own

@@ -17,10 +17,10 @@ from deepspeed.utils import (
     safe_set_local_optimizer_state,
 )
 
-from distbench.strategies.engine import FullState
-from distbench.strategies.torch_engine.checkpoint import NO_WHOLE, refuse_quantized
-from distbench.strategies.torch_engine.reading import on_host
-from distbench.strategies.zero import masters, pieces
+from distbench.strategies.engine import TrainingState
+from distbench.strategies.torch_engine.checkpoint import NO_FULL_STATE, refuse_quantized
+from distbench.strategies.torch_engine.readback import copy_to_host
+from distbench.strategies.zero import master_weights, rank_partitions
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
@@ -33,7 +33,7 @@ def save(engine: Any, folder: Path) -> None:
     Raises:
         NotImplementedError: DeepSpeed could not load it, or nobody has tried.
     """
-    if pieces.in_groups(engine):
+    if rank_partitions.uses_mics(engine):
         raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not supported")
     refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) saves, but fails to load")
     engine.save_checkpoint(str(folder), tag=_TAG)
@@ -52,14 +52,14 @@ def load(engine: Any, folder: Path) -> None:
         raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
 
 
-Keeper = Callable[[Iterable[tuple[str, torch.Tensor]]], dict[str, torch.Tensor]]
+HostCopier = Callable[[Iterable[tuple[str, torch.Tensor]]], dict[str, torch.Tensor]]
 """Goes through named tensors, and keeps some of them on the CPU."""
 
 
-def gather_optimizer(engine: Any, keep: Keeper = on_host) -> dict[str, dict[str, torch.Tensor]]:
+def gather_optimizer(engine: Any, copy: HostCopier = copy_to_host) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer's whole state by the parameters' plain names, of a pipeline of this rank's stage.
 
-    A collective call; *keep* says where it is kept: by default on rank 0.
+    A collective call; *copy* says where it is kept: by default on rank 0.
 
     Raises:
         NotImplementedError: it is quantized.
@@ -67,49 +67,51 @@ def gather_optimizer(engine: Any, keep: Keeper = on_host) -> dict[str, dict[str,
     states = list(engine.basic_optimizer.state.values())
     if not any(name in state for state in states for name in _MOMENTS):
         return {}
-    refuse_quantized(engine.basic_optimizer, NO_WHOLE)
-    _link(engine)
+    refuse_quantized(engine.basic_optimizer, NO_FULL_STATE)
+    _link_states(engine)
     return {
-        name: _state_of(engine, parameter, states[0], keep)
-        for name, parameter in pieces.named(engine)
+        name: _parameter_state(engine, parameter, states[0], copy)
+        for name, parameter in rank_partitions.named_parameters(engine)
         if parameter.requires_grad
     }
 
 
-def _state_of(
-    engine: Any, parameter: torch.Tensor, example: dict[str, Any], keep: Keeper
+def _parameter_state(
+    engine: Any, parameter: torch.Tensor, example: dict[str, Any], copy: HostCopier
 ) -> dict[str, torch.Tensor]:
     """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
     is_flat = bool(engine.zero_optimization_stage())
-    own = example if is_flat else engine.basic_optimizer.state[masters.by_parameter(engine)[parameter]]
+    own = (
+        example if is_flat else engine.basic_optimizer.state[master_weights.stage0_masters(engine)[parameter]]
+    )
     held = (
         (name, safe_get_full_optimizer_state(parameter, name) if is_flat else own[name])
         for name in _MOMENTS
         if name in own
     )
-    whole = ((name, pieces.whole(parameter, state.detach().float())) for name, state in held)
-    return keep(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
+    whole = ((name, rank_partitions.unpartition(parameter, state.detach().float())) for name, state in held)
+    return copy(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
 
 
-def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
+def scatter_state(engine: Any, updated: list[torch.Tensor], state: TrainingState) -> None:
     """Put *state*, which every rank has whole, in its places; *updated* are what the optimizer updates."""
     if engine.zero_optimization_stage():
-        _make_room(engine.basic_optimizer, updated, state)
-    _link(engine)
-    put = _put_shards if engine.zero_optimization_stage() == 3 else _put_whole
-    for name, parameter in pieces.named(engine):
+        _allocate_states(engine.basic_optimizer, updated, state)
+    _link_states(engine)
+    put = _load_shard if engine.zero_optimization_stage() == 3 else _load_full
+    for name, parameter in rank_partitions.named_parameters(engine):
         put(engine, parameter, state.parameters[name], state.optimizer.get(name, {}))
-    for name, buffer in pieces.model_of(engine).named_buffers():
+    for name, buffer in rank_partitions.underlying_module(engine).named_buffers():
         buffer.copy_(state.buffers[plain_name(name)])
 
 
-def _link(engine: Any) -> None:
+def _link_states(engine: Any) -> None:
     """Link parameters to their moments, which stages 1 and 2 do in an engine's first step only."""
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
-def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) -> None:
+def _allocate_states(optimizer: Any, updated: list[torch.Tensor], state: TrainingState) -> None:
     """Give a fresh *optimizer* of flat tensors the state that its first step makes, and its steps counted."""
     example = next(iter(state.optimizer.values()), {})
     for tensor in updated:
@@ -118,48 +120,52 @@ def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) ->
             if name in example and name not in kept:
                 kept[name] = torch.zeros_like(tensor)
         if "step" in example:
-            kept["step"] = counted(optimizer, example["step"], tensor.device)
+            kept["step"] = step_value(optimizer, example["step"], tensor.device)
 
 
-def counted(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
+def step_value(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
     """*step* as *optimizer* counts: DeepSpeed's own Adam in a plain number."""
     return int(step) if "DeepSpeed" in type(optimizer).__name__ else step.clone().to(device)
 
 
-def _put_whole(
+def _load_full(
     engine: Any, parameter: torch.Tensor, value: torch.Tensor, moments: dict[str, torch.Tensor]
 ) -> None:
-    value = pieces.own(parameter, value)
+    value = rank_partitions.local_partition(parameter, value)
     parameter.data.copy_(value)
-    given = {name: pieces.own(parameter, moments[name]) for name in _MOMENTS if name in moments}
+    given = {
+        name: rank_partitions.local_partition(parameter, moments[name])
+        for name in _MOMENTS
+        if name in moments
+    }
     if hasattr(parameter, "_hp_mapping"):
         safe_set_full_fp32_param(parameter, value)
         for name, moment in given.items():
             safe_set_full_optimizer_state(parameter, moment, name)
     else:
-        master = masters.by_parameter(engine).get(parameter, parameter)
+        master = master_weights.stage0_masters(engine).get(parameter, parameter)
         master.data.copy_(value)
         kept = engine.basic_optimizer.state[master]
         for name, moment in given.items():
             kept[name] = moment.to(master, copy=True)
         if "step" in moments:
-            kept["step"] = counted(engine.basic_optimizer, moments["step"], master.device)
+            kept["step"] = step_value(engine.basic_optimizer, moments["step"], master.device)
 
 
-def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
+def _load_shard(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         parameter.data.copy_(value)
     # the call for whole tensors fails where the ranks don't divide them: it cuts without padding (0.19.8)
-    share = _share_of(parameter)
+    share = _shard_slicer(parameter)
     safe_set_local_fp32_param(parameter, share(value))
     for name in _MOMENTS:
         if name in moments:
             safe_set_local_optimizer_state(parameter, share(moments[name]), name)
 
 
-def _share_of(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _shard_slicer(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Function that cuts this rank's shard, padded with zeros, out of a whole tensor."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=pieces.shard_group(parameter))
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=rank_partitions.shard_group(parameter))
 
     def share(whole: torch.Tensor) -> torch.Tensor:
         mine = whole.flatten()[rank * size : (rank + 1) * size]

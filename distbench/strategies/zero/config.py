@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.core.case import Case, Precision
+from distbench.core.case import Case, PrecisionConfig
 from distbench.strategies.zero import Zero
 
-DEEPSPEED = {
+DEEPSPEED_DEFAULTS = {
     "reduce_bucket_size": 500_000_000,
     "allgather_bucket_size": 500_000_000,
     "prefetch_bucket_size": 50_000_000,
@@ -18,41 +18,41 @@ DEEPSPEED = {
     "max_reuse_distance": 1_000_000_000,
 }
 """DeepSpeed's own sizes, in elements (https://www.deepspeed.ai/docs/config-json)."""
-ON_DISK = ("sub_group_size", "nvme_buffer_size")
+NVME_SIZES = ("sub_group_size", "nvme_buffer_size")
 """Sizes of offload to NVMe, in elements of a rank, which follow the model (``disk.sizes``)."""
-SMALL = DEEPSPEED["max_live_parameters"]
+SMALL_MODEL_PARAMETERS = DEEPSPEED_DEFAULTS["max_live_parameters"]
 """Parameters of the largest model of which stage 3, by DeepSpeed's own sizes, would never release one."""
 
 
 @dataclass(frozen=True)
-class Elements:
+class ModelSizes:
     """Elements of a model, by which its sizes are chosen."""
 
-    model: int
-    layer: int
+    total: int
+    largest_layer: int
     """Of its largest layer."""
-    parameter: int
+    largest_parameter: int
     """Of its largest parameter, in a layer or not."""
 
 
-def open_sizes(strategy: Zero) -> dict[str, str]:
+def optional_sizes(strategy: Zero) -> dict[str, str]:
     """Sizes (in elements) that a suite may leave unset: our name -> DeepSpeed's."""
     names = {name: name for name in ("reduce_bucket_size", "allgather_bucket_size")}
     if strategy.stage == 3:
-        names |= {name: f"stage3_{name}" for name in DEEPSPEED if name not in names}
+        names |= {name: f"stage3_{name}" for name in DEEPSPEED_DEFAULTS if name not in names}
     return names
 
 
-def for_model(strategy: Zero, elements: Elements) -> dict[str, int]:
+def sizes_for_model(strategy: Zero, elements: ModelSizes) -> dict[str, int]:
     """Those sizes as set in the suite, or else DeepSpeed's own; in layers for a small model."""
-    layer = elements.layer
+    layer = elements.largest_layer
     in_layers = {
-        "max_live_parameters": 2 * layer + max(layer, elements.parameter),
+        "max_live_parameters": 2 * layer + max(layer, elements.largest_parameter),
         "param_persistence_threshold": 0,
         "max_reuse_distance": 0,
     }
-    usual = in_layers if elements.model <= SMALL else DEEPSPEED
-    given = {key: getattr(strategy, key) for key in open_sizes(strategy)}
+    usual = in_layers if elements.total <= SMALL_MODEL_PARAMETERS else DEEPSPEED_DEFAULTS
+    given = {key: getattr(strategy, key) for key in optional_sizes(strategy)}
     return {key: usual.get(key, layer) if size is None else size for key, size in given.items()}
 
 
@@ -63,7 +63,7 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
     """
     over, parts = strategy.tensor_parallelism, strategy.pipeline.micro_batches if strategy.pipeline else 1
     # DeepSpeed would check the batch as if ranks that share rows had some of their own
-    sharing = over.devices > 1
+    sharing = over.ranks > 1
     cut = {"tensor_parallel": over.configuration(case)} if sharing else {}
     return {
         **({} if sharing else {"train_batch_size": case.batch.global_batch_size}),
@@ -83,12 +83,12 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         # on by default, to log a throughput: it waits for the device before and after each micro-batch
         "timers": {"throughput": {"enabled": False}},
         "steps_per_print": None,
-        "zero_optimization": _section(strategy, case, sizes),
+        "zero_optimization": _zero_section(strategy, case, sizes),
         **cut,
     }
 
 
-def _fp16(precision: Precision) -> dict[str, Any]:
+def _fp16(precision: PrecisionConfig) -> dict[str, Any]:
     """DeepSpeed's section ``fp16``."""
     enabled = {"enabled": precision.compute == "fp16"}
     if not precision.is_scaled_dynamically:
@@ -112,14 +112,14 @@ def _data_types(strategy: Zero, case: Case) -> dict[str, Any]:
     return {"data_types": {"grad_accum_dtype": strategy.grad_accum_dtype}}
 
 
-def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _zero_section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, Any]:
     section: dict[str, Any] = {
         "stage": strategy.stage,
         "overlap_comm": strategy.overlap_comm,
         "contiguous_gradients": True,
         "reduce_scatter": True,
     }
-    of_suite = {**open_sizes(strategy), "sub_group_size": "sub_group_size"}
+    of_suite = {**optional_sizes(strategy), "sub_group_size": "sub_group_size"}
     section |= {theirs: sizes[key] for key, theirs in of_suite.items() if key in sizes}
     if strategy.hpz_partition_size > 1:
         section["zero_hpz_partition_size"] = strategy.hpz_partition_size

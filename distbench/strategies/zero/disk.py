@@ -15,25 +15,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.case import BYTES, Case
-from distbench.core.units import bytes_text
-from distbench.optimizers import Weight, state_bytes
-from distbench.strategies.base import Refused
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.units import format_bytes
+from distbench.optimizers import ParameterShape, state_bytes
+from distbench.strategies.base import UnsupportedCase
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
-    from distbench.strategies.zero.config import Elements
+    from distbench.strategies.zero.config import ModelSizes
 
-LEAST = 1 << 20
+MIN_SWAP_BYTES = 1 << 20
 """Bytes of the smallest tensor that DeepSpeed moves to a disk: smaller ones stay in memory."""
 _FOLDER = "distbench-offload-{port}"
 _OPTIMIZER_BUFFERS, _PARAMETER_BUFFERS = 4, 5
 """Buffers locked in memory: DeepSpeed's own ``buffer_count`` of optimizer and parameters."""
-_MAY_LOCK = 1 << 14
+_CAP_IPC_LOCK = 1 << 14
 """CAP_IPC_LOCK (capabilities(7))."""
 
 
-class DiskFullError(Exception):
+class OffloadDiskFullError(Exception):
     """The disk has no room for the states that go there; the message says how much it has and needs."""
 
 
@@ -43,12 +43,12 @@ def leftovers(path: str) -> tuple[str, ...]:
     return (f"{plain}/{_FOLDER}",)
 
 
-def own_folder(path: str) -> Path:
+def trial_folder(path: str) -> Path:
     """Folder of this rank's trial in *path*: two at a time must not write the same files."""
     return Path(path).absolute() / _FOLDER.format(port=os.environ["MASTER_PORT"])
 
 
-def sizes(strategy: Zero, elements: Elements, ranks: int) -> dict[str, int]:
+def sizes(strategy: Zero, elements: ModelSizes, ranks: int) -> dict[str, int]:
     """Sizes in elements that let a disk hold a model of any size, by our names.
 
     By DeepSpeed's own, an optimizer is stepped in parts of 1e9 elements of a rank, with a buffer for each of
@@ -57,67 +57,69 @@ def sizes(strategy: Zero, elements: Elements, ranks: int) -> dict[str, int]:
     """
     chosen = {}
     if strategy.offload_optimizer == "nvme":
-        chosen["sub_group_size"] = max(-(-elements.layer // ranks), LEAST // BYTES["fp32"])
+        chosen["sub_group_size"] = max(
+            -(-elements.largest_layer // ranks), MIN_SWAP_BYTES // DTYPE_BYTES["fp32"]
+        )
     if strategy.offload_parameters == "nvme":
-        chosen["nvme_buffer_size"] = -(-elements.parameter // ranks)
+        chosen["nvme_buffer_size"] = -(-elements.largest_parameter // ranks)
     return chosen
 
 
-def locked(strategy: Zero, case: Case, elements: Elements) -> int:
+def locked_bytes(strategy: Zero, case: Case, elements: ModelSizes) -> int:
     """Bytes of buffers that DeepSpeed locks in memory for a rank, at least."""
-    chosen, shard = sizes(strategy, elements, case.world_size), -(-elements.model // case.world_size)
+    chosen, shard = sizes(strategy, elements, case.world_size), -(-elements.total // case.world_size)
     part = min(shard, chosen.get("sub_group_size", 0))
-    of_optimizer = _OPTIMIZER_BUFFERS * part * BYTES[case.precision.master]
+    of_optimizer = _OPTIMIZER_BUFFERS * part * DTYPE_BYTES[case.precision.master]
     of_parameters = _PARAMETER_BUFFERS * chosen.get("nvme_buffer_size", 0)
     reused = min(shard, chosen.get("sub_group_size", shard)) if strategy.offload_parameters == "nvme" else 0
-    return of_optimizer + (of_parameters + reused) * BYTES[case.precision.compute]
+    return of_optimizer + (of_parameters + reused) * DTYPE_BYTES[case.precision.compute]
 
 
-def kept(strategy: Zero, case: Case, parameters: int) -> int:
-    """Bytes that a rank keeps on the disk, at most: what is smaller than ``LEAST`` stays in memory."""
-    moved = _states(strategy, case) + _weights(strategy, case)
+def disk_bytes(strategy: Zero, case: Case, parameters: int) -> int:
+    """Bytes that a rank keeps on the disk at most; tensors below ``MIN_SWAP_BYTES`` stay in memory."""
+    moved = _state_bytes(strategy, case) + _weight_bytes(strategy, case)
     return int(parameters / case.world_size * moved)
 
 
-def traffic(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
+def disk_traffic(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     """Bytes that a rank reads and writes in a step, at most.
 
     An update reads master weights, moments and gradients and writes them back (gradients after the
     backward pass); parameters are read for the forward and for the backward pass of each micro-batch, and
     written after the update (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).
     """
-    shard, weights = parameters / case.world_size, _weights(strategy, case)
-    states = _states(strategy, case)
+    shard, weights = parameters / case.world_size, _weight_bytes(strategy, case)
+    states = _state_bytes(strategy, case)
     passes = 2 * case.batch.gradient_accumulation_steps
     return {"read": shard * (states + passes * weights), "written": shard * (states + weights)}
 
 
-def _states(strategy: Zero, case: Case) -> float:
+def _state_bytes(strategy: Zero, case: Case) -> float:
     """Bytes an element of master weights, gradients and moments on the disk."""
     if strategy.offload_optimizer != "nvme":
         return 0.0
-    moments = state_bytes(case.optimizer, [Weight((1,))], BYTES[case.precision.optimizer_state])
-    return 2 * BYTES[case.precision.master] + moments
+    moments = state_bytes(case.optimizer, [ParameterShape((1,))], DTYPE_BYTES[case.precision.optimizer_state])
+    return 2 * DTYPE_BYTES[case.precision.master] + moments
 
 
-def _weights(strategy: Zero, case: Case) -> int:
-    return BYTES[case.precision.compute] if strategy.offload_parameters == "nvme" else 0
+def _weight_bytes(strategy: Zero, case: Case) -> int:
+    return DTYPE_BYTES[case.precision.compute] if strategy.offload_parameters == "nvme" else 0
 
 
-def open_folder(path: str, needed: int) -> Path:
+def create_folder(path: str, needed: int) -> Path:
     """Folder of this trial in *path*, made if it is missing, on a disk with room for *needed* bytes.
 
     Raises:
         DiskFullError: it has not.
-        Refused: it can't be read and written past the page cache, as DeepSpeed does.
+        UnsupportedCase: it can't be read and written past the page cache, as DeepSpeed does.
     """
-    folder = own_folder(path)
+    folder = trial_folder(path)
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f"direct-{os.getpid()}"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600))
     except OSError as error:
-        raise Refused(
+        raise UnsupportedCase(
             f"nvme_path = {path}: files there can't be opened with O_DIRECT ({error.strerror}), which "
             "DeepSpeed's async_io does; name a folder on a local disk"
         ) from error
@@ -125,28 +127,30 @@ def open_folder(path: str, needed: int) -> Path:
         probe.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DiskFullError(_full_text(path, free, f"the states on it take up to {bytes_text(needed)}"))
+        raise OffloadDiskFullError(
+            _full_text(path, free, f"the states on it take up to {format_bytes(needed)}")
+        )
     return folder
 
 
-def check_locks(size: int) -> None:
+def check_memlock(size: int) -> None:
     """See that this process may lock *size* bytes in memory: DeepSpeed ends it without a word if not.
 
     Raises:
-        Refused: it may not.
+        UnsupportedCase: it may not.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = Path("/proc/self/status").read_text()
     capabilities = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
-    if limit == resource.RLIM_INFINITY or size <= limit or int(capabilities, 16) & _MAY_LOCK:
+    if limit == resource.RLIM_INFINITY or size <= limit or int(capabilities, 16) & _CAP_IPC_LOCK:
         return
-    raise Refused(
-        f"DeepSpeed locks buffers of {bytes_text(size)} in memory for offload to NVMe, and a process may "
-        f"lock {bytes_text(limit)} here; raise it (ulimit -l unlimited; docker run --ulimit memlock=-1)"
+    raise UnsupportedCase(
+        f"DeepSpeed locks buffers of {format_bytes(size)} in memory for offload to NVMe, and a process may "
+        f"lock {format_bytes(limit)} here; raise it (ulimit -l unlimited; docker run --ulimit memlock=-1)"
     )
 
 
-def lying(folder: Path, rank: int) -> dict[str, int]:
+def bytes_on_disk(folder: Path, rank: int) -> dict[str, int]:
     """Bytes of *rank* in files of DeepSpeed's below *folder*, by what is offloaded.
 
     Raises:
@@ -160,37 +164,37 @@ def lying(folder: Path, rank: int) -> dict[str, int]:
         holes += max(0, status.st_size - on_disk)
     free = shutil.disk_usage(folder).free
     if holes > free:
-        lacking = f"{bytes_text(holes)} of the states that DeepSpeed has written are not there"
-        raise DiskFullError(_full_text(str(folder.parent), free, lacking))
+        lacking = f"{format_bytes(holes)} of the states that DeepSpeed has written are not there"
+        raise OffloadDiskFullError(_full_text(str(folder.parent), free, lacking))
     return found
 
 
-def check_room(folder: Path) -> None:
+def check_free_space(folder: Path) -> None:
     """See that what was just written to *folder* could be: what is missing ends the process when it is read.
 
     Raises:
         DiskFullError: the disk has no room for a block.
     """
-    if (free := shutil.disk_usage(folder).free) < LEAST:
-        raise DiskFullError(
+    if (free := shutil.disk_usage(folder).free) < MIN_SWAP_BYTES:
+        raise OffloadDiskFullError(
             _full_text(str(folder.parent), free, "what DeepSpeed writes there is lost unseen")
         )
 
 
 @contextmanager
-def told_if_full(folder: Path) -> Iterator[None]:
+def report_full_disk(folder: Path) -> Iterator[None]:
     """Say that the disk is full where DeepSpeed fails for that, which is an AssertionError without a text."""
     try:
         yield
     except (AssertionError, OSError, RuntimeError) as error:
         free = shutil.disk_usage(folder).free
-        if free < LEAST:
+        if free < MIN_SWAP_BYTES:
             why = f"DeepSpeed failed there ({type(error).__name__})"
-            raise DiskFullError(_full_text(str(folder.parent), free, why)) from error
+            raise OffloadDiskFullError(_full_text(str(folder.parent), free, why)) from error
         raise
 
 
-def placed(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def with_folder(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """*config* of DeepSpeed with all that goes to a disk in *folder*."""
     section = {
         key: {**value, "nvme_path": str(folder)}
@@ -202,4 +206,4 @@ def placed(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _full_text(path: str, free: int, why: str) -> str:
-    return f"the disk of nvme_path = {path} is full: {bytes_text(free)} free, and {why}; free some space"
+    return f"the disk of nvme_path = {path} is full: {format_bytes(free)} free, and {why}; free some space"

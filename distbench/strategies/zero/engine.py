@@ -17,24 +17,24 @@ from torch import nn
 from distbench import optimizers
 from distbench.core import lr_schedule
 from distbench.core.case import Case
-from distbench.strategies.base import Setting
-from distbench.strategies.engine import Engine, FullState
+from distbench.strategies.base import RankContext
+from distbench.strategies.engine import Engine, TrainingState
 from distbench.strategies.torch_engine import (
     compilation,
     construction,
     float8,
     forwards,
+    module_names,
     modules,
-    naming,
     optimizer,
-    reading,
+    readback,
     recomputation,
 )
 from distbench.strategies.torch_engine.global_mean import GlobalMean
-from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
-from distbench.strategies.zero.config import Elements, configuration, for_model
-from distbench.strategies.zero.groups import converter
-from distbench.strategies.zero.memory import book
+from distbench.strategies.zero import Zero, checkpoint, gradients, master_weights, rank_partitions, settings
+from distbench.strategies.zero.config import ModelSizes, configuration, sizes_for_model
+from distbench.strategies.zero.groups import parameter_sharder
+from distbench.strategies.zero.memory import count_engine_storages
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
 
@@ -44,87 +44,89 @@ T = TypeVar("T")
 class ZeroEngine(Engine):
     """DeepSpeed's engine behind the loop's four calls."""
 
-    def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module]) -> None:
-        self._setting = setting
+    def __init__(self, context: RankContext, engine: Any, layers: list[nn.Module]) -> None:
+        self._context = context
         self._engine = engine
-        self._loss = GlobalMean(setting)
-        self._compute = modules.ComputeProbe(engine.module, layers)
-        self._micro = 0
+        self._loss = GlobalMean(context)
+        self._probe = modules.ComputeProbe(engine.module, layers)
+        self._micro_batch_count = 0
 
     @property
-    def live(self) -> object:
+    def framework_engine(self) -> object:
         return self._engine
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if self._micro > 0:
+        if self._micro_batch_count > 0:
             # DeepSpeed counts micro-batches by calls of step; it updates after the last only
             with self.span("optimizer"):
                 self._engine.step()
-        self._micro += 1
+        self._micro_batch_count += 1
         with self.span("forward"):
             loss = self._loss(self._engine, micro_batch)
         with self.span("backward"):
-            self._engine.backward(gradients.scaled(self._engine, loss))
+            self._engine.backward(gradients.scale_loss(self._engine, loss))
         return loss.detach()
 
     def step(self) -> None:
-        self._micro = 0
+        self._micro_batch_count = 0
         with self.span("optimizer"):
             self._engine.step()
 
     def grad_norm(self) -> float:
-        squares = [reading.sum_of_squares(gradient) for _, gradient in gradients.each(self._engine)]
+        squares = [
+            readback.sum_of_squares(gradient) for _, gradient in gradients.full_gradients(self._engine)
+        ]
         return math.sqrt(torch.stack(squares).sum()) / gradients.loss_scale(self._engine)
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, gradient in gradients.each(self._engine):
-            yield name, gradients.exact(self._engine, gradient)
+        for name, gradient in gradients.full_gradients(self._engine):
+            yield name, gradients.unscale(self._engine, gradient)
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        separate = masters.of_stage_0(self._engine)
-        for name, parameter in pieces.named(self._engine):
-            yield name, masters.whole(parameter, separate)
+        separate = master_weights.unlinked_masters(self._engine)
+        for name, parameter in rank_partitions.named_parameters(self._engine):
+            yield name, master_weights.full_master(parameter, separate)
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        buffers = pieces.model_of(self._engine).named_buffers()
+        buffers = rank_partitions.underlying_module(self._engine).named_buffers()
         return {weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers}
 
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        return modules.evaluated(self._engine, judge)
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
+        return modules.run_evaluation(self._engine, score)
 
     @property
     def skipped_steps(self) -> int:
         return int(self._engine.skipped_steps)
 
-    def standing_whole(self) -> int:
+    def unsharded_elements(self) -> int:
         sharded = [p for p in self._engine.module.parameters() if hasattr(p, "ds_status")]
         return sum(p.ds_numel for p in sharded if p.ds_status is not ZeroParamStatus.NOT_AVAILABLE)
 
-    def effective(self) -> dict[str, Any]:
+    def effective_settings(self) -> dict[str, Any]:
         engine = self._engine
         return {
             "engine": type(engine).__qualname__,
-            "world_size": math.prod(pieces.mesh(engine).values()),
-            **reading.counts(engine.module.parameters(), pieces.elements),
+            "world_size": math.prod(rank_partitions.mesh_sizes(engine).values()),
+            **readback.parameter_counts(engine.module.parameters(), rank_partitions.full_elements),
             "optimizer": optimizer.describe_optimizer(engine.basic_optimizer),
             "dtypes": {
-                "parameters": reading.dtype_name(p.dtype for p in engine.module.parameters()),
-                "compute": self._compute.dtype,
-                "gradients": gradients.dtype(engine),
-                "reduce": reading.dtype_name([engine.communication_data_type]),
-                "master": reading.dtype_name(p.dtype for p in masters.updated(engine)),
+                "parameters": readback.dtype_name(p.dtype for p in engine.module.parameters()),
+                "compute": self._probe.dtype,
+                "gradients": gradients.gradient_dtype(engine),
+                "reduce": readback.dtype_name([engine.communication_data_type]),
+                "master": readback.dtype_name(p.dtype for p in master_weights.updated_tensors(engine)),
                 "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
             },
             **gradients.describe_scale(engine),
             "clip_grad_norm": engine.gradient_clipping() or None,
-            "micro_batch_size": self._compute.rows,
+            "micro_batch_size": self._probe.samples,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
             **recomputation.describe_checkpointing(engine.module),
             **compilation.describe_compilation(engine.module),
             **float8.describe_float8(engine.module),
-            "parameters_on": reading.device_name(engine.module.parameters()),
-            "optimizer_state_on": reading.device_name(masters.updated(engine)),
-            **settings.describe(engine),
+            "parameters_on": readback.device_name(engine.module.parameters()),
+            "optimizer_state_on": readback.device_name(master_weights.updated_tensors(engine)),
+            **settings.engine_settings(engine),
             **({"remarks": remarks} if (remarks := self.remarks()) else {}),
         }
 
@@ -132,64 +134,68 @@ class ZeroEngine(Engine):
         """Sentences on behaviour of the strategy that may surprise."""
         if self._engine.zero_optimization_stage() < 3:
             return []
-        return construction.remark(self._setting.workload, "host memory")
+        return construction.construction_remark(self._context.workload, "host memory")
 
     def close(self) -> None:
         self._engine.destroy()
 
-    def save(self, folder: Path) -> None:
+    def save_sharded(self, folder: Path) -> None:
         checkpoint.save(self._engine, folder)
 
-    def load(self, folder: Path) -> None:
+    def load_sharded(self, folder: Path) -> None:
         checkpoint.load(self._engine, folder)
 
-    def consolidate(self) -> FullState:
-        return FullState(
-            reading.on_host(self.full_parameters()),
+    def gather_state(self) -> TrainingState:
+        return TrainingState(
+            readback.copy_to_host(self.full_parameters()),
             self.buffers(),
             checkpoint.gather_optimizer(self._engine),
             optimizer.scheduled_updates(self._engine.lr_scheduler),
         )
 
-    def load_full(self, state: FullState) -> None:
-        self._spread(state)
-        optimizer.schedule_from(self._engine.lr_scheduler, state.updates)
+    def scatter_state(self, state: TrainingState) -> None:
+        self._scatter_state(state)
+        optimizer.restore_schedule(self._engine.lr_scheduler, state.scheduled_updates)
 
-    def _spread(self, state: FullState) -> None:
-        checkpoint.spread(self._engine, masters.updated(self._engine), state)
+    def _scatter_state(self, state: TrainingState) -> None:
+        checkpoint.scatter_state(self._engine, master_weights.updated_tensors(self._engine), state)
 
-    def memory(self) -> dict[str, int]:
-        ledger = reading.Ledger(self._setting.device)
-        self.book(ledger)
+    def memory_by_kind(self) -> dict[str, int]:
+        ledger = readback.StorageCounter(self._context.device)
+        self.count_storages(ledger)
         return ledger.bytes
 
-    def book(self, ledger: reading.Ledger) -> None:
+    def count_storages(self, counter: readback.StorageCounter) -> None:
         """Book all that this rank keeps."""
-        book(ledger, self._engine, masters.updated(self._engine))
+        count_engine_storages(counter, self._engine, master_weights.updated_tensors(self._engine))
 
 
-def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
+def build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
     """Engine of this rank."""
-    config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
-    return ZeroEngine(setting, *initialized(strategy, setting, config))
+    config = configuration(strategy, context.case, sizes_for_model(strategy, model_sizes(context.workload)))
+    return ZeroEngine(context, *create_engine(strategy, context, config))
 
 
-def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tuple[Any, list[nn.Module]]:
+def create_engine(
+    strategy: Zero, context: RankContext, config: dict[str, Any]
+) -> tuple[Any, list[nn.Module]]:
     """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
-    connect(strategy, setting.case)
-    compute, master = dtypes(setting.case)
+    init_distributed(strategy, context.case)
+    compute, master = dtypes(context.case)
     if strategy.stage == 3:
-        module = _sharded(setting, config)
+        module = _sharded_module(context, config)
     else:
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
-        module = weights.loaded(setting.workload, setting.weights, setting.device, compute, buffers=master)
-    if strategy.tensor_parallelism.devices > 1 and (splits := setting.workload.splits()):
-        naming.check(module, setting.workload, (*splits.columns, *splits.rows))
-    layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
+        module = weights.load_module(
+            context.workload, context.weights_file, context.device, compute, buffers=master
+        )
+    if strategy.tensor_parallelism.ranks > 1 and (splits := context.workload.tensor_splits()):
+        module_names.check_module_names(module, context.workload, (*splits.colwise, *splits.rowwise))
+    layers = modules.prepare_layers(context.case, module, context.workload.layers(module))
     # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
     for part in (*layers, module) if compute != master else ():
         forwards.cast_inputs(part, compute)
-    return started(strategy, setting, config, module, layers), layers
+    return initialize_deepspeed(strategy, context, config, module, layers), layers
 
 
 def dtypes(case: Case) -> tuple[torch.dtype, torch.dtype]:
@@ -197,60 +203,60 @@ def dtypes(case: Case) -> tuple[torch.dtype, torch.dtype]:
     return weights.DTYPES[case.precision.compute], weights.DTYPES[case.precision.master]
 
 
-def connect(strategy: Zero, case: Case) -> None:
+def init_distributed(strategy: Zero, case: Case) -> None:
     """Let DeepSpeed adopt the existing process group; it would assume one rank."""
     # before it: with the group DeepSpeed loads the first of them
-    strategy.lend_ops(case)
+    strategy.preload_ops(case)
     deepspeed.init_distributed(dist_init_required=False)
 
 
-def started(
-    strategy: Zero, setting: Setting, config: dict[str, Any], module: nn.Module, layers: list[nn.Module]
+def initialize_deepspeed(
+    strategy: Zero, context: RankContext, config: dict[str, Any], module: nn.Module, layers: list[nn.Module]
 ) -> Any:
     """DeepSpeed's engine around *module*, whose layers are *layers*, by *config*."""
     engine, *_ = deepspeed.initialize(
         model=module,
         # of one that the configuration names it makes its own
-        optimizer=None if "optimizer" in config else _optimizer(strategy, setting, module, layers),
+        optimizer=None if "optimizer" in config else _optimizer(strategy, context, module, layers),
         # it steps it after each update that it takes, and after no other
-        lr_scheduler=_scheduler(setting),
+        lr_scheduler=_scheduler(context),
         config=config,
         dist_init_required=False,
     )
-    masters.undo_trial_step(engine)
+    master_weights.undo_dry_run_step(engine)
     return engine
 
 
-def elements(workload: Workload) -> Elements:
+def model_sizes(workload: Workload) -> ModelSizes:
     """What DeepSpeed's sizes are chosen by."""
-    skeleton = weights.skeleton(workload)
+    skeleton = weights.meta_module(workload)
     parameters = [p.numel() for p in skeleton.parameters()]
     layers = [sum(p.numel() for p in layer.parameters()) for layer in workload.layers(skeleton)]
-    return Elements(sum(parameters), max(layers, default=max(parameters)), max(parameters))
+    return ModelSizes(sum(parameters), max(layers, default=max(parameters)), max(parameters))
 
 
-def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
+def _sharded_module(context: RankContext, config: dict[str, Any]) -> nn.Module:
     """Module with each parameter sharded, and the weights loaded; no more than one layer is ever whole.
 
     But for the host's copy of a module that can't be built on the meta device.
     """
-    (compute, master), on_meta = dtypes(setting.case), setting.workload.on_meta
-    module = weights.cast(weights.skeleton(setting.workload), compute, buffers=master)
-    shard = converter(config)
-    with weights.opened(setting.weights) as initial, torch.no_grad():
-        make = weights.Maker(module, initial, setting.device)
+    (compute, master), on_meta = dtypes(context.case), context.workload.on_meta
+    module = weights.cast(weights.meta_module(context.workload), compute, buffers=master)
+    shard = parameter_sharder(config)
+    with weights.open_weights(context.weights_file) as initial, torch.no_grad():
+        make = weights.ModuleMaterialiser(module, initial, context.device)
         for part in module.modules():
             if on_meta:
                 make(part)
             shard(part.parameters(recurse=False))
         for name, parameter in module.named_parameters():
-            _fill(parameter, initial, weights.plain_name(name))
+            _initialize_shard(parameter, initial, weights.plain_name(name))
         for name, buffer in module.named_buffers():
-            weights.fill(buffer, initial, weights.plain_name(name))
-    return module.to(setting.device) if setting.device.type == "cuda" else module
+            weights.fill_tensor(buffer, initial, weights.plain_name(name))
+    return module.to(context.device) if context.device.type == "cuda" else module
 
 
-def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
+def _initialize_shard(parameter: Any, initial: weights.WeightFile, name: str) -> None:
     """Make this rank's shard of *parameter*, which stage 3 cuts as if it were flat."""
     shard = parameter.ds_tensor
     # hpZ's copy was made of what stood there before, and DeepSpeed keeps it until the first update
@@ -258,26 +264,26 @@ def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
     if shard.final_location == OffloadDeviceEnum.nvme:
         # it is on the disk already; a modified whole is written there again
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-            weights.fill(parameter.data, initial, name)
+            weights.fill_tensor(parameter.data, initial, name)
         return
-    start = dist.get_rank(pieces.shard_group(parameter)) * shard.numel()
+    start = dist.get_rank(rank_partitions.shard_group(parameter)) * shard.numel()
     # the last shards are longer than what is left for them
     own = max(0, min(shard.numel(), parameter.ds_numel - start))
     initial.fill(shard.view(-1)[:own], name, start)
 
 
-def _optimizer(strategy: Zero, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> Any:
-    spec = setting.case.optimizer
+def _optimizer(strategy: Zero, context: RankContext, module: nn.Module, layers: list[nn.Module]) -> Any:
+    spec = context.case.optimizer
     if strategy.optimizer_kernel == "torch":
         return optimizer.make_optimizer(module, layers, spec)
-    shared = optimizers.kind_of(spec).arguments(spec)
-    if strategy.offload_optimizer != "none" or setting.device.type == "cpu":
+    shared = optimizers.entry_of(spec).hyper_parameters(spec)
+    if strategy.offload_optimizer != "none" or context.device.type == "cpu":
         return deepspeed.ops.adam.DeepSpeedCPUAdam(module.parameters(), adamw_mode=True, **shared)
     return deepspeed.ops.adam.FusedAdam(module.parameters(), adam_w_mode=True, **shared)
 
 
-def _scheduler(setting: Setting) -> Callable[[torch.optim.Optimizer], Any] | None:
-    spec = setting.case.optimizer
+def _scheduler(context: RankContext) -> Callable[[torch.optim.Optimizer], Any] | None:
+    spec = context.case.optimizer
     if not lr_schedule.is_scheduled(spec):
         return None
     return lambda made: optimizer.make_scheduler(made, spec)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from deepspeed.utils import safe_get_full_grad
 
-from distbench.strategies.torch_engine import reading
-from distbench.strategies.zero import pieces
+from distbench.strategies.torch_engine import readback
+from distbench.strategies.zero import rank_partitions
 
 
 def loss_scale(engine: Any) -> float:
@@ -25,10 +25,10 @@ def describe_scale(engine: Any) -> dict[str, float | str | None]:
     if getattr(scaler, "dynamic", False) or getattr(config, "dynamic_loss_scale", False):
         window = scaler.scale_window if scaler is not None else config.scale_window
         return {"loss_scale": "dynamic", "loss_scale_window": int(window)}
-    return {"loss_scale": reading.effective_scale(loss_scale(engine))}
+    return {"loss_scale": readback.effective_scale(loss_scale(engine))}
 
 
-def scaled(engine: Any, loss: torch.Tensor) -> torch.Tensor:
+def scale_loss(engine: Any, loss: torch.Tensor) -> torch.Tensor:
     """*loss* as ``engine.backward`` must get it, so that the gradients have the loss scale in them.
 
     It multiplies by the scale itself for the optimizers of stages 1 to 3 only. Those of stage 0 in 16 bits
@@ -39,27 +39,27 @@ def scaled(engine: Any, loss: torch.Tensor) -> torch.Tensor:
     return loss if scale == 1 or hasattr(engine.optimizer, "scale_if_loss") else loss * scale
 
 
-def each(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def full_gradients(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Plain name and whole gradient of one parameter after another, on its device, with the loss scale in it.
 
     A collective call. No more than one is gathered at a time, unless the caller keeps them.
     """
-    for name, parameter in pieces.named(engine):
+    for name, parameter in rank_partitions.named_parameters(engine):
         if (gradient := safe_get_full_grad(parameter)) is not None:
-            yield name, pieces.whole(parameter, gradient.detach())
+            yield name, rank_partitions.unpartition(parameter, gradient.detach())
 
 
-def exact(engine: Any, gradient: torch.Tensor) -> torch.Tensor:
+def unscale(engine: Any, gradient: torch.Tensor) -> torch.Tensor:
     """*gradient* without the loss scale: not in 16 bits, in which a small one would be 0."""
     scale = loss_scale(engine)
     return gradient.float() if scale == 1 else gradient.float() / scale
 
 
-def dtype(engine: Any) -> str:
+def gradient_dtype(engine: Any) -> str:
     """Dtype in which the live engine accumulates gradients; it has freed the tensors themselves."""
     # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
     # stage 0 autograd adds up, in the dtype of the parameters
     for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
         if accumulates_in := getattr(engine.optimizer, name, None):
-            return reading.dtype_name([accumulates_in])
-    return reading.dtype_name(parameter.dtype for parameter in engine.module.parameters())
+            return readback.dtype_name([accumulates_in])
+    return readback.dtype_name(parameter.dtype for parameter in engine.module.parameters())

@@ -8,17 +8,17 @@ if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
 
 
-def label(strategy: Zero) -> str:
+def zero_label(strategy: Zero) -> str:
     """Name of *strategy*."""
     name = f"zero{strategy.stage}"
-    if strategy.over.devices > 1:
-        name += f"+{strategy.over.dimension}{strategy.over.devices}"
+    if strategy.model_parallelism.ranks > 1:
+        name += f"+{strategy.model_parallelism.dimension}{strategy.model_parallelism.ranks}"
     if "none" not in (strategy.offload_optimizer, strategy.offload_parameters):
-        name += f"+offload-all{_suffix(strategy.offload_parameters)}"
+        name += f"+offload-all{_place_label(strategy.offload_parameters)}"
     elif strategy.offload_parameters != "none":
-        name += f"+offload-params{_suffix(strategy.offload_parameters)}"
+        name += f"+offload-params{_place_label(strategy.offload_parameters)}"
     elif strategy.offload_optimizer != "none":
-        name += f"+offload{_suffix(strategy.offload_optimizer)}"
+        name += f"+offload{_place_label(strategy.offload_optimizer)}"
     # the reverse, stage 3 without it, has no name of its own: earlier versions call that zero3
     if strategy.overlap_comm and strategy.stage != 3:
         name += "+overlap"
@@ -31,5 +31,5 @@ def label(strategy: Zero) -> str:
     return name if strategy.optimizer_kernel == "torch" else f"{name}+ds-adam"
 
 
-def _suffix(place: str) -> str:
+def _place_label(place: str) -> str:
     return "" if place == "cpu" else f"-{place}"

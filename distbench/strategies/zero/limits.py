@@ -7,38 +7,45 @@ from typing import TYPE_CHECKING
 from distbench.core import meshes
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.optimizers import Cut
+from distbench.optimizers import TensorLayout
 from distbench.strategies._deepspeed import ops
-from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
-from distbench.strategies._model_states import state_problem
-from distbench.strategies._unused import unused_option
-from distbench.strategies.zero.pipeline import MICRO_BATCHES
+from distbench.strategies._deepspeed.releases import (
+    FIRST_WITHOUT_ONEBIT,
+    LAST_WITH_ONEBIT,
+    REMOVAL_ISSUE,
+    parse_release,
+)
+from distbench.strategies._model_states import optimizer_problem
+from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
 
 
-def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
+def zero_problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
     """Why *case* can't be trained with *strategy* on *machine*, or None; its tools aside."""
-    cut: Cut = "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.devices > 1 else "whole"
+    cut: TensorLayout = (
+        "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.ranks > 1 else "whole"
+    )
     return (
-        _unused(strategy)
-        or _of_options(strategy, case)
-        or _of_precision(case)
-        or _of_disk(strategy, machine)
-        or _of_groups(strategy, case, "hpz_partition_size")
-        or _of_groups(strategy, case, "mics_shard_size")
-        or _of_mics(strategy, machine)
-        or _of_quantized(strategy, case)
-        or _of_mesh(strategy, case)
-        or state_problem(case, cut, f"ZeRO {strategy.stage}")
+        _unused_option_problem(strategy)
+        or _options_problem(strategy, case)
+        or _precision_problem(case)
+        or _nvme_problem(strategy, machine)
+        or _group_problem(strategy, case, "hpz_partition_size")
+        or _group_problem(strategy, case, "mics_shard_size")
+        or _mics_problem(strategy, machine)
+        or _quantization_problem(strategy, case)
+        or _mesh_problem(strategy, case)
+        or optimizer_problem(case, cut, f"ZeRO {strategy.stage}")
     )
 
 
-def _unused(strategy: Zero) -> str | None:
+def _unused_option_problem(strategy: Zero) -> str | None:
     stage_3 = strategy.stage == 3, "stage: 3"
     usual = type(strategy)(stage=strategy.stage)
-    return unused_option(
+    return unused_option_problem(
         strategy,
         usual,
         {
@@ -53,7 +60,7 @@ def _unused(strategy: Zero) -> str | None:
     )
 
 
-def _of_options(strategy: Zero, case: Case) -> str | None:
+def _options_problem(strategy: Zero, case: Case) -> str | None:
     """Why the options don't go together."""
     if strategy.offload_optimizer != "none" and strategy.stage == 0:
         return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
@@ -64,7 +71,7 @@ def _of_options(strategy: Zero, case: Case) -> str | None:
     if strategy.grad_accum_dtype == "bf16" and (strategy.stage == 0 or case.precision.compute != "bf16"):
         given = f"stage = {strategy.stage}, precision.compute = {case.precision.compute}"
         return f"grad_accum_dtype = bf16 needs stage 1, 2 or 3 and precision: bf16, not {given}"
-    if strategy.pipeline is None and strategy.micro_batches != MICRO_BATCHES:
+    if strategy.pipeline is None and strategy.micro_batches != DEFAULT_MICRO_BATCHES:
         return (
             f"micro_batches = {strategy.micro_batches}: only a pipeline splits micro-batches; set "
             "mesh: {pp: 2}, or leave micro_batches out"
@@ -81,7 +88,7 @@ def _of_options(strategy: Zero, case: Case) -> str | None:
     return None
 
 
-def _of_precision(case: Case) -> str | None:
+def _precision_problem(case: Case) -> str | None:
     if case.precision.master != "fp32":
         return f"precision.master = {case.precision.master}: DeepSpeed keeps fp32 master weights"
     if case.precision.compute == "fp16" and case.device == "cpu":
@@ -89,17 +96,17 @@ def _of_precision(case: Case) -> str | None:
     return None
 
 
-def _of_disk(strategy: Zero, machine: Machine) -> str | None:
+def _nvme_problem(strategy: Zero, machine: Machine) -> str | None:
     if "nvme" not in strategy.offloads:
         return None
     if strategy.stage != 3:
         return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, otherwise to memory"
     if not machine.has_libaio:
-        return f"offload to NVMe needs libaio; {ops.GET_LIBAIO}"
+        return f"offload to NVMe needs libaio; {ops.INSTALL_LIBAIO}"
     return None if strategy.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
 
 
-def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
+def _group_problem(strategy: Zero, case: Case, option: str) -> str | None:
     """Why the groups of ranks of *option* are not possible."""
     size, ranks = getattr(strategy, option), case.world_size
     if size == 1:
@@ -107,7 +114,7 @@ def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
     if strategy.stage != 3:
         return f"{option} = {size} needs stage = 3, the only one that shards parameters, not {strategy.stage}"
     if strategy.offloads:
-        return f"{option} = {size} is not supported with offload; {_without_offload(strategy)}"
+        return f"{option} = {size} is not supported with offload; {_disable_offload_text(strategy)}"
     if ranks % size:
         fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
         instead = f"allowed: {', '.join(fitting)}" if fitting else "leave it out"
@@ -115,50 +122,51 @@ def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
     return None
 
 
-def _of_mics(strategy: Zero, machine: Machine) -> str | None:
+def _mics_problem(strategy: Zero, machine: Machine) -> str | None:
     """Why the DeepSpeed that is installed can't train by MiCS."""
     version = machine.packages.get("deepspeed")
     if strategy.mics_shard_size == 1 or version is None:
         return None
     if strategy.hpz_partition_size > 1:
         return "mics_shard_size and hpz_partition_size: DeepSpeed has no engine for both; use one of them"
-    if release(version) >= REMOVED_IN:
+    if parse_release(version) >= FIRST_WITHOUT_ONEBIT:
         return (
-            f"mics_shard_size: DeepSpeed {version} does not have MiCS; {LAST} was the last version that had "
-            f"it ({REMOVAL}); choose an environment with it, or fsdp: {{sharding: hybrid}} here"
+            f"mics_shard_size: DeepSpeed {version} does not have MiCS; {LAST_WITH_ONEBIT} was the last "
+            f"version that had it ({REMOVAL_ISSUE}); choose an environment with it, or fsdp: "
+            f"{{sharding: hybrid}} here"
         )
     return None
 
 
-def _of_mesh(strategy: Zero, case: Case) -> str | None:
+def _mesh_problem(strategy: Zero, case: Case) -> str | None:
     """Why the model can't be split across ranks that process the same samples."""
-    over = strategy.over
-    if over.devices == 1:
+    over = strategy.model_parallelism
+    if over.ranks == 1:
         return None
-    if len(strategy.asked) > 1:
+    if len(strategy.requested_mesh) > 1:
         return "mesh: pp and tp can't be combined with DeepSpeed; use pp: {mesh: {tp: 2}}"
     if strategy.offloads:
-        return f"mesh: {over.dimension} is not supported with offload; {_without_offload(strategy)}"
-    if unfit := meshes.problem(strategy.asked, case.world_size, strategy.of_data):
+        return f"mesh: {over.dimension} is not supported with offload; {_disable_offload_text(strategy)}"
+    if unfit := meshes.mesh_size_problem(strategy.requested_mesh, case.world_size, strategy.rest_dimension):
         return unfit
-    own = _of_autotp(strategy, case) if strategy.pipeline is None else _of_pipeline(strategy, case)
+    own = _autotp_problem(strategy, case) if strategy.pipeline is None else _pipeline_problem(strategy, case)
     return own or over.problem(case)
 
 
-def _without_offload(strategy: Zero) -> str:
+def _disable_offload_text(strategy: Zero) -> str:
     """What to set so that nothing is offloaded."""
     options = ("offload_optimizer", "offload_parameters")
     return "use " + " and ".join(f"{name}: none" for name in options if getattr(strategy, name) != "none")
 
 
-def _of_autotp(strategy: Zero, case: Case) -> str | None:
+def _autotp_problem(strategy: Zero, case: Case) -> str | None:
     """Why DeepSpeed's AutoTP can't split the layers."""
     if strategy.stage == 3:
         return (
             "mesh: tp is AutoTP, which DeepSpeed documents for stages 0 to 2; use stage: 2, or "
             "fsdp: {mesh: {tp: 2}}"
         )
-    if strategy.stage == 0 and _is_short(case) and case.optimizer.clip_grad_norm is not None:
+    if strategy.stage == 0 and _is_mixed_precision(case) and case.optimizer.clip_grad_norm is not None:
         # it takes the norm of gradients, which are not marked as cut, where it should of parameters
         return (
             "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of one rank's "
@@ -167,7 +175,7 @@ def _of_autotp(strategy: Zero, case: Case) -> str | None:
     return None
 
 
-def _of_pipeline(strategy: Zero, case: Case) -> str | None:
+def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
     """Why DeepSpeed's PipelineModule can't run as asked."""
     if strategy.stage > 1:
         return (
@@ -177,7 +185,7 @@ def _of_pipeline(strategy: Zero, case: Case) -> str | None:
         )
     if case.precision.compute == "fp16":
         return "mesh: pp is supported only in fp32 and bf16 (fp16 is untested); use precision: bf16"
-    if strategy.stage == 0 and _is_short(case):
+    if strategy.stage == 0 and _is_mixed_precision(case):
         return (
             "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) uses its BF16_Optimizer, which shards the "
             "optimizer state anyway; use stage: 1, which says so"
@@ -197,12 +205,12 @@ def _of_pipeline(strategy: Zero, case: Case) -> str | None:
     return None
 
 
-def _is_short(case: Case) -> bool:
+def _is_mixed_precision(case: Case) -> bool:
     """Whether parameters are shorter than their master weights."""
     return case.precision.compute != case.precision.master
 
 
-def _of_quantized(strategy: Zero, case: Case) -> str | None:
+def _quantization_problem(strategy: Zero, case: Case) -> str | None:
     """Why the communication of ZeRO++ can't be quantized."""
     asked = [name for name in ("quantized_weights", "quantized_gradients") if getattr(strategy, name)]
     if not asked:

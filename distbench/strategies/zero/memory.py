@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from distbench.strategies.torch_engine.reading import Ledger
+from distbench.strategies.torch_engine.readback import StorageCounter
 
 # names of the ZeRO optimizers' own members; a stage that has no such member keeps nothing there
 _PARAMETERS = ("bit16_groups_flat", "fp16_groups_flat", "bf16_groups_flat", "lp_param_buffer")
@@ -25,22 +25,22 @@ _GRADIENTS = (
 )
 
 
-def book(ledger: Ledger, engine: Any, masters: list[torch.Tensor]) -> None:
+def count_engine_storages(counter: StorageCounter, engine: Any, masters: list[torch.Tensor]) -> None:
     """Book all that DeepSpeed's *engine* keeps; a gradient that lies in a bucket is the bucket's."""
     optimizer, parameters = engine.optimizer, list(engine.module.parameters())
     # in stage 3 a parameter is its partition, and its data stand only while it is gathered
-    ledger.book("parameters", [getattr(p, "ds_tensor", p) for p in parameters])
-    ledger.book("parameters", [getattr(p, "ds_secondary_tensor", None) for p in parameters])
-    ledger.book("parameters", _members(optimizer, _PARAMETERS))
-    ledger.book("master", masters)
-    ledger.book("optimizer_state", engine.basic_optimizer.state)
+    counter.count("parameters", [getattr(p, "ds_tensor", p) for p in parameters])
+    counter.count("parameters", [getattr(p, "ds_secondary_tensor", None) for p in parameters])
+    counter.count("parameters", _members(optimizer, _PARAMETERS))
+    counter.count("master", masters)
+    counter.count("optimizer_state", engine.basic_optimizer.state)
     buckets = getattr(optimizer, "ipg_buckets", {})
-    ledger.book("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
-    ledger.book("buffers", parameters)
+    counter.count("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
+    counter.count("buffers", parameters)
     # into these a pipeline receives
-    ledger.book("buffers", _members(engine, ("pipe_recv_buf", "_grad_layer_buf", "meta_buffer")))
-    ledger.book("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
-    ledger.book("gradients", [getattr(p, "grad_accum", None) for p in parameters])
+    counter.count("buffers", _members(engine, ("pipe_recv_buf", "_grad_layer_buf", "meta_buffer")))
+    counter.count("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
+    counter.count("gradients", [getattr(p, "grad_accum", None) for p in parameters])
 
 
 def _members(holder: Any, names: tuple[str, ...]) -> list[Any]:

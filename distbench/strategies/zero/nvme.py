@@ -14,134 +14,141 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.core.case import BYTES
-from distbench.strategies.base import Refused, Setting
-from distbench.strategies.engine import FullState
-from distbench.strategies.torch_engine import reading
-from distbench.strategies.zero import Zero, checkpoint, disk, gradients, masters, settings
-from distbench.strategies.zero.config import Elements, configuration, for_model
-from distbench.strategies.zero.engine import ZeroEngine, elements, initialized
-from distbench.strategies.zero.memory import book
+from distbench.core.case import DTYPE_BYTES
+from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.engine import TrainingState
+from distbench.strategies.torch_engine import readback
+from distbench.strategies.zero import Zero, checkpoint, disk, gradients, master_weights, settings
+from distbench.strategies.zero.config import ModelSizes, configuration, sizes_for_model
+from distbench.strategies.zero.engine import ZeroEngine, create_engine, model_sizes
+from distbench.strategies.zero.memory import count_engine_storages
 from distbench.workloads import weights
 
-_NO_RESUMING = (
+_CANNOT_RESUME = (
     "DeepSpeed (0.19.8) can't resume offload to NVMe from its own shards: it restores neither moments nor "
     "the count of steps nor tensors of less than 1 MiB, and fails where parameters alone are there"
 )
-_ASKED_TWICE = "already assigned swap buffer"
+_DOUBLE_PREFETCH = "already assigned swap buffer"
 """In DeepSpeed's error where what it reads ahead comes twice, in the forward and in the backward pass."""
-_STEPS = "step"
+_STEP_KEY = "step"
 """Key of the updates that torch's optimizers have counted, among the moments of a tensor."""
-_GROWING = 2
+_GROWING_UPDATES = 2
 """Updates before which a part of the files is new: later ones overwrite what is there."""
 
 
 class NvmeEngine(ZeroEngine):
     """DeepSpeed's engine whose states lie in files of *folder*."""
 
-    def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module], folder: Path) -> None:
-        super().__init__(setting, engine, layers)
+    def __init__(self, context: RankContext, engine: Any, layers: list[nn.Module], folder: Path) -> None:
+        super().__init__(context, engine, layers)
         self._folder, self._updates = folder, 0
-        self._places: dict[str, str] = settings.describe(engine)["offload"]
+        self._places: dict[str, str] = settings.engine_settings(engine)["offload"]
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with disk.told_if_full(self._folder), _told_if_asked_twice():
+        with disk.report_full_disk(self._folder), _report_double_prefetch():
             return super().forward_backward(micro_batch)
 
     def step(self) -> None:
         # the first backward pass has made the files of gradients, and the first update those of moments
-        if self._updates < _GROWING:
-            disk.check_room(self._folder)
+        if self._updates < _GROWING_UPDATES:
+            disk.check_free_space(self._folder)
             self._updates += 1
-        with disk.told_if_full(self._folder):
+        with disk.report_full_disk(self._folder):
             super().step()
 
     def grad_norm(self) -> float:
         if self._places["optimizer"] != "nvme":
             return super().grad_norm()
         # read parameter by parameter, each would bring all states of its part from the disk
-        squares = torch.stack([reading.sum_of_squares(part) for part in _gradient_parts(self._engine)]).sum()
+        squares = torch.stack(
+            [readback.sum_of_squares(part) for part in _gradient_chunks(self._engine)]
+        ).sum()
         dist.all_reduce(squares, group=self._engine.data_parallel_group)
         return math.sqrt(squares) / gradients.loss_scale(self._engine)
 
-    def effective(self) -> dict[str, Any]:
-        found = disk.lying(self._folder, self._setting.rank)
+    def effective_settings(self) -> dict[str, Any]:
+        found = disk.bytes_on_disk(self._folder, self._context.rank)
         # what was asked for is what the settings say; this is what the disk says
         places = {
             what: place if place != "nvme" or found[what] else "cpu" for what, place in self._places.items()
         }
-        return {**super().effective(), "offload": places, "on_disk": found}
+        return {**super().effective_settings(), "offload": places, "on_disk": found}
 
-    def load(self, folder: Path) -> None:
-        raise NotImplementedError(_NO_RESUMING)
+    def load_sharded(self, folder: Path) -> None:
+        raise NotImplementedError(_CANNOT_RESUME)
 
-    def _spread(self, state: FullState) -> None:
-        with disk.told_if_full(self._folder):
-            _spread(self._engine, state)
+    def _scatter_state(self, state: TrainingState) -> None:
+        with disk.report_full_disk(self._folder):
+            _scatter_to_disk(self._engine, state)
 
-    def memory(self) -> dict[str, int]:
-        ledger = reading.Ledger(self._setting.device)
+    def memory_by_kind(self) -> dict[str, int]:
+        ledger = readback.StorageCounter(self._context.device)
         # DeepSpeed's own allocator makes them, which torch's books don't know of
-        ledger.apart("buffers", list(_buffers(self._engine)))
-        book(ledger, self._engine, masters.updated(self._engine))
+        ledger.count_external("buffers", list(_locked_buffers(self._engine)))
+        count_engine_storages(ledger, self._engine, master_weights.updated_tensors(self._engine))
         return ledger.bytes
 
     def close(self) -> None:
         super().close()
-        for own in self._folder.glob(f"zero_stage_3/*/rank{self._setting.rank}"):
+        for own in self._folder.glob(f"zero_stage_3/*/rank{self._context.rank}"):
             shutil.rmtree(own, ignore_errors=True)
 
 
-def build_on_disk(strategy: Zero, setting: Setting) -> NvmeEngine:
+def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
     """Engine of this rank, with states in files below ``nvme_path``.
 
     Raises:
         DiskFullError: the disk has no room for them.
-        Refused: nothing of the model is large enough to be moved there, or this machine lets nobody do so.
+        UnsupportedCase: nothing of the model is large enough to be moved there, or this machine lets nobody
+            do so.
     """
-    case, size = setting.case, elements(setting.workload)
-    _check_size(strategy, setting, size)
-    disk.check_locks(disk.locked(strategy, case, size))
-    here = [setting.nodes[setting.rank] == node for node in setting.nodes].count(True) or setting.world_size
-    folder = disk.open_folder(strategy.nvme_path, here * disk.kept(strategy, case, size.model))
+    case, size = context.case, model_sizes(context.workload)
+    _check_size(strategy, context, size)
+    disk.check_memlock(disk.locked_bytes(strategy, case, size))
+    here = [context.node_of_rank[context.rank] == node for node in context.node_of_rank].count(
+        True
+    ) or context.world_size
+    folder = disk.create_folder(strategy.nvme_path, here * disk.disk_bytes(strategy, case, size.total))
     # a rank may take room only when all have seen that there is enough
     dist.barrier()
-    sizes = for_model(strategy, size) | disk.sizes(strategy, size, setting.world_size)
-    config = disk.placed(configuration(strategy, case, sizes), folder)
-    with disk.told_if_full(folder):
-        return NvmeEngine(setting, *initialized(strategy, setting, config), folder)
+    sizes = sizes_for_model(strategy, size) | disk.sizes(strategy, size, context.world_size)
+    config = disk.with_folder(configuration(strategy, case, sizes), folder)
+    with disk.report_full_disk(folder):
+        return NvmeEngine(context, *create_engine(strategy, context, config), folder)
 
 
-def _check_size(strategy: Zero, setting: Setting, size: Elements) -> None:
-    """Raise Refused if DeepSpeed would keep all in memory that is to go to the disk."""
-    precision, ranks = setting.case.precision, setting.world_size
+def _check_size(strategy: Zero, context: RankContext, size: ModelSizes) -> None:
+    """Raise UnsupportedCase if DeepSpeed would keep all in memory that is to go to the disk."""
+    precision, ranks = context.case.precision, context.world_size
     largest = {
-        "offload_optimizer": size.model * BYTES[precision.master],
-        "offload_parameters": size.parameter * BYTES[precision.compute],
+        "offload_optimizer": size.total * DTYPE_BYTES[precision.master],
+        "offload_parameters": size.largest_parameter * DTYPE_BYTES[precision.compute],
     }
     for option, whole in largest.items():
-        if getattr(strategy, option) == "nvme" and -(-whole // ranks) < disk.LEAST:
-            raise Refused(
+        if getattr(strategy, option) == "nvme" and -(-whole // ranks) < disk.MIN_SWAP_BYTES:
+            raise UnsupportedCase(
                 f"{option} = nvme: DeepSpeed keeps tensors of less than 1 MiB in memory, and on {ranks} "
                 f"ranks the largest has {-(-whole // ranks):,} bytes; use a larger model"
             )
 
 
-def _spread(engine: Any, state: FullState) -> None:
+def _scatter_to_disk(engine: Any, state: TrainingState) -> None:
     """Put *state* in its places, in memory or on the disk."""
     named = {parameter: weights.plain_name(name) for name, parameter in engine.module.named_parameters()}
     example = next(iter(state.optimizer.values()), {})
     for part, master in enumerate(engine.optimizer.fp32_partitioned_groups_flat):
-        with _at_hand(engine.optimizer, part):
+        with _swapped_in(engine.optimizer, part):
             kept = engine.basic_optimizer.state[master]
-            kept.update({name: torch.zeros_like(master) for name in example if name != _STEPS})
-            if _STEPS in example:
-                kept[_STEPS] = checkpoint.counted(engine.basic_optimizer, example[_STEPS], master.device)
+            kept.update({name: torch.zeros_like(master) for name in example if name != _STEP_KEY})
+            if _STEP_KEY in example:
+                kept[_STEP_KEY] = checkpoint.step_value(
+                    engine.basic_optimizer, example[_STEP_KEY], master.device
+                )
             for parameter in engine.optimizer.fp16_groups[part]:
-                _put(engine.optimizer, parameter, master, state.parameters[named[parameter]])
+                _write_shard(engine.optimizer, parameter, master, state.parameters[named[parameter]])
                 for name, moment in state.optimizer.get(named[parameter], {}).items():
-                    if name != _STEPS:
-                        _put(engine.optimizer, parameter, kept[name], moment)
+                    if name != _STEP_KEY:
+                        _write_shard(engine.optimizer, parameter, kept[name], moment)
     for parameter, name in named.items():
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             parameter.data.copy_(state.parameters[name])
@@ -150,20 +157,20 @@ def _spread(engine: Any, state: FullState) -> None:
 
 
 @contextmanager
-def _told_if_asked_twice() -> Iterator[None]:
+def _report_double_prefetch() -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
-        if _ASKED_TWICE not in str(error):
+        if _DOUBLE_PREFETCH not in str(error):
             raise
-        raise Refused(
+        raise UnsupportedCase(
             "DeepSpeed (0.19.8) fails if it prefetches a parameter of this model from NVMe for a forward and "
             f"a backward pass at once ({error}); set prefetch_bucket_size: 0"
         ) from error
 
 
 @contextmanager
-def _at_hand(optimizer: Any, part: int) -> Iterator[None]:
+def _swapped_in(optimizer: Any, part: int) -> Iterator[None]:
     """Have the states of *part* in memory, and write what becomes of them, new ones among them."""
     is_on_disk = optimizer._swappable_optimizer_subgroup(part)
     if is_on_disk:
@@ -173,7 +180,7 @@ def _at_hand(optimizer: Any, part: int) -> Iterator[None]:
         optimizer._optimizer_states_and_gradient_swap_out(part)
 
 
-def _put(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torch.Tensor) -> None:
+def _write_shard(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torch.Tensor) -> None:
     """Put this rank's shard of *whole*, which is of *parameter*, into its place in *flat*.
 
     DeepSpeed's own call (safe_set_local_fp32_param) takes the size of a shard that is on the disk for 1, and
@@ -185,7 +192,7 @@ def _put(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torch.Tensor
     flat.data[start : start + own.numel()] = own
 
 
-def _gradient_parts(engine: Any) -> Iterator[torch.Tensor]:
+def _gradient_chunks(engine: Any) -> Iterator[torch.Tensor]:
     """Gradients of this rank's shard, with the loss scale in them, part by part as the disk gives them."""
     optimizer = engine.optimizer
     for part, master in enumerate(optimizer.fp32_partitioned_groups_flat):
@@ -197,7 +204,7 @@ def _gradient_parts(engine: Any) -> Iterator[torch.Tensor]:
             optimizer._release_swap_buffers(part)
 
 
-def _buffers(engine: Any) -> Iterator[torch.Tensor]:
+def _locked_buffers(engine: Any) -> Iterator[torch.Tensor]:
     """Memory that DeepSpeed has locked to read from the disk and write to it."""
     if swapper := getattr(engine.optimizer, "optimizer_swapper", None):
         yield from swapper.swap_buffer_manager.all_buffers

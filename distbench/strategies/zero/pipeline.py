@@ -5,52 +5,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.core.case import BYTES, Case
-from distbench.strategies._offers import not_offered
-from distbench.strategies._pipeline import by_count, nearest, stages_of, too_many_stages, uncut
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.strategies._offers import transform_problem
+from distbench.strategies._pipeline import (
+    nearest_text,
+    split_evenly,
+    stages_of,
+    too_many_stages_text,
+    undeclared_stages,
+)
 from distbench.strategies.description import ExpectedCollective
 
-MICRO_BATCHES = 4
+DEFAULT_MICRO_BATCHES = 4
 """Of a pipeline for which nobody has said how many."""
-SCHEDULE = "1F1B"
+DEEPSPEED_SCHEDULE = "1F1B"
 """The order in which DeepSpeed's TrainSchedule runs the passes."""
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class DeepSpeedPipeline:
     """The layers of a case in stages, one on each of *devices*, which process the same samples."""
 
     dimension: ClassVar = "pp"
-    devices: int
+    ranks: int
     micro_batches: int
     """Parts of a micro-batch of the suite; DeepSpeed's gradient accumulation steps."""
 
-    def layers(self, case: Case) -> list[range]:
+    def split_layers(self, case: Case) -> list[range]:
         """Layers of each stage."""
         model = stages_of(case)
-        return by_count(len(model.layers), self.devices) if model else []
+        return split_evenly(len(model.layer_parameters), self.ranks) if model else []
 
-    def expected(self, case: Case) -> dict[str, Any]:
-        """What ``Engine.effective`` must show of it."""
+    def required_settings(self, case: Case) -> dict[str, Any]:
+        """What ``Engine.effective_settings`` must show of it."""
         return {
-            "schedule": SCHEDULE,
-            "stages": self.devices,
+            "schedule": DEEPSPEED_SCHEDULE,
+            "stages": self.ranks,
             "micro_batches": self.micro_batches,
-            "layers_of_stages": tuple(map(len, self.layers(case))),
+            "layers_of_stages": tuple(map(len, self.split_layers(case))),
         }
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""
         model = stages_of(case)
         if model is None:
-            return uncut(case)
-        if (layers := len(model.layers)) < self.devices:
+            return undeclared_stages(case)
+        if (layers := len(model.layer_parameters)) < self.ranks:
             fewer = f"at most pp: {layers}, or " if layers > 1 else ""
             return (
-                f"mesh: {{pp: {self.devices}}}: {too_many_stages(layers, self.devices)}; use {fewer}a model "
-                f"of at least {self.devices} layers"
+                f"mesh: {{pp: {self.ranks}}}: {too_many_stages_text(layers, self.ranks)}; use {fewer}a model "
+                f"of at least {self.ranks} layers"
             )
-        return self._batch_problem(case) or not_offered(case, "pipeline parallelism")
+        return self._batch_problem(case) or transform_problem(case, "pipeline parallelism")
 
     def _batch_problem(self, case: Case) -> str | None:
         samples, steps = case.batch.micro_batch_size, case.batch.gradient_accumulation_steps
@@ -60,51 +66,51 @@ class Pipeline:
             return (
                 f"batch.gradient_accumulation_steps = {steps}: DeepSpeed's pipeline accumulates only over "
                 "its own micro-batches; use batch.gradient_accumulation_steps: 1, and micro_batches that "
-                f"divide {whole} samples: {_fitting(whole, self.micro_batches * steps)}"
+                f"divide {whole} samples: {_nearest_divisors(whole, self.micro_batches * steps)}"
             )
         if samples % self.micro_batches:
             return (
                 f"micro_batches = {self.micro_batches} does not divide batch.micro_batch_size = {samples}; "
-                f"nearest divisors: {_fitting(samples, self.micro_batches)}"
+                f"nearest divisors: {_nearest_divisors(samples, self.micro_batches)}"
             )
         return None
 
-    def parameters(self, case: Case, parameters: int) -> int:
+    def parameters_per_rank(self, case: Case, parameters: int) -> int:
         """Parameters of a stage, mean over ranks, with copies of tied ones."""
-        every = self._stages(case)
-        return round(sum(every) / self.devices) if every else parameters
+        every = self._parameters_of_stages(case)
+        return round(sum(every) / self.ranks) if every else parameters
 
-    def most(self, case: Case, parameters: int) -> int:
+    def max_parameters(self, case: Case, parameters: int) -> int:
         """Parameters of the largest stage."""
-        return max(self._stages(case), default=parameters)
+        return max(self._parameters_of_stages(case), default=parameters)
 
-    def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
+    def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``pp``: means over ranks.
 
         Over each border between two stages the activations of every sample go forward, and as many gradients
         back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2).
         """
-        model, ranks = stages_of(case), self.devices
+        model, ranks = stages_of(case), self.ranks
         if model is None:
             return []
-        element, both_ways = BYTES[case.precision.compute], 2 * (ranks - 1) / ranks
-        crossing = both_ways * samples * model.numbers_between * element
+        element, both_ways = DTYPE_BYTES[case.precision.compute], 2 * (ranks - 1) / ranks
+        crossing = both_ways * samples * model.activation_size * element
         calls = both_ways * self.micro_batches
         return [ExpectedCollective(op, crossing, "pp", calls) for op in ("send", "recv")]
 
-    def sums_of_tied(self, case: Case, dtype: str) -> list[ExpectedCollective]:
+    def tied_weight_traffic(self, case: Case, dtype: str) -> list[ExpectedCollective]:
         """Sums of the gradients of tied weights in *dtype* over both ends, in a step: means over ranks."""
-        model, ranks = stages_of(case), self.devices
-        if model is None or not model.tied:
+        model, ranks = stages_of(case), self.ranks
+        if model is None or not model.tied_names:
             return []
-        tied = 2 * model.tied_parameters * BYTES[dtype] / ranks
-        return [ExpectedCollective("all_reduce", tied, "pp", 2 * len(model.tied) / ranks)]
+        tied = 2 * model.tied_parameters * DTYPE_BYTES[dtype] / ranks
+        return [ExpectedCollective("all_reduce", tied, "pp", 2 * len(model.tied_names) / ranks)]
 
-    def _stages(self, case: Case) -> list[int]:
+    def _parameters_of_stages(self, case: Case) -> list[int]:
         model = stages_of(case)
-        return [model.parameters(layers) for layers in self.layers(case)] if model else []
+        return [model.parameters(layers) for layers in self.split_layers(case)] if model else []
 
 
-def _fitting(samples: int, parts: int) -> str:
+def _nearest_divisors(samples: int, parts: int) -> str:
     """Numbers of parts near to *parts* that *samples* can be cut into, in words."""
-    return nearest((number for number in range(1, samples + 1) if samples % number == 0), parts)
+    return nearest_text((number for number in range(1, samples + 1) if samples % number == 0), parts)

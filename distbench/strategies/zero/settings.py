@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench.strategies.zero import pieces
+from distbench.strategies.zero import rank_partitions
 
-_STAGE_3 = (
+_STAGE3_SETTINGS = (
     "param_persistence_threshold",
     "max_live_parameters",
     "max_reuse_distance",
@@ -14,7 +14,7 @@ _STAGE_3 = (
 )
 
 
-def describe(engine: Any) -> dict[str, Any]:
+def engine_settings(engine: Any) -> dict[str, Any]:
     """Settings of *engine* besides those that every engine reports."""
     zero = engine._config.zero_config
     offload = {
@@ -32,17 +32,17 @@ def describe(engine: Any) -> dict[str, Any]:
         "throughput_timer": bool(engine.tput_timer.config.enabled),
     }
     if engine.zero_optimization_stage() == 3:
-        settings |= {key: getattr(zero, key) for key in _STAGE_3}
-        settings["shared_parameters"] = _shared(engine.module)
+        settings |= {key: getattr(zero, key) for key in _STAGE3_SETTINGS}
+        settings["shared_parameters"] = _shared_elements(engine.module)
         if zero.zero_hpz_partition_size > 1:
             # of the live group, which DeepSpeed makes no larger than the ranks that there are
             settings["hpz_partition_size"] = next(engine.module.parameters()).ds_secondary_tensor_group_size
-        if pieces.in_groups(engine):
+        if rank_partitions.uses_mics(engine):
             settings["mics_shard_size"] = next(engine.module.parameters()).comm.param_shard_size
     if engine.autotp_size() > 1:
-        cut = [p for p in engine.module.parameters() if pieces.dimension(p) is not None]
-        settings |= {"mesh": pieces.mesh(engine), "split_tensors": len(cut)}
-    return {**settings, **(_of_disk(engine) if "nvme" in settings["offload"].values() else {})}
+        cut = [p for p in engine.module.parameters() if rank_partitions.partition_dim(p) is not None]
+        settings |= {"mesh": rank_partitions.mesh_sizes(engine), "split_tensors": len(cut)}
+    return {**settings, **(_nvme_settings(engine) if "nvme" in settings["offload"].values() else {})}
 
 
 def _global_batch_size(engine: Any) -> int:
@@ -50,17 +50,17 @@ def _global_batch_size(engine: Any) -> int:
     if engine.autotp_size() <= 1:
         return int(engine.train_batch_size())
     samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
-    return int(samples * pieces.data_ranks(engine))
+    return int(samples * rank_partitions.data_parallel_size(engine))
 
 
-def _of_disk(engine: Any) -> dict[str, Any]:
+def _nvme_settings(engine: Any) -> dict[str, Any]:
     """How DeepSpeed moves states to a disk, and in what portions."""
     zero, aio = engine._config.zero_config, engine._config.aio_config
     by_parameter = {"nvme_buffer_size": zero.offload_param.buffer_size} if zero.offload_param else {}
     return {"sub_group_size": zero.sub_group_size, **by_parameter, "aio": dict(aio)}
 
 
-def _shared(module: Any) -> int:
+def _shared_elements(module: Any) -> int:
     """Elements of parameters that more than one module owns, for each owner but the first.
 
     Each owner gathers its parameters and releases them: a tied embedding is gathered as the head, too.

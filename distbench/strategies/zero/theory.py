@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.core.case import BYTES, Case
-from distbench.strategies._model_states import zero_table
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.strategies._model_states import sharded_model_states
 from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
 
 
-def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollective]:
-    """Collectives of a rank in a step; see ``Strategy.collectives_by_dimension``.
+def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollective]:
+    """Collectives of a rank in a step; see ``Strategy.traffic``.
 
     Rajbhandari et al. 2020 (arXiv:1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3; from stage 2
     on gradients are kept in shards and so reduced after every micro-batch. hpZ (arXiv:2306.10209, section
     3.2) gathers as often, but all but the first time in a step inside its groups. How many calls that makes
     follows DeepSpeed's buckets.
     """
-    over, ranks = strategy.over, strategy.data_ranks(case.world_size)
-    between = over.collectives(case, case.batch.global_batch_size // ranks)
+    over, ranks = strategy.model_parallelism, strategy.data_parallel_size(case.world_size)
+    between = over.traffic(case, case.batch.global_batch_size // ranks)
     if strategy.pipeline:
-        own = strategy.grad_accum_dtype if sums_whole(strategy, case) else case.precision.compute
-        between += strategy.pipeline.sums_of_tied(case, own)
+        own = strategy.grad_accum_dtype if reduces_full_gradients(strategy, case) else case.precision.compute
+        between += strategy.pipeline.tied_weight_traffic(case, own)
     if ranks == 1:
         return between
     stage, micro = strategy.stage, case.batch.gradient_accumulation_steps
-    parameters = over.parameters(case, parameters)
-    reduced = parameters * BYTES[case.precision.reduce]
-    gathered = parameters * BYTES[case.precision.compute]
+    parameters = over.parameters_per_rank(case, parameters)
+    reduced = parameters * DTYPE_BYTES[case.precision.reduce]
+    gathered = parameters * DTYPE_BYTES[case.precision.compute]
     if stage == 0:
         return [ExpectedCollective("all_reduce", reduced, "dp_replicate"), *between]
-    summed = "all_reduce" if sums_whole(strategy, case) else "reduce_scatter"
+    summed = "all_reduce" if reduces_full_gradients(strategy, case) else "reduce_scatter"
     return [
         ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
         ExpectedCollective(summed, reduced * (micro if stage > 1 else 1), "dp_shard"),
-        *_across(strategy, case, parameters),
+        *_mics_traffic(strategy, case, parameters),
         *between,
     ]
 
 
-def _across(strategy: Zero, case: Case, parameters: float) -> list[ExpectedCollective]:
+def _mics_traffic(strategy: Zero, case: Case, parameters: float) -> list[ExpectedCollective]:
     """What ranks of different groups of MiCS reduce, for so many *parameters* in all.
 
     Zhang et al. 2022 (arXiv:2205.00119), "2-hop gradient synchronization": shards of gradients, after the
@@ -51,28 +51,32 @@ def _across(strategy: Zero, case: Case, parameters: float) -> list[ExpectedColle
     size = strategy.mics_shard_size
     if size in (1, case.world_size):
         return []
-    dtype = strategy.grad_accum_dtype if strategy.accumulates_apart(case) else case.precision.compute
-    return [ExpectedCollective("all_reduce", parameters * BYTES[dtype] / size, "dp_replicate")]
+    dtype = strategy.grad_accum_dtype if strategy.accumulates_in_other_dtype(case) else case.precision.compute
+    return [ExpectedCollective("all_reduce", parameters * DTYPE_BYTES[dtype] / size, "dp_replicate")]
 
 
-def sums_whole(strategy: Zero, case: Case) -> bool:
+def reduces_full_gradients(strategy: Zero, case: Case) -> bool:
     """Whether DeepSpeed trains *case* by its BF16_Optimizer, a stage 1 that all-reduces whole gradients."""
-    is_apart = case.precision.compute == "bf16" and strategy.accumulates_apart(case)
+    is_apart = case.precision.compute == "bf16" and strategy.accumulates_in_other_dtype(case)
     return strategy.stage == 1 and is_apart and strategy.offload_optimizer == "none"
 
 
-def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
+def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind, which are not on a disk; see ``Strategy.model_states``."""
-    stage, ranks, stored = strategy.stage, strategy.data_ranks(case.world_size), case.precision.compute
+    stage, ranks, stored = (
+        strategy.stage,
+        strategy.data_parallel_size(case.world_size),
+        case.precision.compute,
+    )
     if strategy.mics_shard_size > 1:
         ranks = strategy.mics_shard_size
-    parameters = strategy.over.most(case, parameters)
+    parameters = strategy.model_parallelism.max_parameters(case, parameters)
     accumulates = case.batch.gradient_accumulation_steps > 1 or strategy.pipeline is not None
-    sizes = zero_table(
+    sizes = sharded_model_states(
         case,
         parameters,
         stored=stored,
-        gradients=strategy.grad_accum_dtype if strategy.accumulates_apart(case) else stored,
+        gradients=strategy.grad_accum_dtype if strategy.accumulates_in_other_dtype(case) else stored,
         # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
         master=case.precision.master if stage or stored != case.precision.master else None,
         shards=(
@@ -82,15 +86,15 @@ def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
             ranks if stage else 1,
         ),
     )
-    if sums_whole(strategy, case):
+    if reduces_full_gradients(strategy, case):
         # a whole buffer to sum in, beside the gradients that the backward pass makes
-        summed = BYTES[strategy.grad_accum_dtype] + BYTES[stored]
+        summed = DTYPE_BYTES[strategy.grad_accum_dtype] + DTYPE_BYTES[stored]
         sizes["gradients"] = float(parameters * summed)
     if strategy.hpz_partition_size > 1:
         # the second copy, which stands from the first use of a layer in a step to the update
-        sizes["parameters"] += parameters * BYTES[stored] / strategy.hpz_partition_size
+        sizes["parameters"] += parameters * DTYPE_BYTES[stored] / strategy.hpz_partition_size
     if strategy.offload_optimizer != "none":
         # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
         received = sizes["gradients"] if stage == 3 or accumulates else 0.0
-        sizes["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
+        sizes["gradients"] = received + parameters * DTYPE_BYTES[case.precision.master] / ranks
     return sizes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.launchers.base import Launch, Launcher, Site
+from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec
 from distbench.launchers.local import Local
 
 
@@ -10,8 +10,8 @@ from distbench.launchers.local import Local
 class Echo(Launcher):
     """Starts ranks as ``local`` does, under another name."""
 
-    def commands(self, launch: Launch) -> list[list[str]]:
-        return [["echo", str(launch.file)]]
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+        return [["echo", str(launch.instructions)]]
 
-    def open(self, run_id: str) -> Site:
-        return Local().open(run_id)
+    def open_session(self, run_id: str) -> LaunchSession:
+        return Local().open_session(run_id)

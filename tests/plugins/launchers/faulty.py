@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.ipc.build_files import Event, note_event, read_items
+from distbench.ipc.build_files import BuildEvent, append_event, read_items
 from distbench.ipc.trial_files import error_file, result_file
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
+from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec, RankExit, RunningLaunch
 from distbench.launchers.pretend import Pretend
 
 _PAGE = 1 << 12
@@ -28,25 +28,25 @@ class Faulty(Launcher):
     rounds: tuple[int, ...] = (0, 1, 2)
     """The rounds that it is about."""
 
-    def commands(self, launch: Launch) -> list[list[str]]:
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
         return []
 
-    def open(self, run_id: str) -> Site:
-        return _FaultySite(self, Pretend().open(run_id))
+    def open_session(self, run_id: str) -> LaunchSession:
+        return _FaultySite(self, Pretend().open_session(run_id))
 
 
-class _FaultySite(Site):
-    def __init__(self, options: Faulty, site: Site) -> None:
+class _FaultySite(LaunchSession):
+    def __init__(self, options: Faulty, site: LaunchSession) -> None:
         self._options, self._site, self._file = options, site, Path(options.file)
-        self.is_here = options.here  # type: ignore[misc]  # of this launcher it is an option
+        self.is_local = options.here  # type: ignore[misc]  # of this launcher it is an option
 
-    def launch(self, launch: Launch) -> Handle:
+    def launch(self, launch: LaunchSpec) -> RunningLaunch:
         fault = self._file.read_text() if self._file.exists() else ""
         if launch.entry == "prepare":
             _raise_at("prepare raises", fault)
             return _unbuilt(launch) if fault == "prepare" else self._site.launch(launch)
         handle = self._site.launch(launch)
-        folder = launch.file.parent
+        folder = launch.instructions.parent
         if int(folder.name) not in self._options.rounds:
             return handle
         _raise_at("launch raises", fault)
@@ -69,9 +69,9 @@ def _raise_at(place: str, fault: str) -> None:
         raise ValueError("40 is not a valid Signals")
 
 
-def _unbuilt(launch: Launch) -> Handle:
-    for item in read_items(launch.file):
-        note_event(launch.file, Event(item.name, ended=True, failed="no compiler"))
+def _unbuilt(launch: LaunchSpec) -> RunningLaunch:
+    for item in read_items(launch.instructions):
+        append_event(launch.instructions, BuildEvent(item.name, ended=True, failed="no compiler"))
     return _Gone()
 
 
@@ -82,14 +82,14 @@ def _fill(file: Path) -> None:
             stream.write(bytes(_PAGE))
 
 
-class _Gone(Handle):
+class _Gone(RunningLaunch):
     """A process that has ended."""
 
     def __init__(self, code: int = 0) -> None:
         self._code = code
 
-    def wait(self, seconds: float) -> list[Exit]:
-        return [Exit(0, self._code, time.time())]
+    def wait(self, seconds: float) -> list[RankExit]:
+        return [RankExit(0, self._code, time.time())]
 
     def signal(self, number: int) -> None:
         """Nobody is there to receive it."""
@@ -98,16 +98,16 @@ class _Gone(Handle):
         """Nobody is there to be stopped."""
 
 
-class _Hanging(Handle):
+class _Hanging(RunningLaunch):
     """A trial that neither ends nor delivers while there is a certain file."""
 
-    def __init__(self, handle: Handle, file: Path, folder: Path) -> None:
+    def __init__(self, handle: RunningLaunch, file: Path, folder: Path) -> None:
         self._handle, self._file = handle, file
         self._kept_back = {each: each.read_text() for each in folder.glob("rank*.json")}
         for each in self._kept_back:
             each.unlink()
 
-    def wait(self, seconds: float) -> list[Exit]:
+    def wait(self, seconds: float) -> list[RankExit]:
         if self._file.exists():
             _raise_at("wait raises", self._file.read_text())
             time.sleep(seconds)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from keeping import KeptSite
 
-from distbench.launchers.base import Site
+from distbench.launchers.base import LaunchSession
 from distbench.launchers.local import Local
 
 
@@ -12,5 +12,5 @@ from distbench.launchers.local import Local
 class Kept(Local):
     """Starts ranks as ``local`` does, from warm parents that the test session keeps."""
 
-    def open(self, run_id: str) -> Site:
+    def open_session(self, run_id: str) -> LaunchSession:
         return KeptSite()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from distbench.core.case import Device
 from distbench.core.machine import Machine
-from distbench.launchers.base import Launch, Site
+from distbench.launchers.base import LaunchSession, LaunchSpec
 from distbench.launchers.local import Local
 from distbench.launchers.pretend import Pretend
 from distbench.system.machine import detect_machine
@@ -24,14 +24,14 @@ class Rack(Pretend):
             "cpu", 4, detect_machine("cpu").packages, False, True, cores=DEVICES_OF_A_NODE, nodes=2
         )
 
-    def nodes(self, processes: int, device: Device) -> int:
+    def node_count(self, processes: int, device: Device) -> int:
         return -(-processes // DEVICES_OF_A_NODE)
 
     def problem(self, processes: int, machine: Machine) -> str | None:
         return None if processes <= machine.devices else f"the rack has {machine.devices} devices"
 
-    def commands(self, launch: Launch) -> list[list[str]]:
-        return [["rack", f"node{node}", str(launch.file)] for node in range(launch.nodes)]
+    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+        return [["rack", f"node{node}", str(launch.instructions)] for node in range(launch.nodes)]
 
-    def open(self, run_id: str) -> Site:
-        return Local().open(run_id) if self.real else super().open(run_id)
+    def open_session(self, run_id: str) -> LaunchSession:
+        return Local().open_session(run_id) if self.real else super().open_session(run_id)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from distbench.core.columns import Column
-from distbench.metrics.base import Metric, Trial
+from distbench.metrics.base import Metric, TrialData
 
 
 @dataclass(frozen=True)
@@ -13,5 +13,5 @@ class Band(Metric):
 
     columns: ClassVar[tuple[Column, ...]] = (Column("drums", "", None, "max", "None were counted."),)
 
-    def degraded(self, trial: Trial) -> str:
+    def degraded_reason(self, trial: TrialData) -> str:
         return "a marching band passed"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.columns import Column
-from distbench.metrics.base import Metric, Session, Values
+from distbench.metrics.base import Metric, PassContext, Values
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Heartbeat(Metric):
         Column("beats", "beats", "higher", "sum", "Steps seen by all ranks together."),
     )
 
-    def start(self, session: Session) -> Any:
+    def start(self, context: PassContext) -> Any:
         return []
 
-    def after_step(self, session: Session, state: Any) -> None:
+    def after_step(self, context: PassContext, state: Any) -> None:
         state.append(1)
 
-    def values(self, session: Session, state: Any) -> Values:
+    def values(self, context: PassContext, state: Any) -> Values:
         return {"beats": float(len(state))}

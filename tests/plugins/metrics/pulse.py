@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.columns import Column, TableColumn, TableSpec
-from distbench.metrics.base import Metric, Session, Values
+from distbench.metrics.base import Metric, PassContext, Values
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Pulse(Metric):
         ),
     )
 
-    def start(self, session: Session) -> Any:
+    def start(self, context: PassContext) -> Any:
         return []
 
-    def after_step(self, session: Session, state: Any) -> None:
+    def after_step(self, context: PassContext, state: Any) -> None:
         state.append({"step": len(state), "volts": 1.5})
 
-    def values(self, session: Session, state: Any) -> Values:
-        session.tables["beats"] = state
+    def values(self, context: PassContext, state: Any) -> Values:
+        context.tables["beats"] = state
         return {"pulse_beats": float(len(state))}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -14,18 +14,18 @@ class Apart(Strategy):
     """Whether the engine says that it reduces nothing."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "TorchEngine"
 
     @property
     def label(self) -> str:
         return "apart"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.torch_engine.engine import TorchEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
-        engine = TorchEngine(setting, *plain_module(setting))
+        engine = TorchEngine(context, *load_plain_module(context))
         if not self.admits:
-            engine.reduce_dtype = lambda: setting.case.precision.reduce  # type: ignore[method-assign]
+            engine.reduce_dtype = lambda: context.case.precision.reduce  # type: ignore[method-assign]
         return engine

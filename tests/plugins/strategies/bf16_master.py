@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -13,7 +13,7 @@ class Bf16Master(Strategy):
     """ZeRO-2 that keeps master weights and moments in bf16, and says that it does not."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DeepSpeedEngine"
 
     @property
@@ -30,20 +30,20 @@ class Bf16Master(Strategy):
 
         return Zero(stage=2).model_states(case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch
 
         from distbench.strategies.zero import Zero
 
-        engine = Zero(stage=2).build(setting)
-        optimizer = engine.live.optimizer  # type: ignore[attr-defined]
+        engine = Zero(stage=2).build(context)
+        optimizer = engine.framework_engine.optimizer  # type: ignore[attr-defined]
         for master in optimizer.single_partition_of_fp32_groups:
             master.data = master.data.to(torch.bfloat16)
-        told = engine.effective
+        told = engine.effective_settings
 
         def lies() -> dict[str, Any]:
             found = told()
             return {**found, "dtypes": {**found["dtypes"], "master": "fp32", "optimizer_state": "fp32"}}
 
-        engine.effective = lies  # type: ignore[method-assign]
+        engine.effective_settings = lies  # type: ignore[method-assign]
         return engine

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -12,29 +12,29 @@ class Chatty(Strategy):
     """DDP that all-reduces its gradients once more than it needs to."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
     def label(self) -> str:
         return "chatty"
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        return DistributedDataParallel().collectives(case, parameters)
+        return DistributedDataParallel().traffic_by_operation(case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch
         import torch.distributed as dist
 
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine = DistributedDataParallel().build(setting)
+        engine = DistributedDataParallel().build(context)
         step = engine.step
 
         def wasteful_step() -> None:
-            gradients = [p.grad.flatten() for p in engine.live.parameters()]  # type: ignore[attr-defined]
+            gradients = [p.grad.flatten() for p in engine.framework_engine.parameters()]  # type: ignore[attr-defined]
             dist.all_reduce(torch.cat(gradients))
             step()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
@@ -34,7 +34,7 @@ class Compiled(Strategy):
     disk; never ends; says which Python it finds."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
@@ -53,12 +53,12 @@ class Compiled(Strategy):
         if "COMPILES" not in os.environ:
             return []
         library = cache_folder() / "compiled" / "compiled.so"
-        return build_cache.provide(library, partial(_compile, library), library)
+        return build_cache.ensure_built(library, partial(_compile, library), library)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        return DistributedDataParallel().build(setting)
+        return DistributedDataParallel().build(context)
 
 
 def _compile(library: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -12,7 +12,7 @@ class DoubledState(Strategy):
     """DDP whose optimizer keeps its moments twice."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
@@ -24,10 +24,10 @@ class DoubledState(Strategy):
 
         return DistributedDataParallel().model_states(case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine = DistributedDataParallel().build(setting)
+        engine = DistributedDataParallel().build(context)
         step = engine.step
 
         def hoarding_step() -> None:

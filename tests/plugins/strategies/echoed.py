@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.description import Deviation, Meaning
+from distbench.strategies.description import ExcessCause, SettingMeaning
 from distbench.strategies.engine import Engine
 
 
@@ -17,13 +17,13 @@ from distbench.strategies.engine import Engine
 class Echoed(Strategy):
     """DDP that all-reduces its gradients again, and keeps a copy of the weights."""
 
-    settings: ClassVar[Mapping[str, Meaning]] = {
+    settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **DistributedDataParallel.settings,
-        "echoes": Meaning("strategy", "how often gradients are reduced again"),
+        "echoes": SettingMeaning("strategy", "how often gradients are reduced again"),
     }
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
@@ -35,30 +35,30 @@ class Echoed(Strategy):
         return 5
 
     @property
-    def deviations(self) -> tuple[Deviation, ...]:
+    def excess_causes(self) -> tuple[ExcessCause, ...]:
         return (
-            Deviation("all_reduce", "were reduced again for the echo", ("echoes",)),
-            Deviation("master", "the echo keeps a copy of the weights"),
+            ExcessCause("all_reduce", "were reduced again for the echo", ("echoes",)),
+            ExcessCause("master", "the echo keeps a copy of the weights"),
         )
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return DistributedDataParallel().collectives(case, parameters)
+    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+        return DistributedDataParallel().traffic_by_operation(case, parameters)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         return DistributedDataParallel().model_states(case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch
         import torch.distributed as dist
 
-        engine: Any = DistributedDataParallel().build(setting)
-        step, effective = engine.step, engine.effective
+        engine: Any = DistributedDataParallel().build(context)
+        step, effective = engine.step, engine.effective_settings
 
         def echoing_step() -> None:
-            dist.all_reduce(torch.cat([p.grad.flatten() for p in engine.live.parameters()]))
+            dist.all_reduce(torch.cat([p.grad.flatten() for p in engine.framework_engine.parameters()]))
             step()
 
-        copies = [p.detach().clone() for p in engine.live.parameters()]
+        copies = [p.detach().clone() for p in engine.framework_engine.parameters()]
         engine._optimizer.add_param_group({"params": copies})
-        engine.step, engine.effective = echoing_step, lambda: {**effective(), "echoes": 1}
+        engine.step, engine.effective_settings = echoing_step, lambda: {**effective(), "echoes": 1}
         return engine  # type: ignore[no-any-return]

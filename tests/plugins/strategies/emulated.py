@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Emulated(Strategy):
     """Size of a mistake that has one: 0.05 scales by 1.05, or keeps 5% of the last step, or of the rows."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "TorchEngine"
 
     @property
@@ -55,13 +55,13 @@ class Emulated(Strategy):
     def processes(self, world_size: int) -> int:
         return 1
 
-    def build(self, setting: Setting) -> Engine:  # noqa: C901 - one room for all the mistakes
+    def build(self, context: RankContext) -> Engine:  # noqa: C901 - one room for all the mistakes
         import torch
 
         from distbench.strategies.torch_engine.engine import TorchEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
-        bug, by, case = self.bug, self.by, setting.case
+        bug, by, case = self.bug, self.by, context.case
 
         class InTurn(TorchEngine):
             """Each rank computes its part from the same weights and buffers; then they are averaged."""
@@ -70,11 +70,11 @@ class Emulated(Strategy):
             _micro_of_rank = 0
 
             def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-                if self._micro == 0:
+                if self._micro_batch_count == 0:
                     self._sums = [torch.zeros_like(p) for p in self.module.parameters()]
-                self._micro += 1
+                self._micro_batch_count += 1
                 losses = torch.stack([self._rank(part) for part in self._in_turn(micro_batch)])
-                if self._micro == self._accumulation:
+                if self._micro_batch_count == self._accumulation:
                     self._reduce()
                 return losses.mean()
 
@@ -97,7 +97,7 @@ class Emulated(Strategy):
                 self._micro_of_rank += 1
                 (loss / self._divisor * weight).backward()
                 lost = bug == "micro-batch-lost-at-step-15" and self.steps == 15
-                if not (lost and self._micro == self._accumulation):
+                if not (lost and self._micro_batch_count == self._accumulation):
                     for total, parameter in zip(self._sums, self.module.parameters(), strict=True):
                         if parameter.grad is not None:
                             total += parameter.grad
@@ -136,7 +136,7 @@ class Emulated(Strategy):
                             state[name].copy_(state[name].bfloat16())
                 self.steps += 1
 
-        engine = InTurn(setting, *plain_module(setting))
+        engine = InTurn(context, *load_plain_module(context))
         for group in engine._optimizer.param_groups:
             if bug == "beta2-rounded-to-bf16" and "betas" in group:
                 first, second = group["betas"]

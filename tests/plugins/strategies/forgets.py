@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -21,24 +21,24 @@ class Forgets(Strategy):
     disk: its disk is full. ending: rank 1 never ends its load."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
     def label(self) -> str:
         return f"forgets-{self.what}"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine: Any = DistributedDataParallel().build(setting)
+        engine: Any = DistributedDataParallel().build(context)
         if self.what == "gathering":
-            engine.consolidate = functools.partial(Engine.consolidate, engine)
+            engine.gather_state = functools.partial(Engine.gather_state, engine)
         elif self.what == "disk":
-            engine.save = functools.partial(_save_on_a_full_disk, engine.save)
+            engine.save_sharded = functools.partial(_save_on_a_full_disk, engine.save_sharded)
         else:
-            engine.load = functools.partial(self._load, engine, setting.rank, engine.load)
-            engine.load_full = functools.partial(self._load, engine, setting.rank, engine.load_full)
+            engine.load_sharded = functools.partial(self._load, engine, context.rank, engine.load_sharded)
+            engine.scatter_state = functools.partial(self._load, engine, context.rank, engine.scatter_state)
         return engine  # type: ignore[no-any-return]
 
     def _load(self, engine: Any, rank: int, load: Callable[[Any], None], given: Any) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
 
@@ -21,8 +21,8 @@ class Half(Zero):
         as_bf16 = replace(case.precision, compute="bf16", loss_scale=None)
         return super().problem(replace(case, precision=as_bf16), machine)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from deepspeed.accelerator import get_accelerator
 
         type(get_accelerator()).is_fp16_supported = lambda _: True
-        return super().build(setting)
+        return super().build(context)

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -18,17 +18,17 @@ class HiddenDefault(Strategy):
     """The optimizer's kernel that it takes, whatever was asked for."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
     def label(self) -> str:
         return "hidden-default"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
         changed = {"clip_grad_norm": self.clip_grad_norm, "kernel": self.kernel}
-        optimizer = dataclasses.replace(setting.case.optimizer, **changed)
-        clipping = dataclasses.replace(setting, case=dataclasses.replace(setting.case, optimizer=optimizer))
+        optimizer = dataclasses.replace(context.case.optimizer, **changed)
+        clipping = dataclasses.replace(context, case=dataclasses.replace(context.case, optimizer=optimizer))
         return DistributedDataParallel().build(clipping)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -11,14 +11,14 @@ class Masquerade(Strategy):
     """Says that it is FSDP and runs DDP, as a Trainer of today does."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "FSDPModule"
 
     @property
     def label(self) -> str:
         return "masquerade"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        return DistributedDataParallel().build(setting)
+        return DistributedDataParallel().build(context)

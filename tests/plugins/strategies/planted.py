@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
@@ -31,33 +31,33 @@ class Planted(Strategy):
     ] = "none"
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "TorchEngine"
 
     @property
     def label(self) -> str:
         return f"planted-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:  # noqa: C901 - one room for all the mistakes
+    def build(self, context: RankContext) -> Engine:  # noqa: C901 - one room for all the mistakes
         import torch
         import torch.distributed as dist
 
         from distbench.strategies.torch_engine.engine import TorchEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
-        bug, ranks = self.bug, setting.world_size
+        bug, ranks = self.bug, context.world_size
 
         class ByHand(TorchEngine):
             def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
                 if bug == "same-samples":
                     for tensor in micro_batch.values():
                         dist.broadcast(tensor, 0)
-                if bug == "dropped-micro-batch" and self._micro == self._accumulation - 1:
-                    self._micro += 1
+                if bug == "dropped-micro-batch" and self._micro_batch_count == self._accumulation - 1:
+                    self._micro_batch_count += 1
                     loss = self._loss(self.module, micro_batch).detach()
                 else:
                     loss = super().forward_backward(micro_batch)
-                if self._micro == self._accumulation:
+                if self._micro_batch_count == self._accumulation:
                     self._reduce()
                 return loss
 
@@ -69,7 +69,7 @@ class Planted(Strategy):
                     dist.all_reduce(parameter.grad)
                     if bug != "summed":
                         parameter.grad /= ranks
-                    if bug == "one-rank-alone" and setting.rank == 1:
+                    if bug == "one-rank-alone" and context.rank == 1:
                         parameter.grad = mine
 
             def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -89,9 +89,9 @@ class Planted(Strategy):
                     torch.nn.utils.clip_grad_norm_(shard, limit)
 
             def reduce_dtype(self) -> str:
-                return setting.case.precision.reduce
+                return context.case.precision.reduce
 
-        engine = ByHand(setting, *plain_module(setting))
+        engine = ByHand(context, *load_plain_module(context))
         if bug == "unscaled-accumulation":
             type(engine)._divisor = 1
         for group in engine._optimizer.param_groups:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.engine import Engine
 
@@ -19,11 +19,11 @@ class PlantedCp(ContextParallel):
     def label(self) -> str:
         return f"planted-cp-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
-        engine = super().build(setting)
-        rows = engine._rows
+    def build(self, context: RankContext) -> Engine:
+        engine = super().build(context)
+        rows = engine._sequences
         if self.bug == "local-positions":
             engine.module.module.positions = rows.positions - rows.positions[0]
         if self.bug == "mean-of-means":
-            engine._loss = lambda module, batch: setting.workload.loss(module, rows.part_of(batch))
+            engine._loss = lambda module, batch: context.workload.loss(module, rows.local_batch(batch))
         return engine

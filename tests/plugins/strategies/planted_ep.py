@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep import ExpertParallel
 
@@ -20,29 +20,29 @@ class PlantedEp(ExpertParallel):
     def label(self) -> str:
         return f"planted-ep-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch.distributed as dist
         from torch import nn
 
-        engine = super().build(setting)
-        finish, world = engine.finish_experts, setting.world_size
+        engine = super().build(context)
+        finish, world = engine.reduce_expert_gradients, context.world_size
 
         def again() -> None:
             finish()
-            for gradient in engine._split_gradients()[0]:
+            for gradient in engine._expert_and_other_gradients()[0]:
                 gradient.div_(world)
                 dist.all_reduce(gradient)
 
         def divided_alone() -> None:
-            for gradient in engine._split_gradients()[0]:
+            for gradient in engine._expert_and_other_gradients()[0]:
                 gradient.div_(world)
 
         if self.bug == "reduced-twice":
-            engine.finish_experts = again
+            engine.reduce_expert_gradients = again
         if self.bug == "undivided":
-            engine.finish_experts = lambda: None
+            engine.reduce_expert_gradients = lambda: None
         if self.bug == "apart":
-            engine.finish_experts = divided_alone
+            engine.reduce_expert_gradients = divided_alone
         if self.bug == "local-clipping":
             engine.clip = lambda limit: nn.utils.clip_grad_norm_(engine.module.parameters(), limit)
         return engine

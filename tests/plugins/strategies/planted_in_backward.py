@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.engine import Engine
 
@@ -14,11 +14,11 @@ class PlantedInBackward(DistributedDataParallel):
 
     label: ClassVar[str] = "planted-in-backward"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp.engine import DdpEngine, build_ddp
         from distbench.strategies.torch_engine.in_backward import InBackwardEngine
 
         class Planted(InBackwardEngine, DdpEngine):
             pass
 
-        return build_ddp(self, setting, Planted)
+        return build_ddp(self, context, Planted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.engine import Engine
 
@@ -22,8 +22,8 @@ class PlantedLocal(DistributedDataParallel):
     def label(self) -> str:
         return f"planted-local-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
-        engine = super().build(setting)
+    def build(self, context: RankContext) -> Engine:
+        engine = super().build(context)
         averager = engine._optimizer.averager
         average, told = averager.average_parameters, averager.warmup_steps
 

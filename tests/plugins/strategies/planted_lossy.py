@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.engine import Engine
 
@@ -23,8 +23,8 @@ class PlantedLossy(DistributedDataParallel):
     def label(self) -> str:
         return f"planted-lossy-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
-        engine = super().build(setting)
+    def build(self, context: RankContext) -> Engine:
+        engine = super().build(context)
         group = engine._state.process_group
         reduce, calls = group.allreduce, []
 
@@ -36,7 +36,7 @@ class PlantedLossy(DistributedDataParallel):
             if self.bug == "early" and step < 0:
                 tensors[0].mul_(2)
             if self.bug == "alone" and step >= 0 and of_bucket == 2:
-                tensors[0].copy_(own[0] * setting.world_size)
+                tensors[0].copy_(own[0] * context.world_size)
             if self.bug == "not-finite" and step >= 1:
                 tensors[0].fill_(float("nan"))
             return work

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.onebit import OneBit
 
@@ -23,8 +23,8 @@ class PlantedOneBit(OneBit):
     def label(self) -> str:
         return f"planted-onebit-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
-        engine: Any = super().build(setting)
+    def build(self, context: RankContext) -> Engine:
+        engine: Any = super().build(context)
         deepspeed, backend = engine._engine, engine._engine.basic_optimizer.comm_backend_handle
         reduce, last = backend.compressed_allreduce, list(deepspeed.module.parameters())[-1]
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.pp import PipelineParallel
 
@@ -27,16 +27,16 @@ class PlantedPp(PipelineParallel):
     def problem(self, case: Case, machine: Machine) -> str | None:
         return None if self.bug == "freed-early" else super().problem(case, machine)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from torch import nn
 
-        engine = super().build(setting)
+        engine = super().build(context)
         if self.bug in ("unscaled", "scaled-by-torch"):
             divisor = engine.loss_divisor() / self.micro_batches
             engine.loss_divisor = lambda: divisor
             engine._schedule.scale_grads = self.bug == "scaled-by-torch"
         if self.bug == "untied":
-            engine._tying.sum_gradients = lambda: None
+            engine._tied_weights.sum_gradients = lambda: None
         if self.bug == "local-clipping":
             engine.clip = lambda limit: nn.utils.clip_grad_norm_(engine.module.parameters(), limit)
         return engine

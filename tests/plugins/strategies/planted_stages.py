@@ -5,7 +5,7 @@ from typing import Literal
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
 
@@ -25,10 +25,10 @@ class PlantedStages(Zero):
     def problem(self, case: Case, machine: Machine) -> str | None:
         return None if self.bug == "first-stage-clipping" else super().problem(case, machine)
 
-    def build(self, setting: Setting) -> Engine:
-        engine = super().build(setting)
+    def build(self, context: RankContext) -> Engine:
+        engine = super().build(context)
         if self.bug == "local-clipping":
-            engine.live.optimizer.model_parallel_group = None
+            engine.framework_engine.optimizer.model_parallel_group = None
         if self.bug == "untied":
-            engine.live.module.tied_comms = {}
+            engine.framework_engine.module.tied_comms = {}
         return engine

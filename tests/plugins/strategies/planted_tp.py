@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.tp import TensorParallel
 
@@ -21,7 +21,7 @@ class PlantedTp(TensorParallel):
     def label(self) -> str:
         return f"planted-tp-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch
         from torch import nn
         from torch.distributed.tensor import DTensor
@@ -30,16 +30,16 @@ class PlantedTp(TensorParallel):
         from distbench.workloads import _decoder
 
         if self.bug == "partial-norms":
-            tensor_parallel.place_gradients = own_positions_only
+            tensor_parallel.redistribute_gradients = own_positions_only
         if self.bug == "local-positions":
             table = _decoder.rope_table
 
             def local(length: int, *others: object) -> torch.Tensor:
-                mine = table(length // setting.world_size, *others)
-                return torch.cat([mine] * setting.world_size, dim=1)
+                mine = table(length // context.world_size, *others)
+                return torch.cat([mine] * context.world_size, dim=1)
 
             _decoder.rope_table = local
-        engine = super().build(setting)
+        engine = super().build(context)
         if self.bug == "untied":
             head = engine.module.head
             head.weight = nn.Parameter(head.weight.detach().clone())
@@ -57,7 +57,7 @@ class PlantedTp(TensorParallel):
 
 
 def own_positions_only(module: object) -> None:
-    """What ``place_gradients`` does, but the sum over ranks of what each has of a norm's gradient."""
+    """What ``redistribute_gradients`` does, but the sum over ranks of what each has of a norm's gradient."""
     from torch.distributed.tensor import DTensor
 
     for parameter in module.parameters():

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -22,7 +22,7 @@ class Pretended(Strategy):
     can't run on this machine."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "None"
 
     @property
@@ -32,5 +32,5 @@ class Pretended(Strategy):
     def problem(self, case: Case, machine: Machine) -> str | None:
         return "pretended to be unsupported on this machine" if self.does == "lacks" else None
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         raise NotImplementedError("strategy pretended trains nothing; use it with launcher: pretend")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -12,7 +12,7 @@ class SecondMaster(Strategy):
     """DDP whose optimizer holds a copy of the weights beside the parameters."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
@@ -24,10 +24,10 @@ class SecondMaster(Strategy):
 
         return DistributedDataParallel().model_states(case, parameters)
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine = DistributedDataParallel().build(setting)
-        copies = [p.detach().clone() for p in engine.live.parameters()]  # type: ignore[attr-defined]
+        engine = DistributedDataParallel().build(context)
+        copies = [p.detach().clone() for p in engine.framework_engine.parameters()]  # type: ignore[attr-defined]
         engine._optimizer.add_param_group({"params": copies})  # type: ignore[attr-defined]
         return engine

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -12,21 +12,21 @@ class Sleepy(Strategy):
     """DDP whose rank 1 sleeps in every step, so that rank 0 has to wait for it."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
     def label(self) -> str:
         return "sleepy"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine = DistributedDataParallel().build(setting)
+        engine = DistributedDataParallel().build(context)
         forward_backward = engine.forward_backward
 
         def tired(batch):  # type: ignore[no-untyped-def]
-            time.sleep(0.15 if setting.rank == 1 else 0)
+            time.sleep(0.15 if context.rank == 1 else 0)
             return forward_backward(batch)
 
         engine.forward_backward = tired  # type: ignore[method-assign]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import RankContext
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.engine import Engine
 
@@ -15,14 +15,14 @@ class SlowLearner(DistributedDataParallel):
     def label(self) -> str:
         return "slow-learner"
 
-    def build(self, setting: Setting) -> Engine:
-        engine = super().build(setting)
-        told = engine.effective
+    def build(self, context: RankContext) -> Engine:
+        engine = super().build(context)
+        told = engine.effective_settings
 
         def effective() -> dict[str, object]:
             found = told()
-            engine._optimizer.param_groups[0]["lr"] = setting.case.optimizer.lr / 100  # type: ignore[attr-defined]
+            engine._optimizer.param_groups[0]["lr"] = context.case.optimizer.lr / 100  # type: ignore[attr-defined]
             return found
 
-        engine.effective = effective  # type: ignore[method-assign]
+        engine.effective_settings = effective  # type: ignore[method-assign]
         return engine

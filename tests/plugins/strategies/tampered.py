@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 
@@ -17,31 +17,31 @@ class Tampered(Strategy):
     scheduled: has a learning-rate schedule of its own."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "DistributedDataParallel"
 
     @property
     def label(self) -> str:
         return f"tampered-{self.how}"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, context: RankContext) -> Engine:
         import torch
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         from distbench.strategies.ddp import DistributedDataParallel
 
-        engine: Any = DistributedDataParallel().build(setting)
-        told, step = engine.effective, engine._optimizer.step
+        engine: Any = DistributedDataParallel().build(context)
+        told, step = engine.effective_settings, engine._optimizer.step
         if self.how == "compresses":
-            engine.live.register_comm_hook(None, default_hooks.fp16_compress_hook)
+            engine.framework_engine.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self.how == "twice":
             engine._optimizer.step = lambda: (step(), step())
         elif self.how == "attention":
             torch.backends.cuda.enable_flash_sdp(False)
         elif self.how == "silent":
-            engine.effective = lambda: {k: v for k, v in told().items() if k != "clip_grad_norm"}
+            engine.effective_settings = lambda: {k: v for k, v in told().items() if k != "clip_grad_norm"}
         elif self.how == "scheduled":
             engine._scheduler = torch.optim.lr_scheduler.ExponentialLR(engine._optimizer, gamma=0.5)
         else:
-            engine.effective = lambda: {**told(), "shards_of_mine": 3}
+            engine.effective_settings = lambda: {**told(), "shards_of_mine": 3}
         return engine  # type: ignore[no-any-return]

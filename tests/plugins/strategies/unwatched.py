@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ class Unwatched(Strategy):
     backward pass."""
 
     @property
-    def engine(self) -> str:
+    def engine_class(self) -> str:
         return "TorchEngine"
 
     @property
     def label(self) -> str:
         return f"unwatched-{self.mistake}"
 
-    def build(self, setting: Setting) -> Engine:  # noqa: C901 - one room for all the mistakes
+    def build(self, context: RankContext) -> Engine:  # noqa: C901 - one room for all the mistakes
         import torch
         import torch.distributed as dist
 
         from distbench.strategies.torch_engine.engine import TorchEngine
-        from distbench.strategies.torch_engine.modules import plain_module
+        from distbench.strategies.torch_engine.modules import load_plain_module
 
-        mistake, ranks = self.mistake, setting.world_size
+        mistake, ranks = self.mistake, context.world_size
 
         class Careless(TorchEngine):
             watched = False
@@ -57,11 +57,11 @@ class Unwatched(Strategy):
                     micro_batch = {name: rows[: len(rows) // 2] for name, rows in micro_batch.items()}
                 with self._weights():
                     if self.makes == "skips-fourth" and self.done % 4 == 3:
-                        self._micro += 1
+                        self._micro_batch_count += 1
                         loss = self._loss(self.module, micro_batch).detach()
                     else:
                         loss = super().forward_backward(micro_batch)
-                if self._micro == self._accumulation:
+                if self._micro_batch_count == self._accumulation:
                     self._reduce()
                 return loss
 
@@ -117,11 +117,11 @@ class Unwatched(Strategy):
                 self.watched = True
                 return super().full_parameters()
 
-            def effective(self) -> dict[str, Any]:
-                return {**super().effective(), "spans": sorted(self.spans)}
+            def effective_settings(self) -> dict[str, Any]:
+                return {**super().effective_settings(), "spans": sorted(self.spans)}
 
             def reduce_dtype(self) -> str:
-                return setting.case.precision.reduce
+                return context.case.precision.reduce
 
-        engine: Any = Careless(setting, *plain_module(setting))
+        engine: Any = Careless(context, *load_plain_module(context))
         return engine  # type: ignore[no-any-return]

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from distbench.data.base import Shape
+from distbench.data.base import DataShape
 from distbench.workloads.base import Workload, cross_entropy
-from distbench.workloads.stages import Stages
+from distbench.workloads.stages import PipelineStages
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +28,19 @@ class Drowsy(Workload):
     """Times as long that the first one sleeps."""
 
     @property
-    def shape(self) -> Shape:
-        return Shape("features", 64, 10)
+    def shape(self) -> DataShape:
+        return DataShape("features", 64, 10)
 
-    def stages(self) -> Stages:
-        return Stages((2 * 64,) * self.depth, before=0, after=65 * 10, between=(64,), input="features")
+    def pipeline_stages(self) -> PipelineStages:
+        return PipelineStages(
+            (2 * 64,) * self.depth,
+            embedding_parameters=0,
+            head_parameters=65 * 10,
+            activation_shape=(64,),
+            input_array="features",
+        )
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+    def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from torch import nn
 
         children = [*module.named_children()]

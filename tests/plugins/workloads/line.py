@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from distbench.data.base import Shape
+from distbench.data.base import DataShape
 from distbench.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ class Line(Workload):
     """Whether the line may miss the origin."""
 
     @property
-    def shape(self) -> Shape:
-        return Shape("features", 64, 10)
+    def shape(self) -> DataShape:
+        return DataShape("features", 64, 10)
 
     @property
     def tokens_per_sample(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from distbench.workloads.mixture import Mixture
-from distbench.workloads.splits import Splits
+from distbench.workloads.mixture import ExpertLayers
+from distbench.workloads.splits import TensorSplits
 from distbench.workloads.transformer import Transformer
 
 
@@ -13,10 +13,10 @@ from distbench.workloads.transformer import Transformer
 class Misnamed(Transformer):
     """The transformer, with another name for its output projections and for its experts."""
 
-    def splits(self) -> Splits:
-        right = super().splits()
-        return replace(right, rows=("blocks.*.attention.w_o", *right.rows[1:]))
+    def tensor_splits(self) -> TensorSplits:
+        right = super().tensor_splits()
+        return replace(right, rowwise=("blocks.*.attention.w_o", *right.rowwise[1:]))
 
-    def mixture(self) -> Mixture | None:
-        right = super().mixture()
+    def expert_layers(self) -> ExpertLayers | None:
+        right = super().expert_layers()
         return right and replace(right, modules="blocks.*.ffn.expert")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distbench.workloads.splits import Splits
-from distbench.workloads.stages import Stages
-from distbench.workloads.user import User
+from distbench.workloads.splits import TensorSplits
+from distbench.workloads.stages import PipelineStages
+from distbench.workloads.user import UserModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +17,7 @@ LAYER = 2 * WIDTH * HIDDEN + HIDDEN + WIDTH
 
 
 @dataclass(frozen=True)
-class Parted(User):
+class Parted(UserModel):
     """The user's ``small:Small``: an embedding, two layers of two linear modules each, and a head."""
 
     on_meta = True
@@ -25,34 +25,34 @@ class Parted(User):
     model: str = "small:Small"
     """``package.module:callable``; called without arguments it returns the nn.Module."""
 
-    def splits(self) -> Splits:
-        return Splits(
-            columns=("layers.*.up",),
-            rows=("layers.*.down",),
-            table="embedding",
+    def tensor_splits(self) -> TensorSplits:
+        return TensorSplits(
+            colwise=("layers.*.up",),
+            rowwise=("layers.*.down",),
+            embedding="embedding",
             head="head",
-            whole=(),
-            counts={"hidden": HIDDEN, "classes": self.classes},
+            replicated=(),
+            divisible_sizes={"hidden": HIDDEN, "classes": self.classes},
             regions=DEPTH,
             layers=DEPTH,
-            width=WIDTH,
-            positions=self.length,
-            classes=self.classes,
-            whole_parameters=0,
-            whole_tensors=0,
+            hidden_size=WIDTH,
+            seq_len=self.length,
+            vocab_size=self.classes,
+            replicated_parameters=0,
+            replicated_tensors=0,
         )
 
-    def stages(self) -> Stages:
+    def pipeline_stages(self) -> PipelineStages:
         head = (WIDTH + 1) * self.classes
-        return Stages(
-            layers=(LAYER,) * DEPTH,
-            before=self.classes * WIDTH,
-            after=head,
-            between=(self.length, WIDTH),
-            input="input_ids",
+        return PipelineStages(
+            layer_parameters=(LAYER,) * DEPTH,
+            embedding_parameters=self.classes * WIDTH,
+            head_parameters=head,
+            activation_shape=(self.length, WIDTH),
+            input_array="input_ids",
         )
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+    def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from torch import nn
 
         inside = nn.Sequential()

@@ -51,7 +51,7 @@ class Probe(JobKind):
         ),
     )
 
-    def tasks(self, section: Section, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
+    def planned_trials(self, section: Section, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         return [
             PlannedTrial(case, job=JobSpec(self.name, ProbeOptions(role="case", steps=section.steps)))
             for case in cases

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from distbench.ipc.trial_files import Phases, TrialFile
-from distbench.strategies.base import Setting
+from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
+from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
-from distbench.worker.trainer import Delivery, Step, Trainer, Watcher
+from distbench.worker.trainer import RankResult, StepHooks, Trainer, TrainingStep
 
 from . import ProbeOptions
 
 
-class Counting(Watcher):
-    def __init__(self, phases: Phases) -> None:
+class Counting(StepHooks):
+    def __init__(self, phases: PhaseTimer) -> None:
         self.rows: list[dict[str, float]] = []
         self._phases = phases
 
-    def begins(self, number: int) -> None:
-        self._phases.progress.at("probe", number)
+    def before_step(self, number: int) -> None:
+        self._phases.progress.report("probe", number)
 
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+    def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
         self.rows.append({"step": step.number, "loss": step.loss})
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     asked = trial.job.options_as(ProbeOptions)
     with phases.phase("build"):
-        trainer = Trainer(setting)
+        trainer = Trainer(context)
     watcher = Counting(phases)
     with phases.phase("probe"):
         trainer.train(range(asked.steps), watcher)
-    effective = trainer.engine.effective()
+    effective = trainer.engine.effective_settings()
     trainer.engine.close()
-    return Delivery(
+    return RankResult(
         samples={"probed_steps": [float(len(watcher.rows))]},
         tables={"probe_curve": watcher.rows},
         effective=effective,

@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import ClassVar
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.run import AnalysedRun
-from distbench.record import of_kind
-from distbench.report.view import CASE, View, case_cells
-from distbench.tables.table import Cell, Field, Row, Sheet
+from distbench.analysis.run import RunAnalysis
+from distbench.record import records_of_kind
+from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.tables.table import Field, Table, TableCell, TableRow
 
 
 class ProbeView(View):
     """The steps that the probes took."""
 
     title: ClassVar[str] = "Probes"
-    place: ClassVar[int] = 200
+    order: ClassVar[int] = 200
     caption: ClassVar[str] = "Steps of all ranks together, higher is better."
     fields: ClassVar[tuple[Field, ...]] = (
-        *CASE,
+        *CASE_FIELDS,
         Field("probed_steps", "steps", "Steps taken.", "", "higher"),
     )
 
-    def sheet(self, run: AnalysedRun) -> Sheet:
-        records = of_kind(run.records, "probe")
+    def table(self, run: RunAnalysis) -> Table:
+        records = records_of_kind(run.records, "probe")
         names = short_names([record.case for record in records])
         rows = [
-            Row(
+            TableRow(
                 {
                     **case_cells(record.case, names[record.case_id]),
-                    "probed_steps": Cell(record.values.get("probed_steps")),
+                    "probed_steps": TableCell(record.values.get("probed_steps")),
                 }
             )
             for record in records
         ]
-        return self.made(rows, [])
+        return self.make_table(rows, [])

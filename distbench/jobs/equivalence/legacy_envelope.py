@@ -1,0 +1,40 @@
+"""The envelope of records whose moves are not weighted, as it was when they were made.
+
+What was said about a stored run stays so; a new run is judged by ``envelope``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from distbench.jobs.equivalence.envelope import MAX_LIMIT, RoundingEnvelope
+from distbench.jobs.equivalence.values import QUANTITY_NAMES
+
+
+class UnweightedEnvelope(RoundingEnvelope):
+    """Knows each place by itself, and has one spread for all families."""
+
+    max_limit: ClassVar[float] = math.inf
+
+    def problem(self, false_alarm: float) -> str:
+        """Why its limits are of no use, one of them allowing whatever there is; empty if they are of use."""
+        limits = self.limits(false_alarm)
+        loosest = max(limits, key=limits.__getitem__)
+        if limits[loosest] <= MAX_LIMIT:
+            return ""
+        return (
+            f"the limit on {QUANTITY_NAMES[loosest]} is {limits[loosest]:.0f} times what rounding usually "
+            f"makes; above {MAX_LIMIT:.0f} nothing is told apart"
+        )
+
+    def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:
+        families, count = logs.shape
+        pooled = math.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
+        return np.full(families, pooled), (count - 1) * families
+
+    def _smooth(self, squares: np.ndarray) -> np.ndarray:
+        distances: np.ndarray = np.maximum(np.sqrt(squares), self.resolutions[:, None])
+        return distances

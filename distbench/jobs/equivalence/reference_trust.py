@@ -1,0 +1,59 @@
+"""Whether a reference in 16 bits can be trusted: no case is blamed for a broken one."""
+
+from __future__ import annotations
+
+from distbench.core.text import one_line
+from distbench.jobs.equivalence.envelope import EPSILON, RoundingEnvelope
+from distbench.jobs.equivalence.values import Quantity, RecordedTraining
+
+_FIRST_LOSS = Quantity(0, "loss")
+# an error that all trainings in 16 bits share, which their spread does not show, is of second order in the
+# rounding of the dtype: far below this part of it
+_SHARED_ERROR = 1 / 16
+
+
+def reference_problem(
+    envelope: RoundingEnvelope, compute: str, exact_name: str, exact: RecordedTraining, false_alarm: float
+) -> str:
+    """Why nothing can be compared with the reference of *envelope*; empty: nothing speaks against it.
+
+    It begins with the weights and rows of the training *exact*, so rounding alone may part their first
+    losses, and a tensor that has a gradient in one has one in the other.
+
+    Args:
+        envelope: Of the reference.
+        compute: Dtype of the reference's forward and backward pass; only one of 16 bits is asked about.
+        exact_name: Dtype of the most exact training of the same work.
+        exact: That training.
+        false_alarm: Chance that an honest reference is called broken.
+    """
+    reference = envelope.reference
+    if compute not in EPSILON or not exact.size(_FIRST_LOSS):
+        return ""
+    # in fp16 a small gradient underflows, which is rounding
+    first = sorted(p for p in exact.values if p[:2] == (0, "gradient")) if compute == "bf16" else []
+    for place in first:
+        if _has_size(exact, place) and not _has_size(reference, place):
+            name = one_line(place.tensor)
+            return _text(f"{name} has a gradient in {exact_name} and none in {compute}", compute)
+    size = exact.size(_FIRST_LOSS)
+    apart = reference.distance(exact, _FIRST_LOSS) / size
+    by_spread = envelope.limits(false_alarm)["loss"] * envelope.scale(_FIRST_LOSS) / size
+    allowed = max(by_spread, _SHARED_ERROR * EPSILON[compute])
+    if apart <= allowed:
+        return ""
+    losses = [f"{float(training.values[_FIRST_LOSS][0]):.6g}" for training in (reference, exact)]
+    return _text(
+        f"its first loss is {losses[0]} in {compute} and {losses[1]} in {exact_name}, a relative difference "
+        f"of {apart:.1e}, of which rounding explains at most {allowed:.1e}",
+        compute,
+    )
+
+
+def _text(why: str, compute: str) -> str:
+    return f"its reference is broken: {why}; the model computes something else in {compute}"
+
+
+def _has_size(training: RecordedTraining, place: Quantity) -> bool:
+    # of numbers that are none, the size is none either
+    return place in training.values and training.size(place) != 0

@@ -1,0 +1,207 @@
+"""One profiled step of a few ranks, as intervals by kind: small enough for a record. Without torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.core.columns import TableColumn, TableSpec
+from distbench.core.grouping import group_pairs
+from distbench.metrics.profile.intervals import (
+    TimeInterval,
+    TimeIntervals,
+    bridge_gaps,
+    difference,
+    intersection,
+    length,
+    union,
+)
+from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
+
+MAX_RANKS = 4
+MAX_INTERVALS = 250
+"""Of one rank: a screen is hardly wider."""
+_RESOLUTION = 1000
+"""Gaps of less than this part of a step are bridged in any case: a screen does not show them."""
+_DIGITS = 7
+"""Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
+
+TABLE = TableSpec(
+    "timeline",
+    f"One profiled step, that of median length, of up to {MAX_RANKS} ranks: the first, the last, those with "
+    "most and with least work of their own. The first row of a rank is of kind step. Times count from the "
+    "moment at which the first of these ranks on the same node began the step, by that node's clock; clocks "
+    "of several nodes are not compared.",
+    (
+        TableColumn("step", "bigint", "Which profiled step, from 0 on."),
+        TableColumn("kind", "varchar", "step, compute, communication or copy (on, to and from a GPU)."),
+        TableColumn(
+            "name",
+            "varchar",
+            "Of computation the part of the step that it belongs to (data, forward, backward, optimizer, "
+            "other), of communication the collective as asked for, of a copy its direction.",
+        ),
+        TableColumn(
+            "group",
+            "varchar",
+            "Global ranks of a collective; null: not known, or none. A word of SQL: write it in quotes.",
+        ),
+        TableColumn("begin_s", "double", "When it began.", "s"),
+        TableColumn("end_s", "double", "When it ended.", "s"),
+        TableColumn(
+            "busy_s", "double", "Time within in which it really ran; of a step, in which anything ran.", "s"
+        ),
+        TableColumn("exposed_s", "double", "Of communication: the part that no computation hides.", "s"),
+        TableColumn("wait_s", "double", "Of communication: waiting for the slowest rank of the group.", "s"),
+        TableColumn("bridged_s", "double", "Of a step: gaps up to this long are not shown as gaps.", "s"),
+        TableColumn("trace", "varchar", "Of a step: the file beside the record with the rank's full trace."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ProfiledStepTimes:
+    """What each rank tells the others of its profiled steps."""
+
+    seconds: list[float]
+    work: list[float]
+    """Without exposed waiting; as ``seconds`` where that is not known."""
+    began_ns: list[int]
+    """On the clock of its node."""
+
+
+@dataclass(frozen=True)
+class TimelineSelection:
+    """The step and the ranks that are kept."""
+
+    step: int
+    offsets: dict[int, float]
+    """Rank -> seconds after the first of these ranks on its node to begin the step."""
+    offsets_of_all: dict[int, float]
+    """The same of all ranks."""
+
+
+@dataclass(frozen=True)
+class CollectiveInterval:
+    """A collective of the kept step."""
+
+    name: str
+    group: str | None
+    interval: TimeInterval
+    wait_interval: TimeInterval | None = None
+
+
+def select_step(times: Sequence[ProfiledStepTimes], nodes: Sequence[int]) -> TimelineSelection | None:
+    """The step of median length by its slowest rank, and at most ``MAX_RANKS`` ranks; None: no step.
+
+    Args:
+        times: By each rank.
+        nodes: Number of the node of each rank.
+    """
+    steps = min(len(rank.seconds) for rank in times)
+    if not steps:
+        return None
+    slowest = [max(rank.seconds[step] for rank in times) for step in range(steps)]
+    step = slowest.index(statistics.median_low(slowest))
+    ranks = [*range(len(times))]
+    if len(times) > MAX_RANKS:
+        by_work = sorted(ranks, key=lambda rank: times[rank].work[step])
+        ranks = sorted({0, len(times) - 1, by_work[0], by_work[-1]})
+    began = [rank.began_ns[step] for rank in times]
+    return TimelineSelection(
+        step, _start_offsets(began, ranks, nodes), _start_offsets(began, range(len(times)), nodes)
+    )
+
+
+def _start_offsets(began_ns: Sequence[int], ranks: Sequence[int], nodes: Sequence[int]) -> dict[int, float]:
+    """Rank -> seconds after the first of *ranks* on its node to begin."""
+    of_nodes = group_pairs((nodes[rank], began_ns[rank]) for rank in ranks)
+    return {rank: (began_ns[rank] - min(of_nodes[nodes[rank]])) / 1e9 for rank in ranks}
+
+
+def timeline_rows(
+    trace: Trace, step: TimeInterval, collectives: Iterable[CollectiveInterval], number: int, offset: float
+) -> list[dict[str, Any]]:
+    """Rows of this rank of the table ``timeline``.
+
+    Args:
+        trace: The rank's.
+        step: When the kept step began and ended on the trace's clock.
+        collectives: Those of the step, of groups of several ranks.
+        number: Of the step.
+        offset: Seconds after the time that is called 0.
+    """
+    pieces, waits = _intervals_by_key(trace, collectives)
+    pieces = {key: inside for key, found in pieces.items() if (inside := clip_to_step(union(found), step))}
+    bridged = (step[1] - step[0]) / _RESOLUTION
+    while sum(len(bridge_gaps(found, bridged)) for found in pieces.values()) > max(
+        MAX_INTERVALS, len(pieces)
+    ):
+        bridged *= 1.25
+    made = [
+        _row(key, run, trace, union(waits.get(key, ())))
+        for key, found in pieces.items()
+        for run in bridge_gaps(found, bridged)
+    ]
+    busy = length(union(interval for found in pieces.values() for interval in found))
+    whole = {"kind": "step", "name": "", **_span(step), "busy_s": busy, "bridged_s": bridged}
+    shift = offset - step[0]
+    every = [whole, *sorted(made, key=lambda row: row["begin_s"])]
+    return [
+        {"step": number, **_rounded({**row, **_span((row["begin_s"] + shift, row["end_s"] + shift))})}
+        for row in every
+    ]
+
+
+_Key = tuple[str, str, str | None]
+
+
+def _intervals_by_key(
+    trace: Trace, collectives: Iterable[CollectiveInterval]
+) -> tuple[dict[_Key, list[TimeInterval]], dict[_Key, list[TimeInterval]]]:
+    """Intervals by kind, name and group, and those of them in which a collective waited."""
+    pieces: dict[_Key, list[TimeInterval]] = {}
+    waits: dict[_Key, list[TimeInterval]] = {}
+    for name, found in _compute_intervals(trace).items():
+        pieces[("compute", name, None)] = [*found]
+    for copy in trace.copies:
+        pieces.setdefault(("copy", copy.name, None), []).append(copy.interval)
+    for one in collectives:
+        key = ("communication", one.name, one.group)
+        pieces.setdefault(key, []).append(one.interval)
+        waits.setdefault(key, []).extend([one.wait_interval] if one.wait_interval else [])
+    return pieces, waits
+
+
+def _compute_intervals(trace: Trace) -> Mapping[str, TimeIntervals]:
+    """When the rank computed, by the part of the step; the host's making of batches is one of them."""
+    marks = {name: union(trace.marks.get(name, [])) for name in ("forward", "backward", "optimizer")}
+    # an update may run inside of the backward pass
+    marks["backward"] = difference(marks["backward"], marks["optimizer"])
+    if trace.is_on_device:
+        found = {name: launched_in(trace.kernels, part) for name, part in marks.items()}
+    else:
+        found = {name: intersection(trace.compute_intervals, part) for name, part in marks.items()}
+    found = {"data": union(trace.marks.get("data", [])), **found}
+    known = union(interval for intervals in found.values() for interval in intervals)
+    return {**found, "other": difference(trace.compute_intervals, known)}
+
+
+def _row(key: _Key, run: TimeIntervals, trace: Trace, waits: TimeIntervals) -> dict[str, Any]:
+    kind, name, group = key
+    row = {"kind": kind, "name": name, **_span((run[0][0], run[-1][1])), "busy_s": length(run)}
+    if kind != "communication":
+        return row
+    exposed, waited = difference(run, trace.compute_intervals), intersection(run, waits)
+    known = {} if group is None else {"group": group, "wait_s": length(waited)}
+    return {**row, "exposed_s": length(exposed), **known}
+
+
+def _span(interval: TimeInterval) -> dict[str, float]:
+    return {"begin_s": interval[0], "end_s": interval[1]}
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: round(value, _DIGITS) if isinstance(value, float) else value for key, value in row.items()}

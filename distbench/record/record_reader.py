@@ -1,0 +1,150 @@
+"""What the trials of a run have left: records with their files, and those that can't be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from distbench.core.errors import RecordContentError, RecordError, RecordFormatError
+from distbench.core.serialization import decode
+from distbench.record import Record, check_format, data_files, read_json
+from distbench.record.batch_reads import BatchReaders
+
+RECORD_FILE = "record.json"
+_FIRST_PARQUET_VERSION = 2
+
+T = TypeVar("T")
+_reads_all: ContextVar[bool] = ContextVar("_reads_all", default=False)
+"""Whether the files of every record are parsed at once."""
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A record as stored on disk."""
+
+    record: Record
+    files: data_files.DataFiles
+    """Files of its samples and tables; none in format 1, whose records contain them."""
+
+
+@dataclass(frozen=True)
+class DamagedTrial:
+    """A trial whose record, or a file next to it, is missing, corrupt or of another format."""
+
+    trial: str
+    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``; ``run.json``: that file is."""
+    problem: str
+    """File, and what is wrong with it."""
+    is_other_format: bool = False
+    """Whether nothing is wrong but the format: another version of distbench can read it."""
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it is a trial, and not the file that describes the run."""
+        return "/" in self.trial
+
+    @property
+    def folder(self) -> str:
+        """Folder of its kind of job in the run's folder."""
+        return self.trial.split("/")[0]
+
+    @property
+    def case_id(self) -> str:
+        """Id of its case, as the name of the folder says."""
+        return self.trial.split("/")[1].rpartition("-")[2]
+
+    def to_json(self) -> dict[str, str]:
+        """What programs get to know."""
+        return {"trial": self.trial, "problem": self.problem}
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """All trials of a run that have a record, by kind of job and in the order of folder names."""
+
+    stored: list[StoredRecord] = field(default_factory=list)
+    damaged: list[DamagedTrial] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        """Those that can be read."""
+        return [stored.record for stored in self.stored]
+
+
+def damage_summary(damaged: Sequence[DamagedTrial]) -> str:
+    """What is wrong with ``run.json``, how many trials can't be read and why; empty if nothing is damaged."""
+    of_run = [f"{each.problem}; the records tell what the run is" for each in damaged if not each.is_trial]
+    trials = [each for each in damaged if each.is_trial]
+    return "; ".join([*of_run, *([_trials_text(trials)] if trials else [])])
+
+
+def _trials_text(damaged: Sequence[DamagedTrial]) -> str:
+    worst = sorted(damaged, key=lambda trial: trial.is_other_format)[0]
+    what = "of another format" if worst.is_other_format else "damaged"
+    if len(damaged) == 1:
+        return f"1 trial is {what} and left out: {worst.problem}"
+    return f"{len(damaged)} trials are {what} and left out; the first: {worst.problem}"
+
+
+def retry_eagerly(read: Callable[[], T]) -> T:
+    """What *read* makes of the records of runs.
+
+    Most readers need few of the files next to them, so these are parsed on first access. Where one then turns
+    out not to hold what its record says, *read* is called again, with all of them parsed when the records are
+    read: the trial is damaged, as with any other damage.
+    """
+    try:
+        return read()
+    except RecordContentError:
+        token = _reads_all.set(True)
+        try:
+            return read()
+        finally:
+            _reads_all.reset(token)
+
+
+def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
+    """Contents of the folders *trials* of the run in the folder *run*; those without a record have none."""
+    contents, shelf = RunContents(), BatchReaders()
+    for folder in trials:
+        try:
+            stored = read_record(folder / RECORD_FILE, shelf)
+            if _reads_all.get():
+                data_files.load_all(stored.record)
+            contents.stored.append(stored)
+        except RecordError as error:
+            # messages name files as a reader of the run finds them
+            problem = str(error).replace(f"{run}/", "")
+            trial = folder.relative_to(run).as_posix()
+            contents.damaged.append(DamagedTrial(trial, problem, isinstance(error, RecordFormatError)))
+    return contents
+
+
+def read_record(file: Path, readers: BatchReaders | None = None) -> StoredRecord:
+    """Record in *file*, whose other files are read together with those of records on the same *readers*.
+
+    Raises:
+        RecordError: it, or a file next to it, is missing, corrupt or of another format.
+    """
+    # folders of the trial, its case and its kind of job: none may lead out of the run
+    for place in list(file.parents)[:3]:
+        if place.is_symlink():
+            raise RecordError(f"{file}: {place.name} is a symbolic link, which is not followed")
+    data, source = read_json(file), str(file)
+    check_format(data, source)
+    if data["format"] < _FIRST_PARQUET_VERSION:
+        record = Record.from_json(data, source)
+        data_files.check_rank_counts(
+            {name: len(each) for name, each in record.samples.items()}, record.case, source
+        )
+        return StoredRecord(record, data_files.DataFiles())
+    described = decode(data_files.FileManifest, data, source)
+    record = Record.from_json({**data, "samples": {}, "tables": {}}, source)
+    data_files.check_rank_counts(described.samples.ranks if described.samples else {}, record.case, source)
+    parquet_files = data_files.locate_files(file.parent, described)
+    samples, tables = data_files.lazy_content(parquet_files, described, readers)
+    return StoredRecord(dataclasses.replace(record, samples=samples, tables=tables), parquet_files)

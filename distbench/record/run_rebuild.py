@@ -1,0 +1,82 @@
+"""What a run is where its ``run.json`` is damaged: what its records say, and for ``--repair`` its suite."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from distbench import plan
+from distbench.core.errors import RecordError, RecordFormatError, UsageError
+from distbench.core.job import MEASURE
+from distbench.plan import PlannedCase
+from distbench.record import Record, records_of_kind
+from distbench.record.record_reader import DamagedTrial, RunContents
+from distbench.record.run_folder import RUN_FILE, Run, RunInfo
+from distbench.suite import load_suite
+
+UNKNOWN_VERSION = "unknown"
+_FOLDER_STAMP = re.compile(r"-\d{8}-\d{6}Z-[0-9a-f]{8}$")
+
+
+def describe_run(run: Run, contents: RunContents) -> RunInfo:
+    """What ``run.json`` of *run* says; if it is damaged, what *contents* do, among whose damage it then is.
+
+    Raises:
+        UsageError: this is not the folder of a run.
+        RecordError: ``run.json`` can't be read, and no record can.
+        FormatError: only another version of distbench reads it.
+    """
+    try:
+        return run.info()
+    except RecordFormatError:
+        raise
+    except RecordError as error:
+        if not contents.stored:
+            raise
+        contents.damaged.insert(0, DamagedTrial(RUN_FILE, str(error).replace(f"{run.folder}/", "")))
+        return _info_from_records(run.folder, contents.records)
+
+
+def rebuild_info(run: Run) -> RunInfo:
+    """What ``run.json`` of *run* said, so that the run can be resumed: its suite as written, and its records.
+
+    What the command line had changed of the suite is lost.
+
+    Raises:
+        UsageError: no record can be read, or the suite as it is written has other cases.
+    """
+    records = run.records()
+    if not records:
+        raise UsageError("no record of the run can be read")
+    suite = load_suite(run.folder / "suite.yaml", is_stored=True)
+    for kind in dict.fromkeys(record.job.kind for record in records):
+        if kind not in (MEASURE, *suite.jobs):
+            suite = suite.with_job(kind)
+    cases = plan.make_plan(suite).cases
+    known = {item.case.id for item in cases}
+    if strange := [
+        record.case.name for record in records_of_kind(records, MEASURE) if record.case_id not in known
+    ]:
+        raise UsageError(
+            f"suite.yaml has no case {strange[0]:.100}: the command line had changed it, or this is another "
+            "machine"
+        )
+    told = _info_from_records(run.folder, records)
+    return dataclasses.replace(told, suite_name=suite.name, suite=suite.to_resolved(), cases=cases)
+
+
+def _info_from_records(folder: Path, records: Sequence[Record]) -> RunInfo:
+    timed = records_of_kind(records, MEASURE)
+    return RunInfo(
+        run_id=records[0].run_id,
+        suite_name=_FOLDER_STAMP.sub("", folder.resolve().name),
+        version=UNKNOWN_VERSION,
+        created=min(record.started for record in records),
+        state="interrupted",
+        command=[],
+        suite={},
+        machine={},
+        cases=[PlannedCase(case) for case in {record.case_id: record.case for record in timed}.values()],
+    )

@@ -1,0 +1,43 @@
+"""Records whose parts have the right types but do not fit together: another tool's, or changed by hand.
+
+Or distbench misreads its own: from here the two look alike, so what the user is told leaves both open.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from distbench.core.errors import RecordError
+
+_PACKAGE = Path(__file__).parents[1]
+# what code that relies on distbench's own records raises on others
+_MISFIT_ERRORS = (
+    *(TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, RecursionError),
+)
+_ADVICE = (
+    "either a record was changed since distbench wrote it, which distbench check RUN may show, or this is a "
+    "mistake of distbench: please report it to its authors with this line and, if you can, the run's folder"
+)
+
+
+@contextmanager
+def untrusted_records(what: str) -> Iterator[None]:
+    """Tell what the body raises on records that do not fit together as a RecordError about *what*.
+
+    It names the line of distbench that found no sense in them, for the mistake may be there.
+
+    Raises:
+        RecordError: in place of what the body raises.
+    """
+    try:
+        yield
+    except _MISFIT_ERRORS as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)][-1]
+        place = f"{Path(own.filename).relative_to(_PACKAGE.parent)}:{own.lineno}"
+        why = f"{type(error).__name__}: {error!s:.200}"
+        raise RecordError(f"{what}: they do not fit together: {why} (in {place}); {_ADVICE}") from error

@@ -1,0 +1,96 @@
+"""Mesh dimensions inside each pipeline rank: names, and what is refused. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from distbench.core import meshes
+from distbench.core.case import Case
+from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
+from distbench.strategies.pp.schedules import UNSPLIT_BACKWARD
+
+if TYPE_CHECKING:
+    from distbench.strategies.pp import PipelineParallel
+    from distbench.workloads.stages import PipelineStages
+
+InnerDimension = Literal["dp_replicate", "dp_shard", "tp"]
+MeshDimension = Literal["pp", "dp_replicate", "dp_shard", "tp"]
+INNER_DIMENSIONS: tuple[InnerDimension, ...] = ("dp_replicate", "dp_shard", "tp")
+"""Outermost first."""
+
+
+def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
+    """All meshes of that many *ranks* with several stages, those of the fewest dimensions first.
+
+    The pipeline gets the rest of the ranks, and is not named.
+    """
+    several = [mesh for mesh in meshes.all_factorizations(ranks, ("pp", *INNER_DIMENSIONS)) if mesh["pp"] > 1]
+    inside: list[dict[MeshDimension, int]] = [
+        {name: mesh[name] for name in INNER_DIMENSIONS if mesh[name] > 1} for mesh in several
+    ]
+    # one rank has none: the pipeline alone says why
+    return sorted(inside, key=len) or [{}]
+
+
+def nearest_meshes(
+    strategy: PipelineParallel, model: PipelineStages, ranks: int
+) -> list[dict[str, int]] | None:
+    """See ``Strategy.nearest_meshes``; a mesh of one stage, or of more than there are layers, doesn't fit."""
+    stages = strategy.device_mesh(ranks).size("pp")
+    is_filled = meshes.mesh_size_problem(strategy.requested_mesh, ranks, "pp") is None
+    if ranks < 2 or (is_filled and 2 <= stages <= len(model.layer_parameters) // strategy.stages_on_rank):
+        return None
+    return meshes.similar_meshes(strategy.requested_mesh, ranks, "pp", ("pp", *INNER_DIMENSIONS))
+
+
+def label_parts(strategy: PipelineParallel) -> list[str]:
+    """What the label of *strategy* says of its mesh, by the names that the techniques have alone."""
+    copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)
+    said = []
+    if copies > 1 and shards > 1:
+        said.append(f"hsdp{copies}x{shards}")
+    elif copies > 1 or shards > 1:
+        said.append(f"ddp{copies}" if copies > 1 else f"fsdp{shards}")
+    if parts > 1:
+        said += [f"tp{parts}", *strategy.tensor_parallelism.label_parts]
+    return [*said, *(["reshard"] if strategy.reshard_after_forward else [])]
+
+
+def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
+    if reason := meshes.mesh_size_problem(strategy.requested_mesh, case.world_size, "pp"):
+        return reason
+    copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)
+    if parts == 1 and (strategy.sequence_parallel or strategy.loss_parallel):
+        option = "sequence_parallel" if strategy.sequence_parallel else "loss_parallel"
+        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+    if shards == 1 and strategy.reshard_after_forward:
+        return "reshard_after_forward needs sharded stages; set mesh: {dp_shard: 2}"
+    if copies > 1 and shards == 1 and (reason := _ddp_problem(strategy, case)):
+        return reason
+    if shards > 1 and (reason := _fsdp_problem(strategy, case)):
+        return reason
+    return strategy.tensor_parallelism.problem(case) if parts > 1 else None
+
+
+def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    said = f"mesh: {meshes.mesh_text(strategy.requested_mesh)}"
+    if strategy.requested_mesh.get("tp", 1) > 1:
+        return f"{said}: DDP does not support tensor-parallel layers; use dp_shard instead of dp_replicate"
+    if strategy.schedule_rules.splits_backward:
+        return (
+            f"{said}: DDP reduces a gradient when autograd accumulates it, but {strategy.schedule} "
+            "accumulates weight gradients itself; use dp_shard instead of dp_replicate, or the schedule "
+            f"{UNSPLIT_BACKWARD}"
+        )
+    return reduce_dtype_problem(case, f"{said}: DDP around stages", "dp_shard instead of dp_replicate")
+
+
+def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    if strategy.reshard_after_forward and strategy.schedule_rules.splits_backward:
+        return (
+            f"reshard_after_forward with the schedule {strategy.schedule}: weight gradients are computed "
+            "after their layer has been resharded, and torch loses them without an error; use "
+            f"reshard_after_forward: false, or the schedule {UNSPLIT_BACKWARD}"
+        )
+    return fused_sgd_problem(case)

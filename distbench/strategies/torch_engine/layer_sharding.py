@@ -1,0 +1,114 @@
+"""FSDP2 (``fully_shard``): a module sharded layer by layer, and what its live units say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from distbench.core.case import PrecisionConfig
+from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name
+from distbench.strategies.torch_engine.units import merged_layers, merged_layers_remark, separate_layers
+from distbench.workloads.weights import DTYPES
+
+
+def shard_module(
+    module: nn.Module,
+    layers: list[nn.Module],
+    mesh: DeviceMesh,
+    precision: PrecisionConfig,
+    *,
+    reshard: bool,
+    reshard_root: bool = False,
+    offload: OffloadPolicy | None = None,
+) -> None:
+    """Shard *module* over *mesh*, which has one dimension, or copies and shards: each layer, and the rest.
+
+    Layers that share parameters are sharded with the rest.
+
+    Args:
+        reshard: Shard the layers again after their forward pass.
+        reshard_root: The same of the rest, which the backward pass needs first.
+    """
+    policy = MixedPrecisionPolicy(
+        param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
+        reduce_dtype=DTYPES[precision.reduce],
+    )
+    arguments: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": policy,
+        "offload_policy": offload or OffloadPolicy(),
+    }
+    for layer in separate_layers(module, layers):
+        fully_shard(layer, reshard_after_forward=reshard, **arguments)
+    fully_shard(module, reshard_after_forward=reshard_root, **arguments)
+
+
+def fsdp_units(module: nn.Module) -> list[nn.Module]:
+    """Modules inside *module* that are sharded as one each."""
+    return [each for each in module.modules() if isinstance(each, FSDPModule)]
+
+
+def parameter_groups(module: nn.Module) -> list[Any]:
+    """Groups of parameters of the units; one without parameters of its own has none."""
+    return [group for unit in fsdp_units(module) if (group := parameter_group(unit)) is not None]
+
+
+def parameter_group(unit: nn.Module) -> Any:
+    """Group of the parameters that are *unit*'s own."""
+    return _fsdp_state(unit)._fsdp_param_group
+
+
+def reduce_dtype(module: nn.Module) -> str:
+    """Dtype in which the live *module*, a unit, reduces gradients."""
+    policy = _fsdp_state(module)._mp_policy
+    reduced = policy.reduce_dtype or policy.param_dtype
+    return dtype_name([reduced] if reduced else [p.dtype for p in module.parameters()])
+
+
+def describe_units(module: nn.Module, layers: list[nn.Module]) -> dict[str, Any]:
+    """How many units the live *module* has, and which of its *layers* are none."""
+    live = fsdp_units(module)
+    names = merged_layers(module, layers, live)
+    return {"units": len(live), **({"merged_units": names} if names else {})}
+
+
+def remarks(module: nn.Module, layers: list[nn.Module]) -> list[str]:
+    """What nobody would expect of the units of the live *module*, whose layers are *layers*."""
+    live = fsdp_units(module)
+    return merged_layers_remark(module, layers, live) if live else []
+
+
+def reshard_settings(of: Iterable[nn.Module]) -> list[bool]:
+    """Whether the units *of* a module are sharded again after their forward pass: what is true of any."""
+    own = [group for unit in of if (group := parameter_group(unit)) is not None]
+    return sorted({bool(group._reshard_after_forward) for group in own})
+
+
+def unsharded_elements(module: nn.Module) -> int:
+    """Elements of parameters that are gathered from several ranks at this moment."""
+    return sum(
+        parameter._orig_size.numel()
+        for group in parameter_groups(module)
+        if group.is_unsharded and group.mesh_info.shard_mesh_size > 1
+        for parameter in group.fsdp_params
+    )
+
+
+def count_fsdp_storages(module: nn.Module, counter: StorageCounter) -> None:
+    """Book the shards, then their gathered copies, and the gradients of both."""
+    shards = [shard for group in parameter_groups(module) for shard in group.fsdp_params]
+    whole = [getattr(shard, "_unsharded_param", None) for shard in shards]
+    counter.count("parameters", [(shard._sharded_param_data, shard.sharded_param) for shard in shards])
+    counter.count("buffers", [shard.all_gather_outputs for shard in shards], whole)
+    counter.count("gradients", [parameter.grad for parameter in whole if parameter is not None])
+    counter.count("gradients", [shard.unsharded_accumulated_grad for shard in shards])
+    counter.count("gradients", [shard.sharded_param.grad for shard in shards])
+
+
+def _fsdp_state(module: nn.Module) -> Any:
+    # torch has no public way to read a unit's policy back, and what was asked for is no proof
+    return module._get_fsdp_state()  # type: ignore[operator]

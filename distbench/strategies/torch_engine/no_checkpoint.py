@@ -1,0 +1,29 @@
+"""Engines whose training can't be resumed exactly."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+
+from distbench.strategies.engine import Engine, TrainingState
+
+
+class NoCheckpoints(Engine):
+    """An engine of which no checkpoint has all that it goes on from."""
+
+    @property
+    @abstractmethod
+    def checkpoint_problem(self) -> str:
+        """Why there is none."""
+
+    def save_sharded(self, folder: Path) -> None:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def load_sharded(self, folder: Path) -> None:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def gather_state(self) -> TrainingState:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def scatter_state(self, state: TrainingState) -> None:
+        raise NotImplementedError(self.checkpoint_problem)

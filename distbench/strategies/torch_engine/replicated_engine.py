@@ -1,0 +1,66 @@
+"""What engines share whose module is in DistributedDataParallel: copies that sum their gradients."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from distbench.strategies.base import UnsupportedCase
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.module_names import listed
+from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name
+from distbench.workloads.weights import plain_name
+
+# as DDP tells of parameters that the loss of the step before did not depend on, by their numbers
+_UNUSED_PARAMETERS = re.compile(
+    r"Parameter indices which did not receive grad for rank \d+: (?P<numbers>[\d ]+)"
+)
+
+
+class DdpWrappedEngine(TorchEngine):
+    """Reduces gradients once a step, by DDP; mixed with engines that say what else there is."""
+
+    module: DistributedDataParallel
+    unused_parameter_advice: ClassVar[str] = "freeze them, or use fsdp or zero"
+    """How to train a model some of whose parameters receive no gradient."""
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        try:
+            return super().forward_backward(micro_batch)
+        except RuntimeError as error:
+            if found := _UNUSED_PARAMETERS.search(str(error)):
+                raise UnsupportedCase(
+                    self._unused_parameter_text([int(number) for number in found["numbers"].split()])
+                ) from error
+            raise
+
+    def reduce_dtype(self) -> str:
+        return dtype_name(p.dtype for p in self.module.parameters())
+
+    def count_storages(self, counter: StorageCounter) -> None:
+        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
+        super().count_storages(counter)
+        # before the last micro-batch gradients are beside the buckets, also if they become views into them
+        are_views = self.module.gradient_as_bucket_view and all(each._is_view() for each in self._gradients())
+        inside = counter.bytes["gradients"] if are_views else 0
+        # rebuilding after the first step changes only their order
+        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
+        counter.add_bytes("buffers", sum(map(int, sizes.split(","))) - inside)
+
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.module.no_sync()
+
+    def _unused_parameter_text(self, numbers: list[int]) -> str:
+        """Why DDP does not go on: the parameters *numbers*, as it counts them, received no gradient."""
+        ignored = self.module.parameters_to_ignore
+        parameters = self.module.module.named_parameters()
+        reduced = [name for name, p in parameters if p.requires_grad and name not in ignored]
+        names = [plain_name(reduced[number]) for number in numbers]
+        return (
+            f"torch's DDP waits for gradients, which the loss does not give to {len(names):,} of "
+            f"{len(reduced):,} trained tensors ({listed(names)}); {self.unused_parameter_advice}"
+        )

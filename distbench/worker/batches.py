@@ -1,0 +1,96 @@
+"""The micro-batches of one rank: its rows of the global batch, the same at every world size."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from distbench.core import registry
+from distbench.data.base import BatchFunction, DataSource
+from distbench.strategies.base import Batch, RankContext
+
+MAX_PREFETCH_BYTES = 256 << 20
+"""Bytes of host memory that batches which are made ahead take at most."""
+
+
+class MicroBatchReader:
+    """Micro-batches of any step for one rank."""
+
+    def __init__(
+        self, context: RankContext, row_order_seed: int | None = None, batches: BatchFunction | None = None
+    ) -> None:
+        """Open the data, or use *batches*; *order* seeds a permutation of the rows of each global batch."""
+        case = context.case
+        source: DataSource = registry.create_plugin("data", case.data)
+        size = case.batch.global_batch_size
+        self._batches = batches or source.open(context.workload.shape, case.seed, size)
+        if row_order_seed is not None:
+            # where it matters which rows are together, they stay together
+            block = case.batch.micro_batch_size if case.depends_on_batch_division else size
+            self._batches = _permute_rows(self._batches, size, row_order_seed, block)
+        self._context = context
+        self._accumulation = case.batch.gradient_accumulation_steps
+        # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
+        share = size // context.data_parallel_size
+        self._rows = range(context.data_parallel_rank * share, (context.data_parallel_rank + 1) * share)
+        self._prefetched: dict[int, dict[str, np.ndarray]] = {}
+
+    def prefetch(self, steps: Sequence[int]) -> None:
+        """Make the batches of *steps*, so that only copying them is left: all, or none if they are large.
+
+        A GPU's host has to run ahead of it, and what it computes for a batch is in the way of launching
+        kernels, in another thread as well: Python runs one at a time. All or none, so that no step differs.
+        """
+        for step in steps:
+            self._prefetched[step] = arrays = self._batches(step, self._rows)
+            if sum(array.nbytes for array in arrays.values()) * len(steps) > MAX_PREFETCH_BYTES:
+                self._prefetched.clear()
+                return
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """Micro-batches of *step*, on the device."""
+        made = self._prefetched.pop(step, None)
+        whole = to_rank_device(made or self._batches(step, self._rows), self._context)
+        size = len(self._rows) // self._accumulation
+        batches = [
+            {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
+            for i in range(self._accumulation)
+        ]
+        self._context.step.begin(batches)
+        return batches
+
+    def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
+        """Hash of this rank's rows of *step*, or of those *all_ranks* ranks, however they divide them."""
+        size = self._context.case.batch.global_batch_size
+        arrays = self._batches(step, range(size) if all_ranks else self._rows)
+        return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
+
+
+def to_rank_device(arrays: dict[str, np.ndarray], context: RankContext) -> Batch:
+    """*arrays* on the device of the rank, in fp64 if the case trains in it."""
+    tensors = {name: _to_device(context.device, array) for name, array in arrays.items()}
+    if context.case.precision.master != "fp64":
+        # engines cast to the other dtypes themselves
+        return tensors
+    return {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def _to_device(device: torch.device, array: np.ndarray) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        # a copy from pageable memory may wait for the device, so that the host could not run ahead of it
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def _permute_rows(batches: BatchFunction, size: int, seed: int, block: int) -> BatchFunction:
+    """*batches* of *size* rows in a random order within each *block* of them, drawn by *seed*."""
+
+    def reordered(step: int, rows: range) -> dict[str, np.ndarray]:
+        draws = np.random.default_rng([seed, step])
+        within = [start + draws.permutation(block) for start in range(0, size, block)]
+        order = np.concatenate(within)[rows.start : rows.stop]
+        return {name: array[order] for name, array in batches(step, range(size)).items()}
+
+    return reordered

@@ -1,0 +1,33 @@
+"""Imports that the warm parent does for every strategy, because torch would do them lazily in each rank.
+
+They are imported for their cost, not for their names.
+"""
+
+import importlib
+from contextlib import suppress
+
+import safetensors.torch
+import torch._dynamo
+import torch.distributed.algorithms.ddp_comm_hooks.default_hooks
+import torch.distributed.checkpoint
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.fsdp
+import torch.utils._python_dispatch
+
+import distbench.worker.rank
+import distbench.worker.trainer
+from distbench.core import registry
+from distbench.core.job import job_kinds
+
+# every rank reads its job, and imports what does it, its model and its data
+job_kinds()
+for job in registry.built_in_plugins("jobs").values():
+    distbench.worker.rank.rank_function(job())
+for kind in ("data", "workloads"):
+    registry.built_in_plugins(kind)
+for kind in ("strategies", "metrics"):
+    for plugin in registry.built_in_plugins(kind).values():
+        for module in plugin.early_imports:
+            # whatever one strategy lacks, others must not fail by it; a rank that needs it says so itself
+            with suppress(Exception):
+                importlib.import_module(module)

@@ -1,0 +1,183 @@
+"""The folder of a run on a node that does not share it: what ranks read comes here, what they write goes
+to the controller, which has them all in the run's folder.
+
+Ranks find the same files below it as below the run's folder elsewhere, and instructions name them here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from distbench.ipc.build_files import BuildJournalReader, journal_file
+from distbench.ipc.file_transfer import (
+    ChannelMessage,
+    FileReceiver,
+    TransferError,
+    cached_sha256,
+    file_chunks,
+)
+from distbench.ipc.trial_files import ProgressMark, error_file, log_file, progress_file, read_progress
+from distbench.system.files import write_atomic
+from distbench.system.log_files import BoundedLogs
+from distbench.system.temporary import temporary_folder
+
+
+class RunMirror:
+    """The run's folder on this node, in the folder for temporary files; ``close`` removes it."""
+
+    def __init__(self, root: str) -> None:
+        """Make the folder.
+
+        Args:
+            root: The run's folder elsewhere.
+        """
+        self._root, self._cleanup = Path(root), ExitStack()
+        self.folder = self._cleanup.enter_context(temporary_folder())
+        self._arrivals = FileReceiver(self.folder)
+        self._problem = ""
+
+    def missing_files(self, offered: Iterable[tuple[str, str]]) -> list[str]:
+        """Names of those files that are not here, of *offered* names and digests."""
+        return [name for name, made in offered if not self._has(name, made)]
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take in a piece of a file; what goes wrong with it is the problem of the next trial."""
+        if self._problem:
+            return
+        try:
+            self._arrivals.receive(message)
+        except (OSError, TransferError) as error:
+            self._problem = f"{message['piece']} can't be put into {self.folder}: {_error_text(error)}"
+
+    def open_trial(
+        self, file: str, outputs: Iterable[str], ranks: Iterable[int], node: str, *, is_preparation: bool
+    ) -> MirroredTrial:
+        """The trial whose instructions came as *file* of the run's folder, ready for its *ranks* here.
+
+        Args:
+            node: Comes into the names of files that go back, unless it is empty.
+
+        Raises:
+            OSError: what it needs could not be put here.
+        """
+        if self._problem:
+            problem, self._problem = self._problem, ""
+            raise OSError(problem)
+        own = self.folder / Path(file).relative_to(self._root)
+        write_atomic(own, json.dumps(self._relocate(json.loads(own.read_text()))))
+        if is_preparation:
+            journal_file(own).write_text("")
+        return MirroredTrial(self.folder, own, list(outputs), list(ranks), node)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._arrivals.close()
+        self._cleanup.close()
+
+    def _has(self, name: str, expected_digest: str) -> bool:
+        file = self.folder / name
+        return file.is_file() and cached_sha256(file) == expected_digest
+
+    def _relocate(self, value: Any) -> Any:
+        """*value*, parsed JSON, with each path in the run's folder as it is here, and its folder made."""
+        if isinstance(value, dict):
+            return {key: self._relocate(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._relocate(each) for each in value]
+        if isinstance(value, str) and value.startswith(f"{self._root}/"):
+            place = self.folder / Path(value).relative_to(self._root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            return str(place)
+        return value
+
+
+class MirroredTrial:
+    """A trial on this node, and what its ranks write."""
+
+    def __init__(self, root: Path, file: Path, outputs: list[str], ranks: list[int], node: str) -> None:
+        self._root, self._folder, self._outputs, self._node = root, file.parent, outputs, node
+        self.file = file
+        """Its instructions."""
+        self._journal = BuildJournalReader(file) if journal_file(file).is_file() else None
+        self._marks: dict[int, ProgressMark] = {}
+        self._exited: set[int] = set()
+        self._unsent = set(ranks)
+        self._sent: dict[Path, tuple[int, int]] = {}
+        self._logs = BoundedLogs(log_file(self._folder, rank) for rank in ranks)
+        self._messages_sent = 0
+
+    def updates(self) -> Iterator[ChannelMessage]:
+        """What is new since the last call: signs of life, failures, what a preparation has done."""
+        self._logs.trim()
+        seen = self._read_marks(self._unsent - self._exited)
+        if new := {rank: sign for rank, sign in seen.items() if sign != self._marks.get(rank)}:
+            self._marks |= new
+            yield _progress_message(new)
+        if self._journal and (events := self._journal.read_new()):
+            yield {"journal": [asdict(event) for event in events]}, b""
+        for rank in self._unsent - self._exited:
+            yield from self._changed_file(error_file(self._folder, rank))
+
+    def final_files(self, rank: int) -> Iterator[ChannelMessage]:
+        """All that *rank*, which has ended, has written; with the last rank also what the trial leaves."""
+        self._exited.add(rank)
+        yield from self.updates()
+        for file in sorted(self._folder.glob(f"rank{rank}.*")):
+            if file != progress_file(self._folder, rank):
+                yield from self._with_progress(self._changed_file(file))
+        self._unsent.discard(rank)
+        if not self._unsent:
+            for name in self._outputs:
+                yield from self._with_progress(self._changed_file(self._root / name))
+
+    def current_files(self) -> Iterator[ChannelMessage]:
+        """What its ranks have printed and reported so far."""
+        for rank in sorted(self._unsent):
+            # errors, and what ranks wrote that have not ended; a trace is of no use without them
+            for file in (log_file(self._folder, rank), *sorted(self._folder.glob(f"rank{rank}.*json"))):
+                yield from self._changed_file(file)
+
+    def remove(self) -> Iterator[ChannelMessage]:
+        """Remove its folder; nothing more comes of it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        yield from ()
+
+    def _read_marks(self, ranks: set[int]) -> dict[int, ProgressMark]:
+        """The last signs of life of those *ranks* that have given one."""
+        seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in ranks}
+        return {rank: sign for rank, sign in seen.items() if sign}
+
+    def _with_progress(self, messages: Iterator[ChannelMessage]) -> Iterator[ChannelMessage]:
+        """*messages*, and signs that the ranks which have ended, but are not reported yet, make progress."""
+        for message in messages:
+            yield message
+            self._messages_sent += 1
+            seen = self._read_marks(self._exited & self._unsent)
+            yield _progress_message(
+                {r: replace(sign, sequence=sign.sequence + self._messages_sent) for r, sign in seen.items()}
+            )
+
+    def _changed_file(self, file: Path) -> Iterator[ChannelMessage]:
+        """*file*, if there is one, and it is not as it was sent before."""
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            return
+        if self._sent.get(file) != (status.st_size, status.st_mtime_ns):
+            called = file.with_suffix(f".{self._node}{file.suffix}") if self._node else file
+            yield from file_chunks(file, called.relative_to(self._root).as_posix())
+            self._sent[file] = status.st_size, status.st_mtime_ns
+
+
+def _progress_message(marks: dict[int, ProgressMark]) -> ChannelMessage:
+    return {"signs": {rank: asdict(sign) for rank, sign in marks.items()}}, b""
+
+
+def _error_text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,87 @@
+"""How a decoder can be divided: inside its layers, between them, by positions, by experts. Without torch."""
+
+from __future__ import annotations
+
+from distbench.workloads._dimensions import Dimensions
+from distbench.workloads.context import ContextSplit
+from distbench.workloads.mixture import ExpertLayers
+from distbench.workloads.splits import TensorSplits
+from distbench.workloads.stages import PipelineStages
+
+_COLWISE = ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up")
+_ROWWISE = ("attention.wo", "ffn.down")
+"""Linear layers of a block that tensor parallelism cuts by their outputs, and by their inputs."""
+
+
+def tensor_splits(dims: Dimensions, seq_len: int) -> TensorSplits:
+    """What tensor parallelism cuts, for rows of that many *seq_len*."""
+    block = "blocks.*"
+    return TensorSplits(
+        colwise=tuple(f"{block}.{name}" for name in _COLWISE),
+        rowwise=tuple(f"{block}.{name}" for name in _ROWWISE),
+        embedding="embedding",
+        head="head",
+        replicated=(f"{block}.attention_norm", f"{block}.ffn_norm", "norm"),
+        divisible_sizes={
+            name: getattr(dims, name) for name in ("heads", "kv_heads", "ffn_dim", "vocab_size")
+        },
+        regions=2 * dims.depth,
+        layers=dims.depth,
+        hidden_size=dims.dim,
+        seq_len=seq_len,
+        vocab_size=dims.vocab_size,
+        replicated_parameters=(2 * dims.depth + 1) * dims.dim,
+        replicated_tensors=2 * dims.depth + 1,
+        padded_option="vocab_size",
+        tied=dims.tied,
+        unsupported_reason=f"it does not split experts (experts = {dims.experts}); use ep, "
+        "which distributes them"
+        if dims.experts
+        else "",
+    )
+
+
+def pipeline_stages(dims: Dimensions, seq_len: int) -> PipelineStages:
+    """What pipeline parallelism cuts, for rows of that many *seq_len*."""
+    table = dims.vocab_size * dims.dim
+    return PipelineStages(
+        layer_parameters=(dims.block_parameters(),) * dims.depth,
+        embedding_parameters=table,
+        head_parameters=table + dims.dim,
+        activation_shape=(seq_len, dims.dim),
+        input_array="input_ids",
+        tied_names={"head.weight": "embedding.weight"} if dims.tied else {},
+        tied_parameters=table if dims.tied else 0,
+    )
+
+
+def context_split(dims: Dimensions, seq_len: int) -> ContextSplit:
+    """What context parallelism cuts of rows of that many *seq_len*."""
+    return ContextSplit(
+        sharded_arrays=("input_ids", "labels"),
+        label_array="labels",
+        seq_len=seq_len,
+        heads=dims.heads,
+        kv_heads=dims.kv_heads,
+        head_dim=dims.head_dim,
+        layers=dims.depth,
+        is_full_attention=dims.window is None,
+        unsupported_reason="" if dims.capacity_factor is None else "capacity_factor needs whole sequences",
+    )
+
+
+def expert_layers(dims: Dimensions, seq_len: int) -> ExpertLayers | None:
+    """What expert parallelism spreads, for rows of that many *seq_len*; None: there are no experts."""
+    if dims.experts is None:
+        return None
+    return ExpertLayers(
+        modules="blocks.*.ffn.experts",
+        routers="blocks.*.ffn.router",
+        experts=dims.experts,
+        layers=dims.depth,
+        parameters=dims.depth * dims.expert_parameters(),
+        tensors=3 * dims.depth,
+        routed_tokens=dims.routed_tokens(seq_len),
+        hidden_size=dims.dim,
+        capacity=dims.expert_capacity(seq_len) if dims.capacity_factor else None,
+    )
