@@ -30,6 +30,7 @@ def test_there_are_workflows_for_github_and_gitlab() -> None:
     assert [file.name for file in WORKFLOWS] == [
         "github-comment.yml",
         "github-gate.yml",
+        "github-pages.yml",
         "gitlab.yml",
     ]
 
