@@ -23,3 +23,7 @@ known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.
 # shellcheck disable=SC2086
 lock pyproject.toml --extra train --extra test --extra ray --extra spark --extra cluster \
     --excludes - $known --output-file requirements/cluster.txt <<< $'torch\nhttpx2-jsfetch'
+# what light.txt has for some machines only (colorama for Windows), MkDocs needs on all
+known=$(sed -nE 's/^([a-z0-9-]+)==[^;]*$/--no-emit-package \1/p' requirements/light.txt)
+# shellcheck disable=SC2086
+lock pyproject.toml --extra docs $known --output-file requirements/docs.txt

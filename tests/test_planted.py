@@ -19,7 +19,7 @@ from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
 
 pytestmark = pytest.mark.train
 
-DOCS = Path(__file__).parents[1] / "docs" / "equivalence.md"
+DOCS = Path(__file__).parents[1] / "docs" / "equivalence-evidence.md"
 
 # mistake -> the arms that find it in 17 steps
 FOUND = {

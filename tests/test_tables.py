@@ -57,7 +57,7 @@ def test_how_often_a_gate_stops_a_loss(level: str) -> None:
     ("name", "draw"), [("normal", test_noise.normal), ("heavy tails (t, 3 degrees)", test_noise.heavy_tails)]
 )
 def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> None:
-    trials, held, _, _, loss, above = cells("measuring.md", name)[:6]
+    trials, held, _, _, loss, above = cells("measuring-evidence.md", name)[:6]
     at = trials.index(3)
     found = test_noise.tally(draw, 3, 600, seed=11)
     # a run has 18 cases
@@ -68,7 +68,7 @@ def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> Non
 
 @pytest.mark.parametrize(("cases", "rounds"), [(18, 5), (8, 5)])
 def test_what_intervals_hold_where_trials_resemble_one_another(cases: int, rounds: int) -> None:
-    for cell, rho in zip(cells("measuring.md", f"{cases}, {rounds}"), (0.0, 0.3, 0.5), strict=False):
+    for cell, rho in zip(cells("measuring-evidence.md", f"{cases}, {rounds}"), (0.0, 0.3, 0.5), strict=False):
         held, _ = test_noise.coverage(cases, rounds, rho, 150)
         assert 100 * held == pytest.approx(cell[0], abs=0.6)
 
@@ -76,14 +76,15 @@ def test_what_intervals_hold_where_trials_resemble_one_another(cases: int, round
 @pytest.mark.parametrize("kind", ["equal", "2 cases five times noisier"])
 def test_how_often_an_honest_case_converges_worse(kind: str) -> None:
     named = {"equal": "equal noise", "2 cases five times noisier": "two cases five times noisier"}[kind]
-    told = [cell[0] for cell in cells("equivalence.md", kind)]
+    told = [cell[0] for cell in cells("convergence-evidence.md", kind)]
     found = [test_convergence.false_failures(named, seeds, 400) for seeds in (3, 5)]
     assert close(found, told, 400, 1000)
 
 
 @pytest.mark.parametrize("worse", [0.0, 0.02])
 def test_how_often_a_case_that_ends_worse_matches_its_reference(worse: float) -> None:
-    told = [cell[0] for cell in cells("equivalence.md", f"{100 * worse:.0f}" + ("%" if worse else ""))]
+    start = f"{100 * worse:.0f}" + ("%" if worse else "")
+    told = [cell[0] for cell in cells("convergence-evidence.md", start)]
     found = [100 * test_convergence.matching(worse, seeds) for seeds in (2, 3, 5)]
     assert found == pytest.approx(told, abs=0.6)
 
