@@ -234,11 +234,11 @@ def test_an_example_of_a_seam_is_a_plugin(
     (listed,) = json.loads(capsys.readouterr().out)[kind]
     assert listed["summary"]
     assert "problem" not in listed
-    registry.load(kind, name)()
+    registry.load_plugin(kind, name)()
 
 
 def test_there_is_an_example_of_every_seam() -> None:
-    assert sorted({each.values[0].split("/")[1] for each in example_files()}) == sorted(registry.KINDS)
+    assert sorted({each.values[0].split("/")[1] for each in example_files()}) == sorted(registry.PLUGIN_KINDS)
 
 
 def test_a_model_of_ones_own_is_that_of_the_readme() -> None:
@@ -254,7 +254,7 @@ def test_a_model_of_ones_own_is_that_of_the_readme() -> None:
 def test_the_table_of_strategies_has_a_row_for_each() -> None:
     page = (ROOT / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert sorted(rows) == sorted(registry.built_in("strategies"))
+    assert sorted(rows) == sorted(registry.built_in_plugins("strategies"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -65,7 +65,7 @@ def test_the_reference_has_every_command_key_view_and_table(
             f"`{row['key']}`" in reference["reference/suite.md"]
             or f"## {row['key']}" in reference["reference/suite.md"]
         )
-    assert all(f"`{name}`" in reference["reference/views.md"] for name in registry.names("views"))
+    assert all(f"`{name}`" in reference["reference/views.md"] for name in registry.plugin_names("views"))
     for table in listed("query", "--tables", "reports/sample", "--json"):
         assert f"## {table['name']}\n" in reference["reference/sql.md"]
     codes = re.findall(r"^\| (\d+) \|", reference["reference/exit-codes.md"], re.MULTILINE)
@@ -76,7 +76,7 @@ def test_the_reference_has_every_command_key_view_and_table(
     "strategy",
     [
         pytest.param(variant, id=variant.label)
-        for strategy in registry.built_in("strategies").values()
+        for strategy in registry.built_in_plugins("strategies").values()
         for variant in strategy.variants()
     ],
 )
