@@ -1,4 +1,4 @@
-"""Numbers with a label that are drawn: a class is a pattern, and a row its pattern under noise."""
+"""Random clusters: each class is a pattern, and a sample is the pattern of its class plus noise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 _PATTERNS = 16
-"""Patterns of which those of all classes are mixed, so that a thousand classes of large images fit."""
+"""Number of patterns that all classes are mixed from, so that a thousand classes of large images fit."""
 _ROWS = 2
-# the stream of random numbers that draws the patterns
+# the random stream that draws the patterns
 _SOURCE = 3
 
 
 def cluster_batches(shape: DataShape, seed: int, source_seed: int) -> BatchFunction:
-    """Batches of features or images whose row *i* depends on (seed, step, i) alone."""
+    """Batches of features or images; sample *i* depends on (seed, step, i) alone."""
     import numpy as np
 
     size = (
@@ -35,11 +35,11 @@ def cluster_batches(shape: DataShape, seed: int, source_seed: int) -> BatchFunct
         values = np.empty((len(rows), math.prod(size)), dtype=np.float32)
         labels = np.empty(len(rows), dtype=np.int64)
         for place, row in enumerate(rows):
-            # a generator for each row: a rank draws no more than its share of a global batch
+            # one generator per sample: a rank draws no more than its share of a global batch
             random = step_generator(seed, step, _ROWS, row)
             labels[place] = random.integers(shape.classes)
             random.standard_normal(dtype=np.float32, out=values[place])
-        # not as a matrix product, whose rounding of a row may depend on how many rows there are
+        # not a matrix product: its rounding of a row may depend on the number of rows
         for pattern, mix in zip(patterns, mixes[labels].T, strict=True):
             values += mix[:, None] * pattern
         return {name: values.reshape(len(rows), *size), "labels": labels}
@@ -49,7 +49,7 @@ def cluster_batches(shape: DataShape, seed: int, source_seed: int) -> BatchFunct
 
 @functools.lru_cache(maxsize=4)
 def _classes(width: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Patterns (patterns, width), and how much of each is in a class (classes, patterns)."""
+    """Patterns (patterns, width) and their weights in each class (classes, patterns)."""
     import numpy as np
 
     random = step_generator(seed, classes, _SOURCE)

@@ -1,4 +1,4 @@
-"""Code that sources share: why one can't feed a workload, rows of tokens, windows of a long row of them."""
+"""Helpers shared by data sources: checks, token samples, masking, and windows of a token stream."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 TOKEN_KINDS: tuple[DataKind, ...] = ("tokens", "masked_tokens", "pairs")
-"""Kinds of rows that are made of a row of tokens."""
+"""Kinds of samples that are made of a row of tokens."""
 CLASSIFICATION_KINDS: tuple[DataKind, ...] = ("features", "images")
-"""Kinds of rows that are made of numbers with one label."""
+"""Kinds of samples that consist of features or pixels and one label."""
 MASKED_FRACTION = 0.15
-"""Share of the tokens of a row that are masked (BERT, arXiv:1810.04805, section 3.1), all by the mask."""
+"""Fraction of the tokens of a sample that are masked (BERT, arXiv:1810.04805, section 3.1); each is replaced
+by the mask."""
 
 _SOURCES_BY_KIND = dict.fromkeys(TOKEN_KINDS, "text, tokens or synthetic") | dict.fromkeys(
     CLASSIFICATION_KINDS, "digits or synthetic"
@@ -34,7 +35,7 @@ _SOURCES_BY_KIND = dict.fromkeys(TOKEN_KINDS, "text, tokens or synthetic") | dic
 
 
 def data_kind_problem(name: str, kinds: Collection[DataKind], shape: DataShape) -> str | None:
-    """Why source *name*, which gives rows of *kinds*, can't feed *shape*, or None."""
+    """Reason why source *name*, which supplies samples of *kinds*, can't feed *shape*; None if it can."""
     if shape.kind in kinds:
         return None
     given = " or ".join(kinds) if len(kinds) < 3 else f"{', '.join([*kinds][:-1])} or {[*kinds][-1]}"
@@ -43,7 +44,7 @@ def data_kind_problem(name: str, kinds: Collection[DataKind], shape: DataShape) 
 
 
 def file_problem(path: str) -> str | None:
-    """Why the file at *path* can't be read or is empty, or None."""
+    """Reason why the file at *path* can't be used (unreadable or empty); None if it can."""
     file = Path(path)
     if not file.exists():
         return f"path = {path!r}: no such file (looked in {Path.cwd()})"
@@ -57,7 +58,7 @@ def file_problem(path: str) -> str | None:
 
 
 def tokens_problem(what: str, shape: DataShape, available: int, largest: int) -> str | None:
-    """Why *available* tokens with ids up to *largest* are too few or too many, or None."""
+    """Reason why *available* tokens with ids up to *largest* don't fit *shape*; None if they do."""
     needed = window_length(shape)
     if available < needed:
         length = f"length {shape.sample_length}" + (
@@ -74,7 +75,7 @@ def tokens_problem(what: str, shape: DataShape, available: int, largest: int) ->
 
 
 def window_length(shape: DataShape) -> int:
-    """Tokens, following each other, of which a row of *shape* is made."""
+    """Number of consecutive tokens that make up a sample of *shape*."""
     return (
         shape.sample_length
         if shape.kind == "masked_tokens"
@@ -87,7 +88,7 @@ WindowFunction = Callable[[int, range], "np.ndarray"]
 
 
 def form_batches(windows: WindowFunction, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
-    """Batches of *shape* of *windows*; what is masked is drawn from (seed, step) for the global batch."""
+    """Batches of *shape* from *windows*; masks are drawn from (seed, step) for the global batch."""
     import numpy as np
 
     def batches(step: int, rows: range) -> dict[str, np.ndarray]:
@@ -104,7 +105,7 @@ def _source_and_target(tokens: np.ndarray, shape: DataShape) -> dict[str, np.nda
     """First part of each window as source, and the rest as target."""
     import numpy as np
 
-    # the decoder begins with the last token of the source, so a model needs no token to start with
+    # the decoder input begins with the last source token, so no start token is needed
     target = shift_labels(tokens[:, shape.sample_length - 1 :])
     return {
         "input_ids": np.ascontiguousarray(tokens[:, : shape.sample_length]),
@@ -114,10 +115,11 @@ def _source_and_target(tokens: np.ndarray, shape: DataShape) -> dict[str, np.nda
 
 
 def _masked(tokens: np.ndarray, shape: DataShape, order: np.ndarray) -> dict[str, np.ndarray]:
-    """Input with masked places, and labels there: in each row the first few by *order* (rows, length)."""
+    """Masked inputs, with labels at the masked positions: the first few by *order* (samples, length)."""
     import numpy as np
 
-    # as many, so that the mean loss of a batch is the mean of those of its parts
+    # the same number in each sample, so that the mean loss of a batch is the mean of its micro-batches'
+    # losses
     count = max(1, round(MASKED_FRACTION * shape.sample_length))
     places = np.argsort(order, axis=1, kind="stable")[:, :count]
     ids, labels = tokens.copy(), np.full_like(tokens, IGNORE_INDEX)
@@ -127,20 +129,20 @@ def _masked(tokens: np.ndarray, shape: DataShape, order: np.ndarray) -> dict[str
 
 
 HELD_OUT_SEED = 2**32 - 1
-"""No suite's seed can be as large, so no step of a training has the rows that it gives."""
-# the stream of random numbers that chooses what is masked, apart from that of a source's own draws
+"""Seed of held-out samples. No suite's seed can be as large, so no training step draws the same samples."""
+# the random stream that chooses masked positions, separate from a source's own draws
 _MASKS = 1
 
-# share of the tokens that is trained on where the rest is held out
+# fraction of the tokens used for training when the rest is held out
 _TRAINED_FRACTION = 0.9
 
 
 class TokenStream(DataSource):
-    """A source that is one long row of tokens, seen through windows."""
+    """A source that is one long row of tokens, read in windows."""
 
     @abstractmethod
     def tokens(self) -> np.ndarray:
-        """All of them (n,)."""
+        """All tokens (n,)."""
 
     def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
         return _random_windows(self.tokens(), shape, seed, batch_size)
@@ -156,10 +158,10 @@ class TokenStream(DataSource):
         )
 
     def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:
-        """Windows of the first nine tenths of the tokens, and *held_out* evenly spread over the last.
+        """Windows of the first nine tenths of the tokens, and *held_out* evenly spaced ones of the last.
 
-        The tail is held out whole: windows at random places of all of it would overlap with those
-        that are trained on.
+        The held-out tail is contiguous: windows at random positions of all tokens would overlap with those
+        used for training.
 
         Raises:
             ValueError: a part is too short for one sample.
@@ -181,10 +183,10 @@ class TokenStream(DataSource):
 
 
 def _random_windows(tokens: np.ndarray, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
-    """Batches of windows at random places of *tokens* (n,), drawn from (seed, step) alone.
+    """Batches of windows at random positions of *tokens* (n,), drawn from (seed, step) alone.
 
-    The places of the whole global batch are drawn and the rows asked for are cut out, so that
-    every way of sharing a batch among ranks sees the same rows.
+    Positions are drawn for the full global batch, and the requested samples are selected from them, so every
+    division of a batch among ranks yields the same samples.
     """
     import numpy as np
 
@@ -199,14 +201,14 @@ def _random_windows(tokens: np.ndarray, shape: DataShape, seed: int, batch_size:
 
 
 def step_generator(seed: int, step: int, *more: int) -> np.random.Generator:
-    """Random numbers of one step, and of *more* of it, independent of those of any other step or seed."""
+    """Random generator of a step, and of *more* keys within it, independent of other steps and seeds."""
     import numpy as np
 
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, *more])))
 
 
 def shift_labels(whole: np.ndarray) -> dict[str, np.ndarray]:
-    """Inputs and labels, shifted by one, of *whole* (rows, length + 1)."""
+    """Inputs and labels, shifted by one, of *whole* (samples, length + 1)."""
     import numpy as np
 
     return {"input_ids": np.ascontiguousarray(whole[:, :-1]), "labels": np.ascontiguousarray(whole[:, 1:])}

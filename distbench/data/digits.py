@@ -67,7 +67,7 @@ class Digits(DataSource):
 
 
 def _load_table() -> tuple[np.ndarray, np.ndarray]:
-    """Features (rows, 64), 0 to 1, and labels (rows,)."""
+    """Features (samples, 64), 0 to 1, and labels (samples,)."""
     import numpy as np
 
     file = _digits_file()
@@ -79,7 +79,7 @@ def _load_table() -> tuple[np.ndarray, np.ndarray]:
 def _epoch_batches(
     features: np.ndarray, labels: np.ndarray, shape: DataShape, seed: int, batch_size: int
 ) -> BatchFunction:
-    """Batches that go through all rows, in a new order each epoch."""
+    """Batches that go through all samples, in a new order each epoch."""
     import numpy as np
 
     @functools.lru_cache(maxsize=8)
@@ -96,7 +96,7 @@ def _epoch_batches(
 
 
 def _rows(features: np.ndarray, labels: np.ndarray, shape: DataShape) -> dict[str, np.ndarray]:
-    """Arrays of *shape* of *features* (rows, 64) and *labels* (rows,)."""
+    """Arrays of *shape*, made from *features* (samples, 64) and *labels* (samples,)."""
     import numpy as np
 
     if shape.kind == "features":
@@ -107,7 +107,7 @@ def _rows(features: np.ndarray, labels: np.ndarray, shape: DataShape) -> dict[st
 
 
 def _digits_file() -> Path | None:
-    """Content of ``sklearn.datasets.load_digits``; importing scikit-learn takes 2 s per rank."""
+    """File of ``sklearn.datasets.load_digits``, found without importing scikit-learn (2 s per rank)."""
     spec = importlib.util.find_spec("sklearn")
     file = Path(spec.origin).parent / "datasets/data/digits.csv.gz" if spec and spec.origin else None
     return file if file and file.is_file() else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SLOTS = 4096
-# the source keeps states x slots
+# a source takes states x slots in memory
 MAX_STATES = 1024
 
 
@@ -90,7 +90,7 @@ class Synthetic(DataSource):
         return _slot_counts(self._state_count(classes), self.concentration, self.source_seed) / _SLOTS
 
     def entropy_rate(self, classes: int) -> float:
-        """Entropy rate in nats a token: the floor of the mean loss, for *classes* ids.
+        """Entropy rate in nats per token: the lowest possible mean loss, for *classes* ids.
 
         The mean over the stationary distribution of the entropy of a token's successors
         (Cover & Thomas, Elements of Information Theory, theorem 4.2.4).
@@ -109,7 +109,7 @@ class Synthetic(DataSource):
 
 
 def _sample_walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Tokens (rows, n + 1) that start at *first* (rows,) and follow *draws* (rows, n)."""
+    """Tokens (samples, n + 1) that start at *first* (samples,) and follow *draws* (samples, n)."""
     import numpy as np
 
     walks = np.empty((len(first), draws.shape[1] + 1), dtype=np.int64)
@@ -121,11 +121,11 @@ def _sample_walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np
 
 @functools.lru_cache(maxsize=4)
 def _slot_counts(states: int, concentration: float, seed: int) -> np.ndarray:
-    """Number of a token's slots that each successor holds (states, states).
+    """Number of a token's slots that each successor occupies (states, states).
 
-    Probabilities are whole numbers of slots, so that a draw is one look into a table, and the
-    entropy rate is exact. Every token keeps a slot for itself and one for the next token: the
-    chain then has one stationary distribution, which it reaches from anywhere.
+    Probabilities are integer numbers of slots, so that a draw is one table lookup, and the entropy rate is
+    exact. Every token keeps a slot for itself and one for the next token: the chain then has one stationary
+    distribution, which it reaches from any state.
     """
     import numpy as np
 
@@ -154,6 +154,6 @@ def _stationary_distribution(states: int, concentration: float, seed: int) -> np
     import numpy as np
 
     system = _slot_counts(states, concentration, seed).T / _SLOTS - np.eye(states)
-    # one equation follows from the others; in its place: the shares make 1
+    # one equation follows from the others; it is replaced by: the shares sum to 1
     system[-1] = 1.0
     return np.linalg.solve(system, np.eye(states)[-1])

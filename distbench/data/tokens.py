@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 24
 _MAX_CACHE_BYTES = 1 << 12
-"""Of a file in the cache."""
+"""Maximum size of a cache file."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _memory_map(path: str, dtype: str) -> np.ndarray:
 def _id_range(path: str, dtype: str, state: tuple[int, ...]) -> _IdRange:
     """Smallest and largest id of the file, which is read once as long as *state* is the same.
 
-    Reading all of a large one takes minutes, and every command asks, so the answer is kept in the cache.
+    Reading a large file takes minutes, and every command needs the result, so it is cached.
     """
     decides = json.dumps([str(Path(path).resolve()), dtype, state])
     file = cache_folder() / "tokens" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"

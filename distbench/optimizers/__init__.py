@@ -1,8 +1,8 @@
-"""The optimizers: where each comes from, what it is given, what it keeps, and where it is right.
+"""Optimizers: classes, hyper-parameters, state bytes and limits.
 
-From this one table follow the check of a suite, the optimizer that is built, what is read back from the live
-one, the theory of its states, the code that ``adopt`` writes, and the reason where a strategy would break it.
-Without torch.
+One table is the source for the check of a suite, the optimizer that is built, the settings that are read back
+from it, the theory of its states, the code that ``adopt`` writes, and the reason why a strategy can't use it.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from distbench.optimizers.table import CATALOG, ELEMENTWISE_RULES
 __all__ = ["ALGORITHM_FLAGS", "CATALOG", "OptimizerEntry", "ParameterShape", "TensorLayout"]
 
 HYPER_PARAMETER_KEYS = tuple(dict.fromkeys(key for kind in CATALOG.values() for key in kind.setting_keys))
-"""Keys of ``optimizer`` that are hyper-parameters of some optimizer; the others are everybody's."""
+"""Keys of ``optimizer`` that are hyper-parameters of some optimizer; the other keys apply to all."""
 
 
 def entry_of(spec: OptimizerConfig) -> OptimizerEntry:
-    """The optimizer that *spec* names."""
+    """Catalog entry of the optimizer that *spec* names."""
     return CATALOG[spec.name]
 
 
@@ -35,28 +35,28 @@ def default_settings(name: object) -> dict[str, Any]:
 
 
 def state_bytes(spec: OptimizerConfig, weights: Sequence[ParameterShape], element: int) -> float:
-    """Bytes of the states that *spec* keeps for *weights*, in states of *element* bytes a number."""
+    """Bytes of the optimizer state of *spec* for *weights*, if an element of a state has *element* bytes."""
     return sum(entry_of(spec).state_bytes(spec, weight, element) for weight in weights)
 
 
 def bytes_per_parameter(spec: OptimizerConfig, element: int) -> float:
-    """Bytes that *spec* keeps for a parameter where it keeps least: in a large matrix of a layer."""
+    """State bytes of *spec* per parameter at their lowest: in a large matrix of a layer."""
     large = ParameterShape((2**15, 2**15), is_layer_matrix=True)
     return state_bytes(spec, [large], element) / large.elements
 
 
 def keeps_state(spec: OptimizerConfig) -> bool:
-    """Whether *spec* keeps anything from step to step."""
+    """True if *spec* keeps state from step to step."""
     return state_bytes(spec, [ParameterShape((1,))], 1) > 0
 
 
 def depends_on_shape(spec: OptimizerConfig) -> bool:
-    """Whether what *spec* keeps depends on more than the number of elements."""
+    """True if the state size of *spec* depends on more than the number of elements."""
     return entry_of(spec).state_bytes not in ELEMENTWISE_RULES
 
 
 def layout_problem(spec: OptimizerConfig, layout: TensorLayout, strategy_name: str) -> str | None:
-    """Why *spec* is another optimizer under *strategy_name*, which cuts its tensors so; None if it isn't."""
+    """Reason why *spec* can't be used with *strategy_name*, whose tensors have *layout*; None if it can."""
     kind, whole = entry_of(spec), "a strategy with whole tensors (ddp, zero with stage: 0)"
     if layout == "rows" and kind.dtensor_problem:
         return f"optimizer.name = {spec.name}: {kind.dtensor_problem}; use {whole}"
@@ -80,7 +80,7 @@ def optimizers_with_key(key: str) -> list[str]:
 
 
 def setting_mistakes(spec: OptimizerConfig) -> list[tuple[str, str]]:
-    """Keys of *spec* that its optimizer does not have, each with what is wrong."""
+    """Keys of *spec* that its optimizer does not have, each with an error message."""
     kind, found = entry_of(spec), []
     if spec.momentum and "momentum" not in kind.setting_keys:
         having = " and ".join(optimizers_with_key("momentum"))

@@ -1,4 +1,4 @@
-"""What is known of one optimizer, and of a tensor that it updates."""
+"""Catalog entry of an optimizer, and the shapes of the tensors that it updates."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any, Literal
 from distbench.core.case import OptimizerConfig, OptimizerName
 
 TensorLayout = Literal["whole", "rows", "flat"]
-"""What a strategy hands to an optimizer: whole tensors; rows of each, as distributed tensors (DTensor), whose
-operations gather what they need of the others; or flat pieces, which know nothing of rows and tensors."""
+"""Layout in which a strategy passes tensors to an optimizer. whole: full tensors. rows: rows of each as
+distributed tensors (DTensor), whose operations gather what they need of the other rows. flat: flat pieces
+without the rows and boundaries of tensors."""
 
 
 ALGORITHM_FLAGS = ("amsgrad", "maximize", "nesterov", "dampening", "decoupled_weight_decay")
-"""Options of classes that change the algorithm: reported by name where they are on."""
+"""Options of optimizer classes that change the algorithm; those that are on are reported by name."""
 
 
 @dataclass(frozen=True)
 class ParameterShape:
-    """What the memory theory knows of a trained tensor."""
+    """Shape of a trained tensor, as far as the memory theory needs it."""
 
     shape: tuple[int, ...]
     is_layer_matrix: bool = False
-    """A matrix inside one of the workload's layers: neither embedding nor output head."""
+    """True for a matrix inside one of the workload's layers: neither embedding nor output head."""
 
     @property
     def elements(self) -> int:
@@ -33,44 +34,47 @@ class ParameterShape:
 
 
 StateBytesRule = Callable[[OptimizerConfig, ParameterShape, int], float]
-"""Bytes that an optimizer keeps for a tensor, where a number of its states has so many bytes."""
+"""Function that returns the state bytes of a tensor, for a given number of bytes per element."""
 
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """One optimizer."""
+    """One optimizer of the catalog."""
 
     import_path: str
-    """Its class as users import it."""
+    """Import path of its class, as users import it."""
     hyper_parameters: Callable[[OptimizerConfig], dict[str, Any]]
-    """All hyper-parameters that its class is given, those that a suite can't change included."""
+    """All hyper-parameters passed to its class, including those that a suite can't change."""
     checked_keys: tuple[str, ...]
-    """Keys of a suite that the live one must have as they stand: said twice, so that a slip in one shows."""
+    """Keys of a suite that the live optimizer must have unchanged: specified twice, so that a slip in one
+    shows."""
     state_bytes: StateBytesRule
     embedded_keys: tuple[str, ...] = ()
-    """Keys of a suite that are a part of one of its arguments, or that only the optimizer of its rest has."""
+    """Keys of a suite that are part of one of its arguments, or that only its companion optimizer has."""
     kernels: tuple[str, ...] = ("fused", "foreach", "loop")
-    """Implementations that it has, the usual one first."""
+    """Implementations that it has, the default first."""
     own_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of keys of ``optimizer`` that differ from everybody else's."""
+    """Defaults of keys of ``optimizer`` that differ from those of the other optimizers."""
     package: str = "torch"
-    """Distribution that has it."""
+    """Distribution that contains it."""
     needs_full_tensors: str = ""
-    """What it can't compute from flat pieces of tensors; empty: it treats every element by itself."""
+    """Quantity that it can't compute from flat pieces of tensors; empty: it is element-wise."""
     dtensor_problem: str = ""
-    """Why it can't be stepped on distributed tensors, or would be another one; empty: it can."""
+    """Reason why it can't step distributed tensors, or would compute other updates; empty: it can."""
     compute_dtype: Literal["", "bf16"] = ""
-    """Dtype in which it computes updates, whatever that of the weights; empty: in theirs."""
+    """Dtype in which it computes updates, regardless of the dtype of the weights; empty: that of the
+    weights."""
     live_module: str = ""
-    """Module that the live class says it is of, where users import it from another one."""
+    """Value of ``__module__`` of the live class, if it differs from the module that users import."""
     is_compiled: bool = False
-    """Whether torch compiles its step, which takes a compiler, and time in the first one."""
+    """True if torch compiles its step, which needs a compiler, and time in the first step."""
     companion: OptimizerName | None = None
-    """Name of the optimizer of all but hidden matrices; None: it updates everything itself."""
+    """Name of the optimizer that updates everything except hidden matrices; None: it updates everything
+    itself."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Distributions that it needs besides torch, for which a strategy asks if it needs any."""
+        """Distributions that it needs besides torch; strategies add them to their own."""
         return () if self.package == "torch" else (self.package,)
 
     @property
@@ -89,5 +93,5 @@ class OptimizerEntry:
 
     @property
     def setting_keys(self) -> tuple[str, ...]:
-        """Keys of a suite that are hyper-parameters of it."""
+        """Keys of a suite that are hyper-parameters of this optimizer."""
         return self.checked_keys + self.embedded_keys

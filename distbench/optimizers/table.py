@@ -1,4 +1,4 @@
-"""The optimizers by name: what each is given, and what it keeps."""
+"""Catalog of the optimizers by name: hyper-parameters and state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _sgd_arguments(spec: OptimizerConfig) -> dict[str, Any]:
 
 
 def _adafactor_arguments(spec: OptimizerConfig) -> dict[str, Any]:
-    # the rest as Shazeer & Stern 2018 (arXiv:1804.04235, algorithm 5) have it
+    # other values: Shazeer & Stern 2018 (arXiv:1804.04235, algorithm 5)
     return {
         "lr": spec.lr,
         "eps": (spec.eps, 1e-3),
@@ -34,11 +34,11 @@ def _muon_arguments(spec: OptimizerConfig) -> dict[str, Any]:
         "momentum": spec.momentum,
         "weight_decay": spec.weight_decay,
         "nesterov": True,
-        # torch's own, from https://kellerjordan.github.io/posts/muon
+        # torch's default, from https://kellerjordan.github.io/posts/muon
         "ns_coefficients": (3.4445, -4.7750, 2.0315),
         "eps": 1e-7,
         "ns_steps": 5,
-        # by which one learning rate is that of AdamW as well (Liu et al. 2025, arXiv:2502.16982)
+        # makes the learning rate of AdamW usable for Muon as well (Liu et al. 2025, arXiv:2502.16982)
         "adjust_lr_fn": "match_rms_adamw",
     }
 
@@ -55,9 +55,9 @@ def _lion_arguments(spec: OptimizerConfig) -> dict[str, Any]:
 
 
 def _lamb_arguments(spec: OptimizerConfig) -> dict[str, Any]:
-    # You et al. 2020 (arXiv:1904.00962v3, algorithm 2): decay is a part of the update whose size is adjusted,
-    # and no bias is corrected. By default the package divides the rate by 1 - beta1^t all the same, which
-    # the adjusted size does not need: the first step would be 10 times as large
+    # You et al. 2020 (arXiv:1904.00962v3, algorithm 2): weight decay is part of the update whose size is
+    # adjusted, and there is no bias correction. By default the package still divides the rate by 1 - beta1^t,
+    # which the adjusted size does not need: the first step would be 10 times as large
     return {
         **_adam_arguments(spec),
         "weight_decouple": False,
@@ -91,7 +91,7 @@ def _optional_momentum(spec: OptimizerConfig, weight: ParameterShape, element: i
 
 
 def _blockwise_8bit(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
-    """A byte a number, 4 a block for its scale, and a table of 256; small and odd tensors are kept in full.
+    """A byte per element, 4 per block for its scale, and a table of 256; small and odd tensors stay in full.
 
     By torchao's source (0.18: optim/adam.py, optim/subclass_8bit.py), after Dettmers et al. 2021
     (arXiv:2110.02861).
@@ -102,7 +102,7 @@ def _blockwise_8bit(_spec: OptimizerConfig, weight: ParameterShape, element: int
 
 
 def _factored_moment(_spec: OptimizerConfig, weight: ParameterShape, element: int) -> float:
-    """A mean for each row and each column of a matrix; of a vector one for each element."""
+    """A mean for each row and each column of a matrix; for a vector, one for each element."""
     if len(weight.shape) < 2:
         return weight.elements * element
     return (weight.elements / weight.shape[-1] + weight.elements / weight.shape[-2]) * element
@@ -113,9 +113,10 @@ def _muon_moments(_spec: OptimizerConfig, weight: ParameterShape, element: int) 
 
 
 _QUANT_BLOCK, _MIN_QUANTIZED = 256, 4096
-"""Numbers that torchao scales together, and those of the smallest tensor whose moments it keeps in 8 bits."""
+"""Elements that torchao scales together, and elements of the smallest tensor whose moments it keeps in 8
+bits."""
 ELEMENTWISE_RULES = (_one_moment, _two_moments, _optional_momentum)
-"""Rules by which the number of elements alone counts."""
+"""Rules that depend only on the number of elements."""
 _IN_PLACE_NORMS = (
     "{} changes norms in place, which fails on distributed tensors, as of FSDP2 (torch 2.13: in-place "
     "operations that require placement changes are not supported)"
@@ -188,4 +189,4 @@ CATALOG: Mapping[str, OptimizerEntry] = {
         is_compiled=True,
     ),
 }
-"""By the name in a suite."""
+"""Optimizer entries by their names in a suite."""

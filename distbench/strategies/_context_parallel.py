@@ -1,4 +1,4 @@
-"""Context parallelism by theory: what it needs of a workload, and what it moves. Without torch."""
+"""Requirements and traffic of context parallelism. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ if TYPE_CHECKING:
 
 AttentionExchange = Literal["ulysses", "ring"]
 _LOGSUMEXP_ALIGNMENT = 32
-"""CUDA's kernel for fp32, the memory-efficient one, pads logsumexps to a multiple of so many positions.
-
-torch 2.13 merges those of two chunks as if they were not padded (``_SDPAMerger``).
-"""
+"""Positions to a multiple of which CUDA's memory-efficient kernel, the one for fp32, pads logsumexps. torch
+2.13 merges those of two chunks as if they were not padded (``_SDPAMerger``)."""
 
 
 @dataclass(frozen=True)
 class ContextParallelism:
-    """How the sequences of a case are split by position across *devices* that share them."""
+    """Sequences split by position across ``ranks`` ranks that share them."""
 
     ranks: int
     implementation: AttentionExchange = "ulysses"
 
     def problem(self, case: Case) -> str | None:
-        """Why *case* can't be trained so, or None if it can."""
+        """Reason why *case* can't be trained with it; None if it can."""
         context = context_of(case)
         if context is None:
             parts = "its attention modules, the only ones that may mix positions"
@@ -76,7 +74,7 @@ class ContextParallelism:
         return reason
 
     def required_settings(self, case: Case) -> dict[str, Any]:
-        """What ``Engine.effective_settings`` must show of it."""
+        """Settings of it that ``Engine.effective_settings`` must report."""
         context = context_of(case)
         positions = context.seq_len // self.ranks if context else None
         return {
@@ -86,15 +84,16 @@ class ContextParallelism:
         }
 
     def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
-        """Collectives of a rank in a step over the dimension ``cp``, for *samples* rows that it shares.
+        """Collectives of a rank in a step over the dimension ``cp``, for *samples* that it shares.
 
-        Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv:2309.14509, section 3.2): each layer exchanges queries,
-        keys, values and what comes out, forward, and the gradients of all four backward. Of grouped heads
-        keys and values are as much smaller. A layer that is computed again exchanges forward again.
+        Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv:2309.14509, section 3.2): in the forward pass each layer
+        exchanges queries, keys, values and the output, and in the backward pass the gradients of all four.
+        With grouped heads, keys and values are smaller in proportion. A recomputed layer repeats its forward
+        exchanges.
 
         torch's ring (``torch.distributed.tensor.experimental``, 2.13): keys and values are all-gathered
-        forward and backward, and their gradients, in fp32, go round all devices by all-to-alls in which each
-        sends to the next.
+        forward and backward, and their gradients, in fp32, pass around all devices in all-to-alls in which
+        each sends to the next.
         """
         context = context_of(case)
         if self.ranks == 1 or context is None:
@@ -112,7 +111,7 @@ class ContextParallelism:
                 * element
             )
             return [ExpectedCollective("all_to_all", float(size), "cp", passes * 4 * calls)]
-        # those of grouped heads as often as there are heads of queries
+        # grouped keys and values are repeated to the number of query heads
         both = 2 * layers * samples * context.seq_len * context.heads * context.head_dim
         return [
             ExpectedCollective("all_gather", float(passes * both * element), "cp", passes * calls),
@@ -121,6 +120,6 @@ class ContextParallelism:
 
 
 def context_of(case: Case) -> ContextSplit | None:
-    """How the rows of *case* can be cut, if its workload says so."""
+    """Division of the sequences of *case* as its workload declares it; None if it declares none."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.context_split()

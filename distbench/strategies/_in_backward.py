@@ -1,4 +1,4 @@
-"""The optimizer in the backward pass: what it can't train, and which gradients exist at once. No torch."""
+"""Optimizer in the backward pass: requirements and gradient memory. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ UPDATE_TIMING = "when parameters are updated"
 
 
 def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> str | None:
-    """Why *case* can't update each parameter as soon as its gradient is there, or None if it can.
+    """Reason why *case* can't update each parameter once its gradient is computed; None if it can.
 
     Args:
-        on_dtensors: Whether ranks have rows of its tensors.
+        on_dtensors: True if ranks have rows of its tensors.
     """
     clip, parts = case.optimizer.clip_grad_norm, case.batch.gradient_accumulation_steps
     kind, scale = optimizers.entry_of(case.optimizer), case.precision.loss_scale
@@ -54,7 +54,7 @@ def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> s
 
 
 def _stepping_problem(kind: OptimizerEntry) -> str:
-    """Why the optimizer can't be stepped for one parameter at a time; empty: it can."""
+    """Reason why the optimizer can't step one parameter at a time; empty: it can."""
     if kind.companion:
         return "but this is two optimizers"
     if kind.package == "pytorch-optimizer":
@@ -68,13 +68,13 @@ def _supported_optimizers(*, on_dtensors: bool) -> list[str]:
 
 
 def largest_tensor_gradient_bytes(case: Case) -> int | None:
-    """Bytes of the gradient of the largest tensor of *case*; None: the workload does not say."""
+    """Gradient bytes of the largest tensor of *case*; None: the workload does not report its size."""
     shapes = _workload(case).tensor_shapes()
     return max(map(math.prod, shapes)) * DTYPE_BYTES[case.precision.master] if shapes else None
 
 
 def largest_layer_gradient_bytes(case: Case, parameters: int) -> int | None:
-    """Bytes of those of its largest layer, or of the rest of its *parameters*; None: it does not say."""
+    """Gradient bytes of the largest layer, or of the rest of the *parameters*; None: sizes are unknown."""
     stages = stages_of(case)
     if stages is None:
         return None
@@ -85,7 +85,7 @@ def largest_layer_gradient_bytes(case: Case, parameters: int) -> int | None:
 
 
 def with_gradient_bytes(states: dict[str, float], gradients: float | None) -> dict[str, float] | None:
-    """*states* with no more than these bytes of *gradients* at once; None: not known how many."""
+    """*states* with at most this many bytes of *gradients* at once; None: the number is unknown."""
     return None if gradients is None else {**states, "gradients": gradients}
 
 

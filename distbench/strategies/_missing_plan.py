@@ -1,4 +1,4 @@
-"""Why a model that does not say where it can be divided can't be trained so. Without torch."""
+"""Refusals for models that do not declare how to split them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _OWN_PACKAGE = "distbench."
 def undeclared_problem(
     case: Case, technique: str, parts: str, methods: str, alternative: str, option: str = ""
 ) -> str:
-    """Why *technique* can't train the model of *case*, which does not declare its *parts*.
+    """Reason why *technique* can't train the model of *case*, which does not declare its *parts*.
 
     Args:
-        methods: What a workload declares them with.
-        alternative: A workload that does.
-        option: Of workloads that leave it to a suite, in place of *methods*.
+        methods: Methods by which a workload declares them.
+        alternative: A workload that declares them.
+        option: Option of a suite that declares them, used in place of *methods*.
     """
     name, model = case.workload.name, case.workload.options.get("model")
     cls = registry.load_plugin("workloads", name)

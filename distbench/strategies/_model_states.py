@@ -1,4 +1,4 @@
-"""Model states: ZeRO's table for the dtypes in use, and what optimizers can keep. Without torch."""
+"""Model states: ZeRO's table for the dtypes in use, and the limits of optimizers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def sharded_model_states(
 ) -> dict[str, float]:
     """Bytes of a rank's model states; gradients as they are after the backward pass.
 
-    *stored* is the dtype of the parameters, *gradients* that of their gradients if it is another one,
-    *master* that of a second copy which the optimizer updates, and *shards* over how many ranks parameters,
-    gradients, and optimizer states with the master weights are spread. Rajbhandari et al. 2020
-    (arXiv:1910.02054, figure 1) have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of
-    Adam's moments. Of an optimizer that keeps less for a matrix it is what it keeps for large ones; whoever
-    knows the shapes counts anew.
+    *stored* is the dtype of the parameters, *gradients* that of their gradients if it differs, *master* that
+    of a second copy which the optimizer updates, and *shards* the numbers of ranks that parameters,
+    gradients, and optimizer states with the master weights are sharded over. Rajbhandari et al. 2020
+    (arXiv:1910.02054, figure 1) have 2 + 2 + K bytes per element, K = 12: 4 of master weights and 2 x 4 of
+    Adam's moments. For an optimizer whose state per element depends on the matrix, this assumes large ones;
+    callers that know the shapes recompute it.
     """
     of_parameters, of_gradients, of_optimizer = shards
     state = optimizers.bytes_per_parameter(case.optimizer, DTYPE_BYTES[case.precision.optimizer_state])
@@ -40,9 +40,9 @@ def sharded_model_states(
 
 
 def optimizer_problem(case: Case, layout: TensorLayout = "whole", strategy_name: str = "") -> str | None:
-    """Why the optimizer of *case* can't be what is asked for, or None.
+    """Reason why the optimizer of *case* can't be used as requested; None if it can.
 
-    *layout* is what *strategy_name*, the strategy, hands to it of a tensor.
+    *layout* is the layout in which the strategy, *strategy_name*, passes tensors to it.
     """
     precision = case.precision
     if precision.optimizer_state != precision.master:
@@ -54,7 +54,7 @@ def optimizer_problem(case: Case, layout: TensorLayout = "whole", strategy_name:
 
 
 class ReplicatedStrategy(Strategy):
-    """A whole model on every device, whose parameters torch's own optimizer updates."""
+    """A full model on every device, updated by torch's own optimizer."""
 
     @property
     def checkpoint_format(self) -> str:

@@ -1,4 +1,4 @@
-"""What strategies that split a model do not support. Without torch."""
+"""Requirements shared by strategies that split a model. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distbench.core.case import Case
 
 
 def transform_problem(case: Case, technique: str) -> str | None:
-    """Why *technique*, which takes layers apart, can't train *case*, or None if nothing is in its way."""
+    """Reason why *technique*, which takes layers apart, can't train *case*; None if it can."""
     if case.compile != "none":
         return f"compile is not supported with {technique}; use compile: false"
     if case.precision.float8 != "none":
@@ -15,16 +15,16 @@ def transform_problem(case: Case, technique: str) -> str | None:
 
 
 def fused_sgd_problem(case: Case) -> str | None:
-    """Why the optimizer of *case* can't update distributed tensors, or None."""
+    """Reason why the optimizer of *case* can't update distributed tensors; None if it can."""
     if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
         return "torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach"
     return None
 
 
 def reduce_dtype_problem(case: Case, strategy_name: str, alternative: str = "") -> str | None:
-    """Why *strategy_name*, which reduces gradients as DDP does, can't do so in the dtype of *case*.
+    """Reason why *strategy_name* can't reduce gradients in the dtype of *case*; None if it can.
 
-    None: it can. *alternative* is an alternative to giving both the same dtype.
+    It reduces as DDP does. *alternative* is an alternative to giving both the same dtype.
     """
     precision = case.precision
     if precision.reduce == precision.master:

@@ -1,4 +1,4 @@
-"""Pipelines in theory: what they need of a workload, and their bubble. Without torch."""
+"""Requirements and bubble of pipelines. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from distbench.workloads.stages import PipelineStages
 
 
 def stages_of(case: Case) -> PipelineStages | None:
-    """How the model of *case* can be split between its layers, or None: ``undeclared_stages`` says why."""
+    """Division of the model of *case* between its layers; None: ``undeclared_stages`` gives the reason."""
     model = _declared(case)
     return None if model is None or model.unsupported_reason else model
 
 
 def undeclared_stages(case: Case) -> str:
-    """Why a workload that says nothing of stages, or that there are none, can't be trained in a pipeline."""
+    """Reason why a workload that declares no stages, or rules them out, can't be trained in a pipeline."""
     if (model := _declared(case)) and model.unsupported_reason:
         return f"pipeline parallelism: {model.unsupported_reason}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
@@ -34,7 +34,7 @@ def _declared(case: Case) -> PipelineStages | None:
 
 
 def too_many_stages_text(layers: int, stages: int) -> str:
-    """Why a model of *layers* can't have so many *stages*."""
+    """Reason why a model of *layers* layers can't have that many *stages*."""
     return f"{format_count(layers, 'layer')} can't be split into {stages} stages"
 
 
@@ -44,7 +44,7 @@ def nearest_text(fitting: Iterable[int], number: int) -> str:
 
 
 def split_evenly(layers: int, stages: int) -> list[range]:
-    """The same number of *layers* in each of *stages*, with the remainder in the first ones."""
+    """The same number of *layers* in each of *stages*; the first ones take the remainder."""
     each, more = divmod(layers, stages)
     ends = [stage * each + min(stage, more) for stage in range(stages + 1)]
     return [range(ends[stage], ends[stage + 1]) for stage in range(stages)]
@@ -53,14 +53,14 @@ def split_evenly(layers: int, stages: int) -> list[range]:
 def bubble_fraction(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> float:
     """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
-    (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages a rank: Narayanan et al. 2021
-    (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without waiting.
+    (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages per rank: Narayanan et al. 2021
+    (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without idling.
     """
     return (ranks - 1) / (stages_per_rank * micro_batches + ranks - 1)
 
 
 def activations_in_flight(stage: int, stages: int, micro_batches: int) -> int:
-    """Most micro-batches whose activations *stage* keeps at once in 1F1B: one more than stages follow it.
+    """Maximum number of micro-batches whose activations *stage* holds in 1F1B: 1 + later stages.
 
     Narayanan et al. 2021 (arXiv:2104.04473, section 2.2).
     """

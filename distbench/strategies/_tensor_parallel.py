@@ -1,4 +1,4 @@
-"""Tensor parallelism by theory: what it needs of a workload, what it moves and keeps. Without torch."""
+"""Requirements, traffic and parameters of tensor parallelism. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # tried with blocks compiled after they were split, as torchtitan does: tp fails, and fsdp with mesh: {tp: 2}
-# trains with a gradient of the embedding that is 0.6 of it off
+# trains, but its gradient of the embedding is off by 0.6 of its size
 _UNCOMPILED = (
     "compile is not supported with tensor parallelism: with torch 2.13 the backward pass of compiled layers "
     "that are split fails ('Tensor' object has no attribute '_local_tensor') or gives wrong gradients; use "
@@ -28,7 +28,7 @@ _UNCOMPILED = (
 
 @dataclass(frozen=True)
 class TensorParallelism:
-    """How the layers of a case are split across *devices* that process the same samples."""
+    """Layers of a case split across ``ranks`` ranks that process the same samples."""
 
     ranks: int
     sequence_parallel: bool
@@ -38,14 +38,14 @@ class TensorParallelism:
 
     @property
     def label_parts(self) -> tuple[str, ...]:
-        """What a label says of it."""
+        """Parts of a label that describe it."""
         return tuple(
             name for name, is_on in {"sp": self.sequence_parallel, "lp": self.loss_parallel}.items() if is_on
         )
 
     @property
     def required_settings(self) -> dict[str, Any]:
-        """What ``Engine.effective_settings`` must show of it."""
+        """Settings of it that ``Engine.effective_settings`` must report."""
         return {
             "mesh.tp": self.ranks,
             # on one rank nothing is split
@@ -54,7 +54,7 @@ class TensorParallelism:
         }
 
     def problem(self, case: Case) -> str | None:
-        """Why *case* can't be trained so, or None if it can."""
+        """Reason why *case* can't be trained with it; None if it can."""
         splits = splits_of(case)
         if splits is None:
             return undeclared_layers(case)
@@ -72,7 +72,7 @@ class TensorParallelism:
         return fused_sgd_problem(case) or transform_problem(case, "tensor parallelism")
 
     def parameters_per_rank(self, case: Case, parameters: int) -> int:
-        """Parameters that a device has of *parameters*: norms whole, of all else its part."""
+        """Parameters per device out of *parameters*: norms in full, and a share of everything else."""
         if self.ranks == 1:
             return parameters
         splits = splits_of(case)
@@ -82,15 +82,15 @@ class TensorParallelism:
     def traffic(
         self, case: Case, samples: int, norms: float, *, reductions: int = 1, passes: int = 1
     ) -> list[ExpectedCollective]:
-        """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
+        """Collectives of a rank in a step for *samples* samples, over the dimension ``tp``.
 
-        Under sequence parallelism *norms* bytes are reduced for each parameter of a norm, in that many
-        *reductions* of each tensor. Each micro-batch goes through in that many *passes*, of some rows each.
+        Under sequence parallelism, *norms* bytes are reduced for each parameter of a norm, in *reductions*
+        reductions of each tensor. Each micro-batch runs in *passes* passes, of some samples each.
 
         Megatron-LM (arXiv:1909.08053, figure 4): one all-reduce forward and one backward for each region,
-        those of the embedding and the head, and the logits. Under sequence parallelism (arXiv:2205.05198,
-        figure 5) each is an all-gather and a reduce-scatter of as much. A layer that is computed again
-        enters its regions again, and leaves all but its last, where torch stops.
+        including those of the embedding and the head, and the logits. Under sequence parallelism
+        (arXiv:2205.05198, figure 5) each is an all-gather and a reduce-scatter of the same size. A recomputed
+        layer enters its regions again, and leaves all but the last, where torch stops.
         """
         if self.ranks == 1 or (splits := splits_of(case)) is None:
             return []
@@ -102,7 +102,7 @@ class TensorParallelism:
             entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
         micro = case.batch.gradient_accumulation_steps * passes
         logits = _Volume() if self.loss_parallel else _Volume(positions * splits.vocab_size * element, micro)
-        # of each position's maximum, sum and loss, in fp32 at least
+        # maximum, sum and loss of each position, in fp32 at least
         of_loss = (
             _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro)
             if self.loss_parallel
@@ -131,12 +131,12 @@ class _Volume:
 
 
 def splits_of(case: Case) -> TensorSplits | None:
-    """How the model of *case* can be split, if its workload says so."""
+    """Division of the model of *case*, if its workload declares it."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.tensor_splits()
 
 
 def undeclared_layers(case: Case) -> str:
-    """Why a workload that says nothing of splitting can't be trained so."""
+    """Reason why a workload that declares no splits can't be trained in this way."""
     parts = "which linear layers are split by outputs and which by inputs, its embedding and its head"
     return undeclared_problem(case, "tensor parallelism", parts, "splits()", "transformer", "tp_plan")

@@ -1,4 +1,4 @@
-"""Options that change nothing, which would give one case two names. Without torch."""
+"""Refusals for options without effect, which would give one case two names. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distbench.strategies.base import Strategy
 def unused_option_problem(
     strategy: Strategy, defaults: Strategy, needs: Mapping[str, tuple[Any, str]]
 ) -> str | None:
-    """Why an option of *strategy* is refused that has no effect beside its others, or None.
+    """Reason why an option of *strategy* has no effect beside its others; None if all have one.
 
     Args:
         defaults: The strategy without such options.
-        needs: Option -> whether it counts, and what it needs to count.
+        needs: Option -> whether it has an effect, and what it needs to have one.
     """
     for option, (counts, needed) in needs.items():
         value = getattr(strategy, option)

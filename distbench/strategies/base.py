@@ -1,7 +1,7 @@
-"""The seam of parallel strategies: what a strategy must say before launch and do in the worker.
+"""Interface of parallel strategies.
 
-A strategy is a frozen dataclass; its fields are its options in YAML. The heavy imports stand
-inside ``build``, so that planning and listing need no torch.
+A strategy is a frozen dataclass; its fields are its options in YAML. Heavy imports are inside ``build``, so
+planning and listing need no torch.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
 
 
 Batch = dict[str, "torch.Tensor"]
-"""A micro-batch: its arrays by name, rows first."""
+"""A micro-batch: its arrays by name; the first axis is that of the samples."""
 
 
 @dataclass
 class StepContext:
-    """The step of a training that runs on this rank, where its loss is a sum and a count."""
+    """State of the current step on this rank, for losses that are a sum and a count."""
 
     batches: list[Batch] = field(default_factory=list)
-    """Its micro-batches, until their labels are counted."""
+    """Micro-batches of the step, until their labels are counted."""
     factor: torch.Tensor | None = None
-    """What a sum is multiplied by, once they are."""
+    """Factor of the loss sums, once labels are counted."""
     is_first: bool = True
     is_without_communication: bool = False
-    """Whether ranks communicate nothing in it, counts included."""
+    """True if ranks communicate nothing in the step, not even counts."""
     has_counts: bool = False
-    """Whether a loss was a sum and a count, in this step or before."""
+    """True once a loss was a sum and a count, in this step or before."""
 
     def begin(self, batches: Sequence[Batch]) -> None:
-        """Begin the step that trains *batches*."""
+        """Begin the step that trains on *batches*."""
         self.is_first = self.is_first and self.factor is None
         self.batches, self.factor = [*batches], None
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """What the worker hands to a strategy: the work, and the place of this rank."""
+    """Everything a rank needs to build an engine: case, workload, device and rank."""
 
     case: Case
     workload: Workload
@@ -71,48 +71,48 @@ class RankContext:
     rank: int
     world_size: int
     trial_folder: Path
-    """Folder of this trial and its logs, the same for all ranks, for files of offload."""
+    """Folder of this trial and its logs, the same for all ranks; used for offloaded files."""
     node_of_rank: Sequence[int] = ()
-    """Number of the node of each rank; empty: all are on one."""
+    """Number of the node of each rank; empty: all are on one node."""
     data_rank_of: Sequence[int] = ()
-    """Number of the part of the rows that each rank has, the same for those that split one copy of the model;
-    empty: each has its own."""
+    """Data-parallel rank of each rank; ranks that split one replica share it. Empty: each rank has its
+    own."""
     run_cache: Path | None = None
-    """Folder, seen by rank 0, for what one trial of a run finds out for all; it need not exist yet. None:
-    there is none."""
+    """Cache folder of the run, visible to rank 0, for results that one trial computes for all. It may not
+    exist yet. None: there is no such folder."""
     store: dist.Store | None = None
-    """Where the ranks have met; None: there is one rank, in no process group."""
+    """Store of the ranks' rendezvous; None: there is one rank, in no process group."""
     step: StepContext = field(default_factory=StepContext, compare=False)
-    """The step that runs, which a feed begins."""
+    """The current step; the code that feeds batches begins it."""
 
     @property
     def data_parallel_size(self) -> int:
-        """Parts into which rows are divided: ranks, or groups of them, that have rows of their own."""
+        """Number of groups of ranks with different samples: ranks, or groups that split one replica."""
         return len(set(self.data_rank_of)) or self.world_size
 
     @property
     def data_parallel_rank(self) -> int:
-        """Which of them this rank has."""
+        """Data-parallel rank of this rank."""
         return self.data_rank_of[self.rank] if self.data_rank_of else self.rank
 
 
 class Strategy(ABC):
-    """A way to spread one training over devices."""
+    """A way to divide a training among devices."""
 
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions that must be installed."""
     early_imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that every warm parent of ranks imports once, whatever the suite runs: they need torch
-    alone and take long. One that fails is left to the ranks that need it. What only this strategy needs
-    is in ``imports``."""
+    """Modules that every warm parent imports once, whatever the suite runs: they need only torch, and take
+    long. If an import fails, the ranks that need the module do it. Modules that only this strategy needs are
+    in ``imports``."""
     settings: ClassVar[Mapping[str, SettingMeaning]] = {}
-    """Meaning of the keys of ``Engine.effective_settings`` that not every engine reports: a reader of records
-    can't judge a difference in a key that nobody describes."""
+    """Meaning of those keys of ``Engine.effective_settings`` that not every engine reports. A reader of
+    records can't judge a difference in a key without a description."""
 
     @property
     @abstractmethod
     def engine_class(self) -> str:
-        """A class that ``Engine.framework_engine`` must be of: proof that what was asked for is what ran."""
+        """Class that ``Engine.framework_engine`` must be an instance of, so that no other engine runs."""
 
     @property
     @abstractmethod
@@ -121,7 +121,7 @@ class Strategy(ABC):
 
     @property
     def simplicity(self) -> int:
-        """Order of preference among statistically tied cases: what brings the fewest parts comes first."""
+        """Order of preference among statistically tied cases: the strategy that adds least comes first."""
         return StrategyDescription.simplicity
 
     @property
@@ -131,9 +131,10 @@ class Strategy(ABC):
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        """Files and folders that the framework leaves behind, to be removed after each trial.
+        """Files and folders that the framework leaves behind; they are removed after each trial.
 
-        Glob patterns, from the folder in which ranks work; ``{port}`` stands for the trial's ``MASTER_PORT``.
+        Glob patterns, relative to the folder in which ranks run; ``{port}`` is replaced by the trial's
+        ``MASTER_PORT``.
         """
         return ()
 
@@ -144,54 +145,58 @@ class Strategy(ABC):
 
     @property
     def undetermined(self) -> str:
-        """What of it no plan can know, because ranks find it out, in words; empty: nothing."""
+        """Sentence on what only ranks can determine; empty: nothing."""
         return ""
 
     @property
     def excess_causes(self) -> tuple[ExcessCause, ...]:
-        """Known reasons why the engine moves or keeps more than theory says."""
+        """Known reasons why the engine communicates or stores more than theory expects."""
         return ()
 
     @property
     def operations_on_frozen(self) -> Collection[str] | None:
-        """Operations of the theory that move frozen parameters too; all others move what is trained.
+        """Operations of the theory that also move frozen parameters; all others move only trained ones.
 
-        So theory holds for a model of which only a part is trained: what is kept of frozen parameters is the
-        parameters alone. None: it does not hold.
+        With them the theory covers a partly frozen model: of frozen parameters only the parameters themselves
+        are stored. None: it does not cover such models.
         """
         return None
 
     @property
     def intended_difference(self) -> IntendedDifference | None:
-        """In what it is another training by design, as lossy compression is; None: it should be the same."""
+        """Declared difference of the training, such as lossy compression; None: it must equal one process."""
         return None
 
     @property
     def steady_from_step(self) -> int:
-        """First step, from 0 on, from which its communication repeats: nothing before it is timed."""
+        """First step (from 0) from which communication repeats; earlier steps are not timed."""
         return self.intended_difference.since if self.intended_difference else 0
 
     @property
     def steps_per_cycle(self) -> int:
-        """Steps after which its communication repeats, from ``steady_from_step`` on: of local SGD those from
-        one average to the next. Timed, counted and profiled steps are whole cycles."""
+        """Number of steps after which communication repeats, from ``steady_from_step`` on.
+
+        For local SGD, the steps from one average to the next. Timed, counted and profiled steps are full
+        cycles.
+        """
         return 1
 
     @property
     def card(self) -> Card | None:
-        """What it shards, moves and keeps by theory, and when to take it; None: nobody has written that."""
+        """Card: what the strategy shards, sends and stores, and when to use it; None: no card."""
         return None
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        """The strategy with the options that have cards of their own."""
+        """The strategy with each of the options that have a card of their own."""
         return ()
 
     @property
     def checkpoint_format(self) -> str:
         """Format of ``Engine.save_sharded``, if a strategy of the same format can load it; empty: none.
 
-        Whatever its mesh and world size: each rank reads what is its own, so that none has the whole state.
+        It is independent of mesh and world size: each rank reads its own part, so that no rank holds the full
+        state.
         """
         return ""
 
@@ -203,11 +208,11 @@ class Strategy(ABC):
         )
 
     def wrapped_layer_classes(self, effective: Mapping[str, Any]) -> list[str]:
-        """Classes of the layers that an engine wrapped one by one, as far as *effective* shows them."""
+        """Classes of the layers that an engine wrapped one by one, as far as *effective* lists them."""
         return []
 
     def world_sizes(self, requested: Sequence[int]) -> Sequence[int]:
-        """World sizes at which this strategy takes part when *requested* are requested."""
+        """World sizes at which this strategy runs if *requested* are requested."""
         return requested
 
     def processes(self, world_size: int) -> int:
@@ -215,60 +220,61 @@ class Strategy(ABC):
         return world_size
 
     def data_parallel_size(self, ranks: int) -> int:
-        """How many of *ranks* have rows of their own: fewer where some split the model and share rows."""
+        """Data-parallel size of *ranks* ranks: fewer if some of them split one replica and share samples."""
         return ranks
 
     def data_parallel_rank(self, rank: int, ranks: int) -> int:
-        """Data-parallel index of *rank* of *ranks*, below ``data_parallel_size``: by default, ranks that
-        share rows follow each other.
+        """Data-parallel rank of *rank* of *ranks*, below ``data_parallel_size``.
+
+        By default, consecutive ranks share samples.
         """
         return rank // (ranks // self.data_parallel_size(ranks))
 
     def mesh_sizes(self, ranks: int) -> Mapping[str, int]:
-        """Sizes of the dimensions of the device mesh of that many *ranks*, outermost first.
+        """Sizes of the dimensions of the device mesh of *ranks* ranks, outermost first.
 
-        By the names that torchtitan has for them: ``pp``, ``dp_replicate``, ``dp_shard``, ``cp``, ``tp``,
-        ``ep``; their product is *ranks*. Empty: the strategy does not say.
+        Names are those of torchtitan: ``pp``, ``dp_replicate``, ``dp_shard``, ``cp``, ``tp``, ``ep``; the
+        product of the sizes is *ranks*. Empty: the strategy reports no mesh.
         """
         return {}
 
     def mesh_variants(self, ranks: int) -> Sequence[Strategy] | None:
-        """The strategy in every device mesh of that many *ranks*, where an option asks for all of them.
+        """The strategy in every device mesh of *ranks* ranks, if an option requests all of them.
 
-        Those that don't fit a case (``problem``) make none. None: it has one mesh.
+        Meshes that don't fit a case (``problem``) yield no case. None: it has one mesh.
         """
         return None
 
     def nearest_meshes(self, case: Case) -> Sequence[Mapping[str, int]] | None:
-        """Values of the option ``mesh`` for the world size of *case*, those most like its own first.
+        """Values of the option ``mesh`` for the world size of *case*, most similar to its own first.
 
-        They need not fit the model. None: that of the strategy fits, or it has no such option.
+        They need not fit the model. None: the mesh of the strategy fits, or it has no such option.
         """
         return None
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        """Why this strategy can't run *case* on *machine*, or None if it can."""
+        """Reason why this strategy can't run *case* on *machine*; None if it can."""
         return None
 
     def imports(self, case: Case) -> tuple[str, ...]:
         """Modules that the warm parent of the ranks imports in addition to torch's own.
 
-        None of them may touch CUDA: what was initialised before a fork is useless after it.
+        They must not touch CUDA: what is initialized before a fork is unusable after it.
         """
         return ()
 
     def environment(self, case: Case) -> dict[str, str]:
-        """Variables that the ranks need before their first import."""
+        """Environment variables that the ranks need before their first import."""
         return {}
 
     def prepare(self, case: Case) -> list[str]:
-        """Build once, in a process of its own, what trials need (C++ ops); return what users should know."""
+        """Build once, in a separate process, what trials need (C++ ops); return messages for users."""
         return []
 
     def build_name(self, case: Case) -> str:
         """Name of what ``prepare`` builds for *case*, for messages; empty: nothing.
 
-        It is built once for all cases of a run that share the name.
+        It is built once for all cases of a run with the same name.
         """
         has_own = type(self).prepare is not Strategy.prepare
         return f"strategy {case.label} ({case.id})" if has_own else ""
@@ -280,17 +286,18 @@ class Strategy(ABC):
     def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Expected bytes of a rank's collectives per step, by operation.
 
-        Payload: each array full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
-        groups of one rank move nothing. Where ranks move different amounts, it is the mean over ranks.
+        Payload: each array in full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
+        groups of one rank send nothing. If ranks send different amounts, it is the mean over ranks.
         *parameters* is the model's number of parameters. None: the strategy has no such theory.
         """
         return None
 
     def traffic(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
-        """The same for each dimension of the device mesh, with the number of calls where theory has one.
+        """Expected collectives of a rank in a step, by operation and mesh dimension.
 
-        By default all of ``traffic_by_operation`` is over the only dimension with several ranks. A strategy
-        whose mesh has more of them says what is over which. None: the strategy has no such theory.
+        With the number of calls, if theory has one. By default all of ``traffic_by_operation`` is over the
+        only dimension with several ranks. A strategy with more such dimensions assigns each collective to
+        one. None: the strategy has no such theory.
         """
         sizes = self.traffic_by_operation(case, parameters)
         several = [name for name, size in self.mesh_sizes(case.world_size).items() if size > 1]
@@ -300,7 +307,10 @@ class Strategy(ABC):
     def traffic_as_built(
         self, case: Case, effective: Mapping[str, Any]
     ) -> Sequence[ExpectedCollective] | None:
-        """The same of the live engine with the settings *effective*: only a part of it may be trained."""
+        """Expected collectives for the live engine, whose model may be partly frozen.
+
+        They follow from its settings, *effective*.
+        """
         parameters = effective["parameters"]
         whole = self.traffic(case, parameters)
         trained = effective.get("trained_parameters", parameters)
@@ -311,55 +321,55 @@ class Strategy(ABC):
         if self.operations_on_frozen is None or part is None:
             return None
         pairs = zip(whole, part, strict=True)
-        # how many calls what is trained makes, the model's layers decide
+        # the number of calls for the trained parameters depends on the model's layers
         return [a if a.op in self.operations_on_frozen else replace(b, calls=None) for a, b in pairs]
 
     def loss_count_traffic(self, ranks: int) -> Sequence[ExpectedCollective]:
-        """Sum over *ranks* of what their losses count, once a step, where a loss is a sum and a count."""
+        """Sum over *ranks* of the label counts of losses that are a sum and a count, once per step."""
         if self.data_parallel_size(ranks) == 1:
             return ()
         sizes = {name: size for name, size in self.mesh_sizes(ranks).items() if size > 1}
         size, stages = DTYPE_BYTES["fp64"], sizes.get("pp", 1)
         if stages > 1:
-            # only ranks that have the last stage compute a loss
+            # only ranks with the last stage compute a loss
             over = [name for name in DATA_DIMENSIONS if name in sizes]
             return [ExpectedCollective("all_reduce", size / stages, name) for name in over]
-        # among all ranks, which are no dimension where there are several
+        # over all ranks, which are no single dimension if there are several
         return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None)]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Bytes that a rank should read from ``offload_folder`` (``read``) and write (``written``) in a step.
+        """Bytes that a rank should read from ``offload_folder`` (``read``) and write (``written``) per step.
 
         None: nothing is moved to a disk, or the strategy has no such theory.
         """
         return None
 
     def required_settings(self, case: Case) -> dict[str, Any]:
-        """Own settings, such as ``offload.optimizer``, that ``Engine.effective_settings`` must show."""
+        """Settings, such as ``offload.optimizer``, that ``Engine.effective_settings`` must report."""
         return {}
 
     @abstractmethod
     def build(self, context: RankContext) -> Engine:
-        """Engine of this rank, its weights loaded. Runs in the worker.
+        """Engine of this rank, with its weights loaded. Runs in the worker.
 
         Raises:
-            UnsupportedCase: what only a rank can see forbids it.
+            Refused: a condition that only a rank can check rules it out.
         """
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Expected bytes of a rank's model states, by kind; None if the strategy has no memory model.
 
-        Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of
-        ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes
-        in use in place of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and
-        buffers are no part of it. Without torch.
+        Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of ZeRO
+        (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes in use in place
+        of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and buffers are not included.
+        Imports no torch.
         """
         return None
 
     def model_states_as_built(
         self, case: Case, parameters: int, effective: Mapping[str, Any]
     ) -> dict[str, float] | None:
-        """The same of the live engine whose settings are *effective*: what it found out it knows."""
+        """Expected model states for the live engine, from its *effective* settings."""
         whole = self.model_states(case, parameters)
         trained = effective.get("trained_parameters", parameters)
         if trained == parameters or whole is None:
@@ -373,14 +383,14 @@ class Strategy(ABC):
 
 PLUGIN_BASE = Strategy
 REFERENCE_STRATEGY = "single"
-"""Reference of equivalence, convergence and checkpoints by definition: one device and no wrapper, so nothing
-of a strategy is in its way."""
+"""Reference of equivalence, convergence and checkpoints by definition: one device and no wrapper, so no
+strategy can affect it."""
 SPEED_BASELINE = "ddp"
-"""The strategy that speeds are shown relative to: what everybody starts from on several devices."""
+"""Strategy that speeds are relative to: the usual starting point on several devices."""
 SHARDED_REFERENCE = "fsdp"
 """Stand-in for ``REFERENCE_STRATEGY`` when a model does not fit on one device: torch's own sharding."""
 TORCH_CHECKPOINT = "torch.distributed.checkpoint, by the model's own names"
-"""``Strategy.checkpoint_format`` of plain torch: distributed tensors know which part of the whole they
-are."""
+"""``Strategy.checkpoint_format`` of plain torch: a distributed tensor records which part of the full tensor
+it is."""
 HELPERS = ("cards", "description", "engine", "torch_engine")
-"""Modules of this package that are shared code, not plug-ins."""
+"""Modules of this folder that are shared code, not plug-ins."""

@@ -1,4 +1,4 @@
-"""Strategies and their cards, found by the choice that a record keeps, without a trial."""
+"""Find strategies and their cards by the choice that a record stores, without a trial."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def strategy_of(choice: PluginChoice) -> Strategy | None:
-    """Strategy of distbench's own with these options; None: another one, or of another version."""
+    """Built-in strategy with these options; None: a plug-in of users, or options of another version."""
     cls = registry.built_in_plugins("strategies").get(choice.name)
     if cls is None or choice.options.keys() - {field.name for field in dataclasses.fields(cls)}:
         return None
     try:
         made: Strategy = decode(cls, choice.options, choice.name)
     except (RecordError, TypeError, ValueError, LookupError):
-        # options of anybody's record: of another type, unknown, or that don't fit together
+        # records are untrusted: options may be unknown, of the wrong type, or incompatible
         return None
     return made
 

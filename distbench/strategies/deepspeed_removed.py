@@ -17,7 +17,7 @@ from distbench.strategies.base import RankContext, Strategy, UnsupportedCase
 from distbench.strategies.engine import Engine
 
 _REQUIREMENTS = {
-    # by the source of DeepSpeed 0.19.6
+    # from the source of DeepSpeed 0.19.6
     "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
 _OLDER_RELEASE_TEXT = f" in an environment with DeepSpeed up to {LAST_WITH_ONEBIT}"

@@ -1,4 +1,4 @@
-"""What a strategy says of itself for those who read its records: no reader knows a strategy by its name."""
+"""Facts about a strategy that records store, so that readers need no plug-in."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from typing import Any, Literal
 ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
 ALL_STATES_TEXT = "All model states: with Adam in mixed precision 16 bytes per parameter."
 GLOBAL_COUNT_TEXT = "over the count of the global batch"
-"""Of ``loss_mean``, where the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
+"""Value of ``loss_mean`` if the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
 USE_IF = "use it if"
-"""What a claim is about that says when a strategy is the right one."""
+"""Aspect of the claim that says when to use a strategy."""
 SIMPLICITY_OF_MODEL_PARALLELISM = 60
-"""``simplicity`` from which on strategies split layers or sequences: behind all that replicate or shard, with
-which the model computes as it is written."""
+"""``simplicity`` from which on strategies split layers or sequences. They come after all that replicate or
+shard, which leave the model's computation as it is written."""
 PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
 
 @dataclass(frozen=True)
 class SettingMeaning:
-    """What a difference in one setting of ``Engine.effective_settings`` does to a comparison."""
+    """Meaning of a difference in one setting of ``Engine.effective_settings`` for a comparison."""
 
     kind: Literal["work", "speed", "strategy"]
-    """work: the numbers belong to different work. speed: the same work at a different pace. strategy: the
-    point of the comparison."""
+    """work: the results are of different work. speed: the same work at a different speed. strategy: the point
+    of the comparison."""
     why: str
 
 
 @dataclass(frozen=True)
 class ExcessCause:
-    """A known reason why an engine moves or keeps more than the theory of its strategy."""
+    """A known reason why an engine communicates or stores more than the theory of its strategy."""
 
     of: str
-    """An operation of ``collectives`` (``all_gather``), a kind of ``with_gradient_bytes`` (``gradients``), or
-    ``states``: all kinds, by about the same fraction."""
+    """An operation of ``collectives`` (``all_gather``), a kind of model state (``gradients``), or ``states``:
+    all kinds, by about the same fraction."""
     why: str
     settings: tuple[str, ...] = ()
     """Keys of ``effective`` whose values explain it."""
     allowed: tuple[str, ...] = ()
-    """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
-    layers; empty: it explains any amount."""
+    """Keys of ``effective``, in elements; their sum is the maximum that it explains in each pass over the
+    layers. Empty: it explains any amount."""
 
 
 @dataclass(frozen=True)
 class ExpectedCollective:
-    """Collectives of one kind that a rank issues in a step by theory."""
+    """Collectives of one kind that a rank should issue in a step."""
 
     op: str
     """``all_reduce``, ``all_gather``, ... as torch.distributed names them."""
@@ -54,8 +54,8 @@ class ExpectedCollective:
     dimension: str | None = None
     """Dimension of the device mesh over which they are; None: theory does not say."""
     calls: float | None = None
-    """How many; where ranks issue different numbers, the mean over ranks. None: theory does not say, as
-    where an engine packs tensors into buckets."""
+    """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
+    because an engine packs tensors into buckets."""
 
 
 def by_operation(collectives: Iterable[ExpectedCollective]) -> dict[str, float]:
@@ -68,7 +68,7 @@ def by_operation(collectives: Iterable[ExpectedCollective]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a strategy does by theory, in one respect."""
+    """Theory of a strategy in one aspect."""
 
     aspect: str
     """``shards``, ``moves``, ``keeps``, ``offload`` or ``USE_IF``."""
@@ -79,23 +79,23 @@ class Claim:
 
 @dataclass(frozen=True)
 class Card:
-    """What a strategy shards, moves and keeps in theory, and when to use it."""
+    """Card of a strategy: what it shards, sends and stores in theory, and when to use it."""
 
     shards: str
-    """In two or three words, for a table."""
+    """Sharded state in two or three words, for a table."""
     claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True)
 class IntendedDifference:
-    """That a strategy is another training by design: how well it trains is a question of convergence."""
+    """Declared difference of a strategy's training from the reference (*differs by design*)."""
 
     why: str
-    """What it does otherwise."""
+    """Description of the difference."""
     since: int = 0
-    """First step, from 0 on, whose update is another one: up to there rounding explains every difference."""
+    """First step (from 0) whose update differs; before it, rounding explains every difference."""
     changes_gradients: bool = True
-    """Whether the gradients of that step are others as well; False: only what its update makes of them."""
+    """True if the gradients of that step differ as well; False if only its update does."""
     bounded_from: int = 0
     """First step after which its parameters have moved about as far as those of the reference."""
     bounded_until: int | None = None
@@ -104,26 +104,27 @@ class IntendedDifference:
 
 @dataclass(frozen=True)
 class StrategyDescription:
-    """A strategy with its options, as a record keeps it."""
+    """A strategy with its options, as a record stores it."""
 
     settings: Mapping[str, SettingMeaning] = field(default_factory=dict)
-    """Meaning of each key of ``effective``; ``a.b`` for a key of its own meaning inside a mapping."""
+    """Meaning of each key of ``effective``; ``a.b`` for a key inside a mapping that has a meaning of its
+    own."""
     simplicity: int = 100
     """Order of preference among statistically tied cases, lowest first."""
     offloads: tuple[str, ...] = ()
     """``cpu`` or ``nvme`` for each option that moves training state off the device."""
     deviations: tuple[ExcessCause, ...] = ()
     by_design: IntendedDifference | None = None
-    """None: it is meant to be the same training as one process."""
+    """Declared difference of the training; None: it must equal one process."""
 
     def limited_to(self, effective: Mapping[str, Any]) -> StrategyDescription:
-        """The same without the settings that *effective* does not report."""
+        """The same description, without the settings that *effective* does not report."""
         reported = {key: value for key, value in self.settings.items() if key.split(".")[0] in effective}
         return replace(self, settings=reported)
 
 
 def strategy_settings(why: str, *keys: str) -> dict[str, SettingMeaning]:
-    """Meaning of *keys* in which strategies differ because that is the point of comparing them."""
+    """Meaning of *keys* in which strategies differ because that is the point of the comparison."""
     return dict.fromkeys(keys, SettingMeaning("strategy", why))
 
 
@@ -164,11 +165,11 @@ _WORK_SETTINGS = {
     "dtypes.optimizer_state": "keeps optimizer states in a different dtype",
 }
 REMARKS = "remarks"
-"""Key of ``effective`` that has sentences, which a reader is shown as they are."""
+"""Key of ``effective`` that contains sentences, which are shown to readers unchanged."""
 ENGINE_SETTINGS: Mapping[str, SettingMeaning] = {
     **{key: SettingMeaning("work", why) for key, why in _WORK_SETTINGS.items()},
     **strategy_settings("the strategy itself", "engine"),
-    # 16-bit parameters beside fp32 masters are how some frameworks compute in 16 bits
+    # some frameworks compute in 16 bits with 16-bit parameters beside fp32 master weights
     **strategy_settings("where a framework keeps its master weights", "dtypes.parameters"),
     **strategy_settings(
         "how the same samples are divided", "world_size", "micro_batch_size", "gradient_accumulation_steps"

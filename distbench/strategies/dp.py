@@ -70,17 +70,17 @@ class DataParallel(ReplicatedStrategy):
 
             @property
             def forward_module(self) -> nn.Module:
-                # the copies have its hooks
+                # the replicas inherit its hooks
                 return self.module.module
 
             def effective_settings(self) -> dict[str, Any]:
                 settings, devices = super().effective_settings(), len(self.module.device_ids)
-                # one process, which sees the rows of one of its devices
+                # one process, which gets the samples of one of its devices
                 samples = settings["global_batch_size"] * devices
                 return {**settings, "world_size": devices, "global_batch_size": samples}
 
             def reduce_dtype(self) -> str:
-                # the copies' gradients are added up in the dtype that the parameters have
+                # the replicas' gradients are summed in the dtype of the parameters
                 return context.case.precision.master
 
         module, layers = load_plain_module(context)

@@ -1,4 +1,4 @@
-"""The engine of a strategy: what a training loop needs of the live object that trains on this rank."""
+"""Interface of a live training on one rank."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A whole training under the plain module's names, on the CPU: any strategy can resume from it.
+    """Full training state on the CPU, under the plain module's names; any strategy can resume from it.
 
-    Rank 0 has it all, the others may have nothing.
+    Rank 0 has all of it; the others may have nothing.
     """
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
-    """As the optimizer updates them (master weights where there are some); of tied ones the first name."""
+    """Parameters as the optimizer updates them (master weights, if any); tied parameters under the first
+    name."""
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
-    shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD and Muon, ``row_var`` and ``col_var``
-    (of a row's or a column's means) or ``variance`` of Adafactor; none of SGD without momentum."""
+    """Parameter -> torch's names of its optimizer state: for AdamW ``exp_avg``, ``exp_avg_sq`` (with the
+    parameter's shape) and ``step`` (a scalar), for SGD and Muon ``momentum_buffer``, for Adafactor
+    ``row_var`` and ``col_var`` (means of rows and columns) or ``variance``; nothing for SGD without
+    momentum."""
     scheduled_updates: int = 0
     """Updates that a learning-rate schedule has counted; 0 without one."""
 
@@ -43,22 +45,22 @@ SpanMarker = Callable[[str], AbstractContextManager[Any]]
 
 
 class Engine(ABC):
-    """The least that a training loop needs, the same for every strategy.
+    """The minimum that a training loop needs, the same for every strategy.
 
     A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
     """
 
     span: SpanMarker = nullcontext
-    """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
-    ``optimizer``, and around those of a pipeline the pass of a stage as torch writes it: ``2F5`` is stage 2,
-    forward, micro-batch 5; ``B`` a whole backward pass, ``I`` and ``W`` its halves, for the input and for the
-    weights. The worker's own in every pass and job; it does nothing before the timed window ends."""
+    """``with self.span("forward")`` marks a part of a step: ``forward``, ``backward`` or ``optimizer``. In a
+    pipeline, further spans around these mark the pass of a stage in torch's notation: ``2F5`` is stage 2,
+    forward, micro-batch 5; ``B`` a full backward pass, ``I`` and ``W`` its halves, for the input and for the
+    weights. The worker replaces it in every pass and job; it does nothing before the timed window ends."""
 
     updates_in_backward: ClassVar[bool] = False
-    """Whether ``forward_backward`` updates the parameters, and frees each gradient, before it returns."""
+    """True if ``forward_backward`` updates the parameters, and frees each gradient, before it returns."""
     retain_gradients: bool = False
-    """Whether gradients of the next step will be asked for before ``step``. Set by who asks, never for a step
-    that is timed; an engine that frees them earlier keeps copies then."""
+    """True if gradients of the next step will be requested before ``step``. The caller sets it, never for a
+    timed step; an engine that frees gradients earlier then keeps copies."""
 
     @property
     @abstractmethod
@@ -69,28 +71,28 @@ class Engine(ABC):
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Run one micro-batch forward and backward; return its mean loss, detached, unscaled.
 
-        Gradients accumulate so that a whole step leaves the mean over the global batch.
+        Gradients accumulate so that a full step yields the mean over the global batch.
         """
 
     @abstractmethod
     def step(self) -> None:
-        """Clip if asked to, update the parameters, and end the accumulation."""
+        """Clip if requested, update the parameters, and end the accumulation."""
 
     @abstractmethod
     def grad_norm(self) -> float:
         """Global L2 norm of the accumulated and reduced gradients, before clipping.
 
-        A collective call: every rank calls it, between the last ``forward_backward`` of a step
-        and ``step``. Never called in the ``time`` pass.
+        Collective call: every rank calls it, between the last ``forward_backward`` of a step and ``step``.
+        Never called in the ``time`` pass.
         """
 
     def full_gradients(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Plain name and whole reduced gradient of every trained parameter, gathered where they are.
+        """Plain name and full reduced gradient of every trained parameter, on its device.
 
-        The mean over the global batch, before clipping, without a loss scale. One after another, so that
-        no rank need hold all: each is valid until the next is asked for. Every rank goes through all of them,
-        at the same moment as ``grad_norm``, as to gather one is a collective call; rank 0 gets them all, the
-        others may get nothing.
+        The mean over the global batch, before clipping, without a loss scale. They are yielded one after
+        another, so that no rank has to hold all: each is valid until the next is requested. Every rank
+        iterates over all of them, at the same point as ``grad_norm``, because gathering one is a collective
+        call; rank 0 gets all of them, the others may get nothing.
 
         Raises:
             NotImplementedError: they can't be gathered; the message is the reason.
@@ -99,58 +101,61 @@ class Engine(ABC):
 
     @abstractmethod
     def full_parameters(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Name and whole value of every parameter, under the plain module's names; see ``full_gradients``.
+        """Plain name and full value of every parameter; see ``full_gradients``.
 
-        As the optimizer updates them: master weights where there are some.
+        As the optimizer updates them: master weights, if any.
 
         Raises:
-            NotImplementedError: it can't be gathered; the message is the reason.
+            NotImplementedError: they can't be gathered; the message is the reason.
         """
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer of this rank's module, on the CPU, by plain name; nothing is gathered.
 
         Raises:
-            NotImplementedError: the engine of a plug-in that shows none; the message is the reason.
+            NotImplementedError: the engine of a plug-in does not report buffers; the message is the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} does not show its buffers")
 
     def evaluate(self, score: Callable[[nn.Module], T]) -> T:
-        """``judge(module)`` with the module in evaluation mode and no gradients kept.
+        """``score(module)`` with the module in evaluation mode and without gradients.
 
-        *module* is what ``forward_backward`` calls, wrappers and all. A collective call, between
+        *score* gets the module that ``forward_backward`` calls, with all wrappers. Collective call, between
         steps: every rank calls the module equally often. Never called in the ``time`` pass.
 
         Raises:
-            NotImplementedError: the engine of a plug-in that offers no such call.
+            NotImplementedError: the engine of a plug-in does not support it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no evaluation; implement Engine.evaluate")
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps were not taken because gradients overflowed under the loss scale."""
+        """Number of steps skipped because gradients overflowed under the loss scale."""
         return 0
 
     @property
     def has_equal_replicas(self) -> bool:
-        """Whether ranks that keep the same parameters should have equal copies now: between two averages of
-        local SGD they should not, and ``full_parameters`` is something else than the copy of a rank."""
+        """True if ranks that hold the same parameters should have equal copies now.
+
+        Between two averages of local SGD they should not, and ``full_parameters`` differs from the copy of a
+        rank.
+        """
         return True
 
     def without_communication(self) -> AbstractContextManager[Any] | None:
         """Context in which steps communicate nothing at all; None if the strategy has none.
 
-        Without the reduction of gradients alone it is none, if the optimizer communicates as well. Ranks
-        train apart in it, so it comes after all else: the step that it saves time on is an independent
+        If the optimizer communicates as well, it is not enough to disable the reduction of gradients.
+        Replicas diverge inside the context, so it is used last: the time saved per step is an independent
         measure of exposed communication.
         """
         return None
 
     def unsharded_elements(self) -> int:
-        """Elements of sharded parameters that are gathered on this rank at this moment.
+        """Elements of sharded parameters that are currently gathered on this rank.
 
-        What is already gathered is not gathered again, which explains why a step gathers less than in
-        theory. 0 where nothing is sharded.
+        Already gathered parameters are not gathered again, which explains why a step gathers less than in
+        theory. 0 if nothing is sharded.
         """
         return 0
 
@@ -158,21 +163,20 @@ class Engine(ABC):
     def effective_settings(self) -> dict[str, Any]:
         """Settings that the live engine uses, read back from its objects.
 
-        Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
-        (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
-        ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
-        ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
-        ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
-        the strategy has more to say, and ``Strategy.settings`` what that means for a fair comparison.
-        ``remarks``, a list, has a sentence on each thing that a reader would not expect of the strategy.
-        Called after steps, never before the first: optimizers make their state in it. In a measured
-        trial that is after the timed window, so that it tells nobody where timing begins.
+        Keys that every engine reports: ``world_size``, ``parameters`` (count), ``optimizer`` (``class``,
+        ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``, ``gradients``, ``reduce``:
+        None if nothing is reduced, ``master``, ``optimizer_state``), ``clip_grad_norm``, ``loss_scale`` (None
+        if it changes nothing), ``global_batch_size``, ``micro_batch_size``, ``gradient_accumulation_steps``,
+        ``activation_checkpointing``. A strategy may add further keys; ``Strategy.settings`` has their meaning
+        for a fair comparison. ``remarks``, a list, has a sentence on each unexpected behavior. Called after
+        steps, never before the first: optimizers create their state in it. In a measured trial that is after
+        the timed window, so that it does not reveal when timing begins.
         """
 
     def save_sharded(self, folder: Path) -> None:
         """Write parameters and optimizer state in shards, in the framework's own format.
 
-        A collective call between two steps. *folder* exists, is empty, and is seen by all ranks.
+        Collective call between two steps. *folder* exists, is empty, and is visible to all ranks.
 
         Raises:
             NotImplementedError: this engine has no such format; the message is the reason.
@@ -180,8 +184,10 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} saves no checkpoints")
 
     def load_sharded(self, folder: Path) -> None:
-        """Load what ``save_sharded`` wrote, a collective call: of the same strategy at the same world size,
-        or of any whose ``Strategy.checkpoint_format`` is the same.
+        """Load the files that ``save_sharded`` wrote. Collective call.
+
+        They are of the same strategy at the same world size, or of any with the same
+        ``Strategy.checkpoint_format``.
 
         Raises:
             NotImplementedError: this engine has no such format; the message is the reason.
@@ -189,7 +195,7 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} loads no checkpoints")
 
     def gather_state(self) -> TrainingState:
-        """Whole state of this training, gathered; a collective call between two steps.
+        """Gather the full training state; collective call between two steps.
 
         Raises:
             NotImplementedError: it can't be gathered; the message is the reason.
@@ -197,21 +203,20 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't gather its full state")
 
     def scatter_state(self, state: TrainingState) -> None:
-        """Go on from *state*, whichever strategy gathered it; a collective call, every rank has it all.
+        """Resume from a gathered *state* of any strategy; collective call, every rank has all of it.
 
         Raises:
-            NotImplementedError: it can't be spread; the message is the reason.
+            NotImplementedError: it can't be loaded; the message is the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
 
     def memory_by_kind(self) -> dict[str, int] | None:
         """Bytes of this rank's live tensors by kind, at this moment; None if the engine does not report them.
 
-        Keys: ``MEMORY_KINDS``, where ``master`` are weights that the optimizer updates and that are
-        not the parameters themselves, and ``buffers`` are buckets of communication and gathered
-        copies of sharded parameters; and ``host``, the part of their sum that is in host
-        memory though the rank computes on a GPU. Read from live objects by storage, each once.
-        Never called in the ``time`` pass.
+        Keys: ``MEMORY_KINDS``, of which ``master`` are weights that the optimizer updates and that are not
+        the parameters themselves, and ``buffers`` are communication buckets and gathered copies of sharded
+        parameters; and ``host``, the part of their sum that is in host memory although the rank computes on a
+        GPU. Read from live objects by storage, each counted once. Never called in the ``time`` pass.
         """
         return None
 

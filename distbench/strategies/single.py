@@ -84,7 +84,7 @@ class Single(ReplicatedStrategy):
 
     @property
     def operations_on_frozen(self) -> Collection[str] | None:
-        # a formula knows the shapes of what the model has, and not which of them are trained
+        # a formula knows the shapes of the model's tensors, not which of them are trained
         return None if self.optimizer_in_backward else super().operations_on_frozen
 
     def problem(self, case: Case, machine: Machine) -> str | None:

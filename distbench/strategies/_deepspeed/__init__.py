@@ -1,4 +1,4 @@
-"""What every strategy that trains by DeepSpeed's engine needs around it. Without torch."""
+"""Base class of strategies that run on DeepSpeed's engine. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distbench.strategies._deepspeed import ops
 from distbench.strategies.base import Strategy
 from distbench.system.machine import ops_folder, package_versions
 
-# what deepspeed.initialize would import in every rank of every trial
+# modules that deepspeed.initialize would import in every rank of every trial
 _ENGINE_IMPORTS = (
     "deepspeed",
     "deepspeed.module_inject.auto_ep_layer",
@@ -26,13 +26,13 @@ _OP_PROBE = "distbench.strategies._deepspeed.op_probe"
 
 
 class DeepSpeedStrategy(Strategy):
-    """A strategy of DeepSpeed: its environment, its C++ ops, and what it leaves behind."""
+    """Base of DeepSpeed strategies: environment, C++ ops and leftover files."""
 
     packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
+        # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB per rank and trial
         return ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
 
     def imports(self, case: Case) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class DeepSpeedStrategy(Strategy):
 
     def environment(self, case: Case) -> dict[str, str]:
         return {
-            # DeepSpeed picks the accelerator by what it can import, not by what was asked for
+            # by default DeepSpeed picks the accelerator by what it can import, not by what was requested
             "DS_ACCELERATOR": case.device,
             "TORCH_EXTENSIONS_DIR": self.extensions_folder(case.device),
             "DEEPSPEED_LOG_LEVEL": "warning",
@@ -57,7 +57,7 @@ class DeepSpeedStrategy(Strategy):
         return ["ShareMemCommBuilder"] if case.device == "cpu" else []
 
     def toolchain_problem(self, case: Case, machine: Machine) -> str | None:
-        """Why *machine* can't build or load those ops, or None if it can."""
+        """Reason why *machine* can't build or load the ops of *case*; None if it can."""
         folder = ops_folder(machine.prefix, machine.packages, case.device)
         return ops.toolchain_problem(self.op_builders(case), folder, machine)
 
@@ -69,10 +69,10 @@ class DeepSpeedStrategy(Strategy):
         return ops.build_ops(self.op_builders(case), _extensions_folder())
 
     def preload_ops(self, case: Case) -> None:
-        """Give DeepSpeed what was prepared, in a rank."""
+        """Preload the prepared ops into DeepSpeed, in a rank."""
         ops.preload_ops(self.op_builders(case), _extensions_folder())
 
 
 def _extensions_folder() -> Path:
-    """Where the ranks look, whichever interpreter this is."""
+    """Folder in which ranks look for ops, whichever interpreter this is."""
     return Path(os.environ["TORCH_EXTENSIONS_DIR"])

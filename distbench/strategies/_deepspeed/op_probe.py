@@ -1,7 +1,7 @@
-"""Makes DeepSpeed probe once which of its C++ ops could be built, in the warm parent of its ranks.
+"""Make DeepSpeed probe once which C++ ops can be built, in the warm parent of its ranks.
 
-It probes when it is first asked (``deepspeed.ops.__compatible_ops__``), by compiling and linking programs,
-which takes a tenth of a second in each rank of each trial. Not for GPUs, which the probe queries.
+DeepSpeed probes on first use (``deepspeed.ops.__compatible_ops__``), by compiling and linking programs, which
+takes a tenth of a second in each rank of each trial. Not used for GPUs, because the probe queries them.
 """
 
 import deepspeed.ops

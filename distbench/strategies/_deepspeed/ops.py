@@ -1,4 +1,4 @@
-"""DeepSpeed's C++ ops: what building them takes, and building them once, in a folder of our own."""
+"""Build DeepSpeed's C++ ops once, in a folder of distbench's own, and check the toolchain."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _OP_OF_BUILDER = {
     "PinMemoryBuilder": "pin_memory",
     "ShareMemCommBuilder": "deepspeed_shm_comm",
 }
-"""DeepSpeed's builder -> name of the op that it builds, and of its library."""
+"""DeepSpeed's builder -> name of its op, which is also that of the op's library."""
 _BUILD_VARIABLES = {name: name.upper() for name in _OP_OF_BUILDER.values()} | {"async_io": "AIO"}
-"""Op -> what follows ``DS_BUILD_`` in the variable by which DeepSpeed is installed with it."""
+"""Op -> suffix of the variable ``DS_BUILD_...`` that makes the installation of DeepSpeed build it."""
 _GLOBALLY_LOADED = ("pin_memory",)
 """Ops whose symbols the libraries of other ops need: async_io calls the allocator of pin_memory."""
 INSTALL_LIBAIO = (
     "install it with its header (Debian: apt-get install libaio-dev; Fedora: dnf install libaio-devel)"
 )
-"""How to get what DeepSpeed's async_io is built with."""
+"""Advice on installing the library that DeepSpeed's async_io is built with."""
 _LOCK_RELEASE_S = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
 
@@ -45,7 +45,10 @@ def op_names(builders: Sequence[str]) -> str:
 
 
 def toolchain_problem(builders: Sequence[str], folder: Path, machine: Machine) -> str | None:
-    """Why *machine* can't provide the ops of *builders*, which *folder* may hold already; None if it can."""
+    """Reason why *machine* can't provide the ops of *builders*; None if it can.
+
+    *folder* may already contain them.
+    """
     if machine.has_compiler and machine.has_ninja:
         return None
     asked = [_OP_OF_BUILDER[builder] for builder in builders]
@@ -62,7 +65,7 @@ def toolchain_problem(builders: Sequence[str], folder: Path, machine: Machine) -
 
 
 def build_ops(builders: Sequence[str], folder: Path) -> list[str]:
-    """Build the ops of *builders* that are missing or damaged in *folder*; return what users should know."""
+    """Build the ops of *builders* that are missing or damaged in *folder*; return messages for users."""
     from deepspeed.accelerator import get_accelerator
 
     notes = [f"removed a stale build lock that nobody holds: {lock}" for lock in clear_stale_locks(folder)]
@@ -74,16 +77,16 @@ def build_ops(builders: Sequence[str], folder: Path) -> list[str]:
         if not _is_preinstalled(name, package_folder("deepspeed")):
             _check_device(name, get_accelerator().device_name())
             notes += build_cache.ensure_built(_library_file(folder, name), load, outputs=folder / name)
-        # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
+        # ninja rebuilds an existing op that is out of date: better here than while a rank waits
         load()
     return notes
 
 
 def preload_ops(builders: Sequence[str], folder: Path) -> None:
-    """Give DeepSpeed the ops of *builders* that lie in *folder*, as if it had loaded them.
+    """Register the ops of *builders* in *folder* with DeepSpeed, as if it had loaded them.
 
-    Before it loads one, it asks for the flags of a build (py-cpuinfo looks twice for what processor this is,
-    for seconds, in every rank), and ninja whether there is something to build, which preparation has done.
+    Otherwise it first determines the build flags (py-cpuinfo detects the processor twice, for seconds, in
+    every rank), and asks ninja if anything needs building, which the preparation has already done.
     """
     from deepspeed.accelerator import get_accelerator
 
@@ -93,9 +96,9 @@ def preload_ops(builders: Sequence[str], folder: Path) -> None:
         if builder is None or not library.is_file() or _is_preinstalled(name, package_folder("deepspeed")):
             continue
         if name in _GLOBALLY_LOADED:
-            # Python opens a library for itself alone; DeepSpeed opens this one for all, too
+            # Python loads a library with local symbols; DeepSpeed loads this one with global symbols
             ctypes.CDLL(str(library), mode=os.RTLD_GLOBAL)
-        # of a release without such a table, DeepSpeed loads it itself
+        # in a release without this table, DeepSpeed loads the op itself
         getattr(builder, "_loaded_ops", {})[name] = _load_extension(name, library)
 
 
@@ -108,11 +111,11 @@ def _load_extension(name: str, library: Path) -> ModuleType:
 
 
 def _check_device(name: str, device: str) -> None:
-    """Raise LibraryError where DeepSpeed would build the op *name* otherwise than where it is used."""
+    """Raise LibraryError if DeepSpeed would build the op *name* differently here and where it is used."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        # its flags and the architectures follow the GPUs that it sees, so the ranks would build it once more
+        # flags and architectures follow the visible GPUs, so the ranks would build it again
         raise NativeLibraryError(
             f"DeepSpeed builds {name} for the GPUs that it sees, and there is none here. The first run where "
             f"there is one builds it; or install DeepSpeed with it: DS_BUILD_{_BUILD_VARIABLES[name]}=1 "
@@ -122,7 +125,7 @@ def _check_device(name: str, device: str) -> None:
 
 
 def _load(builder: Any, name: str) -> None:
-    # of a release without such a table (see lend) ranks ask ninja, which would build again for other flags
+    # in a release without this table (see preload_ops) ranks run ninja, which would rebuild for other flags
     flags = _without_debug_info() if hasattr(builder, "_loaded_ops") else nullcontext()
     try:
         with flags:
@@ -138,7 +141,7 @@ def _load(builder: Any, name: str) -> None:
 
 @contextmanager
 def _without_debug_info() -> Iterator[None]:
-    """Have torch's builder leave out -g, DeepSpeed's flag that takes a third of the time of a build."""
+    """Make torch's builder omit -g, a flag of DeepSpeed that takes a third of the build time."""
     from torch.utils import cpp_extension
 
     load: Any = cpp_extension.load
@@ -158,9 +161,9 @@ def _library_file(folder: Path, name: str) -> Path:
 
 
 def _is_preinstalled(name: str, deepspeed: str) -> bool:
-    """Whether the package in the folder *deepspeed* was installed with the op *name* (``DS_BUILD_OPS``).
+    """True if the package in the folder *deepspeed* was installed with the op *name* (``DS_BUILD_OPS``).
 
-    Nothing is built then. Empty: there is no such package.
+    Then nothing is built. An empty *deepspeed* means that there is no such package.
     """
     return bool(deepspeed) and any(Path(deepspeed).glob(f"ops/**/{name}_op*.so"))
 
@@ -168,9 +171,9 @@ def _is_preinstalled(name: str, deepspeed: str) -> bool:
 def clear_stale_locks(folder: Path) -> list[Path]:
     """Remove build locks under *folder* that no process holds; return them.
 
-    torch's builder waits for a lock file without end, and a build that was killed leaves it.
-    The holder keeps the file open until just before it removes it, and raises if it is gone by then:
-    a file is stale if nobody has it open, and still nobody a moment later.
+    torch's builder waits for a lock file without a timeout, and a killed build leaves its lock behind. The
+    holder keeps the file open until just before it removes it, and raises if it is gone by then: a file is
+    stale if no process has it open, and still none a moment later.
     """
     stale = _unlocked_files(folder)
     if stale:

@@ -70,7 +70,7 @@ class ContextParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # the simplest of them: layers stay whole, attention alone is another
+        # the simplest of them: layers stay whole, and only attention is replaced
         return (
             SIMPLICITY_OF_MODEL_PARALLELISM
             + bool(self.requested_mesh)
@@ -101,7 +101,7 @@ class ContextParallel(Strategy):
 
     @property
     def requested_mesh(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
         return meshes.requested_sizes(self.mesh)
 
     def mesh_variants(self, ranks: int) -> list[Strategy] | None:
@@ -146,14 +146,14 @@ class ContextParallel(Strategy):
         ]
 
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
-        """Collectives of parameters and gradients, which are over all ranks: each has its own positions."""
+        """Collectives of parameters and gradients, over all ranks: each has its own positions."""
         sizes, precision = self.mesh_sizes(case.world_size), case.precision
         everywhere = " x ".join(name for name, size in sizes.items() if size > 1)
         reduced = float(parameters * DTYPE_BYTES[precision.reduce])
         if not self.sharded:
             return [ExpectedCollective("all_reduce", reduced, everywhere)]
-        # as FSDP2 does it alone (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass,
-        # what is outside of them stays from the first to the second
+        # like FSDP2 without it (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass, and
+        # everything outside of them stays gathered from forward to backward
         context, micro = context_of(case), case.batch.gradient_accumulation_steps
         layers = context.layers if context else 0
         gathered = 2.0 * micro * parameters * DTYPE_BYTES[precision.compute]
@@ -179,7 +179,7 @@ class ContextParallel(Strategy):
 
     @property
     def _rest_dimension(self) -> str:
-        """The dimension of ranks with rows of their own."""
+        """The dimension of ranks with different samples."""
         return "dp_shard" if self.sharded else "dp_replicate"
 
     def _device_mesh(self, ranks: int) -> MeshShape:

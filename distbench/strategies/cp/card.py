@@ -1,4 +1,4 @@
-"""What context parallelism shards, moves and keeps in theory."""
+"""Card of context parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's side of ``cp``."""
+"""Engine of ``cp``, in the worker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from distbench.workloads.weights import DTYPES, load_module
 
 
 class ContextParallelEngine(DdpWrappedEngine, SequenceShardedEngine):
-    """A whole model on each rank, for some positions of its rows; DDP sums its gradients over all ranks."""
+    """A full model on each rank, for some positions of its samples; DDP reduces gradients over all ranks."""
 
 
 def sequence_sharding(strategy: cp.ContextParallel, context: RankContext) -> SequenceSharding:
-    """Rows over the mesh of live ranks. A collective call."""
+    """Sequences split over the mesh of live ranks. Collective call."""
     mesh = device_meshes.init_mesh(strategy.mesh_sizes(context.world_size), context.device)
     return SequenceSharding(context.workload, mesh, strategy.implementation)
 
@@ -30,7 +30,7 @@ def build_cp(strategy: cp.ContextParallel, context: RankContext) -> ContextParal
     module = load_module(context.workload, context.weights_file, context.device, master)
     rows.apply_to(module)
     layers = prepare_module(context, module)
-    # all ranks have gradients of their own: those of other rows, or of other positions
+    # gradients differ on all ranks: they are of other samples, or of other positions
     whole = DistributedDataParallel(
         module, device_ids=[context.device] if context.device.type == "cuda" else None
     )

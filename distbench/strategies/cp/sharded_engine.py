@@ -1,4 +1,4 @@
-"""The worker's side of ``cp`` with a model that is sharded over all ranks, by FSDP2."""
+"""Engine of ``cp`` with a model that is sharded over all ranks by FSDP2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distbench.workloads.weights import DTYPES
 
 
 class ShardedContextEngine(SequenceShardedEngine):
-    """``fully_shard`` over all ranks, of which some share rows."""
+    """``fully_shard`` over all ranks, some of which share samples."""
 
     def __init__(
         self, context: RankContext, module: nn.Module, layers: list[nn.Module], sequences: SequenceSharding
@@ -56,14 +56,14 @@ class ShardedContextEngine(SequenceShardedEngine):
 
 
 def build_sharded(strategy: cp.ContextParallel, context: RankContext) -> ShardedContextEngine:
-    """Engine of this rank; the whole model is never on one device."""
+    """Engine of this rank; the full model is never on one device."""
     workload, precision = context.workload, context.case.precision
     rows = sequence_sharding(strategy, context)
     module = weights.cast(weights.meta_module(workload), DTYPES[precision.master])
     rows.apply_to(module)
     tied = weights.tied_groups(module)
     layers = prepare_layers(context.case, module, workload.layers(module))
-    # over those that share rows too, whose gradients are of other positions
+    # ranks that share samples are included: their gradients are of other positions
     all_ranks = device_meshes.init_mesh({"dp_shard_cp": context.world_size}, context.device)
     layer_sharding.shard_module(module, layers, all_ranks, precision, reshard=True)
     weights.materialise(module, context.device)

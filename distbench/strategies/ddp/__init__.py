@@ -27,7 +27,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 
-# an id of a case holds it, so that "unset" can't be another value
+# an id of a case contains it, so "unset" can't be another value
 DEFAULT_BUCKET_MB = 25.0
 
 
@@ -82,12 +82,12 @@ class DistributedDataParallel(ReplicatedStrategy):
     def simplicity(self) -> int:
         if self.intended_difference:
             return 25
-        # before stage 1 of DeepSpeed, which brings another framework
+        # before stage 1 of DeepSpeed, which adds another framework
         return 15 if self.sharded_optimizer else 10
 
     @property
     def operations_on_frozen(self) -> Collection[str] | None:
-        # what replaces whole gradients, and what it keeps, depends on the shapes of the trained ones
+        # traffic and memory of the replacement of full gradients depend on the trained tensors' shapes
         return None if self.intended_difference else super().operations_on_frozen
 
     @property
@@ -127,7 +127,7 @@ class DistributedDataParallel(ReplicatedStrategy):
 
     @property
     def explicit_bucket_cap_mb(self) -> float | None:
-        """Size of the buckets in MiB as DDP is asked for it; None: torch's own, with a smaller first one."""
+        """Bucket size in MiB that is passed to DDP; None: torch's default, with a smaller first bucket."""
         return None if self.bucket_cap_mb == DEFAULT_BUCKET_MB else self.bucket_cap_mb
 
     def problem(self, case: Case, machine: Machine) -> str | None:
@@ -172,7 +172,7 @@ class DistributedDataParallel(ReplicatedStrategy):
             return lossy.lossy_traffic(self, case, parameters)
         reduced: dict[str, float] = {"all_reduce": parameters * DTYPE_BYTES[case.precision.reduce]}
         if self.sharded_optimizer:
-            # every updated tensor from its rank to the others
+            # every updated tensor, from its rank to the others
             reduced["broadcast"] = parameters * DTYPE_BYTES[case.precision.master]
         return reduced
 

@@ -1,4 +1,4 @@
-"""What DDP shards, moves and keeps in theory."""
+"""Card of DDP."""
 
 from __future__ import annotations
 

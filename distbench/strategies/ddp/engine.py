@@ -1,4 +1,4 @@
-"""The worker's side of ``ddp``."""
+"""Engine of ``ddp``, in the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DdpEngine(DdpWrappedEngine, WrappedEngine):
     )
 
     def reduce_dtype(self) -> str:
-        # whatever hook is registered now, whoever registered it
+        # the hook that is registered now, whichever code registered it
         for hook, _ in self.module._comm_hooks:
             if dtype := _DTYPE_BY_HOOK.get(hook, getattr(hook, "__qualname__", repr(hook))):
                 return dtype
@@ -55,7 +55,10 @@ def build_ddp(
     context: RankContext,
     engine_class: Callable[..., DdpEngine] = DdpEngine,
 ) -> DdpEngine:
-    """DDP engine of this rank, made by *engine_class* of the setting, the wrapped module and its layers."""
+    """DDP engine of this rank.
+
+    *engine_class* makes it from the context, the wrapped module and its layers.
+    """
     module, layers = load_plain_module(context)
     wrapped = DistributedDataParallel(
         module,

@@ -1,4 +1,4 @@
-"""What DDP can send in place of gradients, and in what that is another training. Without torch."""
+"""PowerSGD and post-local SGD: limits, labels, declared differences and traffic. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POWERSGD, _LOCAL_SGD = "PowerSGD", "post-local SGD"
 
 
 def powersgd_difference(rank: int, start: int) -> IntendedDifference:
-    """In what PowerSGD is another training."""
+    """Declared difference of PowerSGD."""
     return IntendedDifference(
         f"{_POWERSGD} reduces gradients as products of rank {rank} and adds the error to the next gradients",
         start,
@@ -28,15 +28,15 @@ def powersgd_difference(rank: int, start: int) -> IntendedDifference:
 
 
 def local_sgd_difference(period: int, start: int) -> IntendedDifference:
-    """In what post-local SGD is another training."""
+    """Declared difference of post-local SGD."""
     every = "every step" if period == 1 else f"every {period} steps"
     why = f"ranks update their own replicas, which are averaged {every} ({_LOCAL_SGD})"
-    # of equal replicas the mean of the gradients is the gradient
+    # for equal replicas, the mean of the gradients is the gradient
     return IntendedDifference(why, start, changes_gradients=False)
 
 
 def label_parts(ddp: DistributedDataParallel) -> list[str]:
-    """What the label of *ddp* says of it; nothing of a start that is the usual one."""
+    """Parts of the label of *ddp*; a start is left out if it is the default."""
     if ddp.powersgd_rank:
         said = {
             f"powersgd{ddp.powersgd_rank}": True,
@@ -52,7 +52,7 @@ def label_parts(ddp: DistributedDataParallel) -> list[str]:
 
 
 def lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
-    """Why *case* can't be trained so, or None if it can."""
+    """Reason why *case* can't be trained with these options; None if it can."""
     if ddp.powersgd_rank and ddp.local_sgd_period:
         return (
             f"powersgd_rank = {ddp.powersgd_rank} and local_sgd_period = {ddp.local_sgd_period}: torch has "
@@ -92,7 +92,7 @@ def _lossy_case_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
 
 
 def required_settings(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """What ``Engine.effective_settings`` must show of it."""
+    """Settings of it that ``Engine.effective_settings`` must report."""
     if ddp.powersgd_rank:
         return {
             "communication_hook": "powerSGD_hook",
@@ -104,16 +104,16 @@ def required_settings(ddp: DistributedDataParallel) -> dict[str, Any]:
         "communication_hook": "post_localSGD_hook",
         "local_sgd.period": ddp.local_sgd_period,
         "local_sgd.start": ddp.local_sgd_start,
-        # when the averages begin: at another step some gradients would never be shared
+        # the first step of averaging: at a different step some gradients would never be shared
         "local_sgd.warmup_steps": ddp.local_sgd_start,
     }
 
 
 def lossy_traffic(ddp: DistributedDataParallel, case: Case, parameters: int) -> dict[str, float] | None:
-    """Bytes of a rank's collectives in a step once it has begun, by operation.
+    """Bytes of a rank's collectives in a step after the start, by operation.
 
-    Of post-local SGD in the mean over steps (Lin et al. 2020, arXiv:1808.07217): every parameter once in
-    each period. None: the workload does not say of what shapes its tensors are.
+    For post-local SGD, the mean over steps (Lin et al. 2020, arXiv:1808.07217): every parameter once in each
+    period. None: the workload does not report the shapes of its tensors.
     """
     if ddp.local_sgd_period:
         return {"all_reduce": parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period}
@@ -126,10 +126,10 @@ def lossy_traffic(ddp: DistributedDataParallel, case: Case, parameters: int) -> 
 
 
 def powersgd_elements(shapes: Iterable[tuple[int, ...]], rank: int, min_compression_rate: float) -> int:
-    """Numbers that PowerSGD reduces in a step for tensors of *shapes*.
+    """Number of elements that PowerSGD reduces in a step for tensors of *shapes*.
 
-    Vogels et al. 2019 (arXiv:1905.13727, algorithm 1): of a matrix of n x m a P of n x r and a Q of m x r,
-    where that is more than *min_compression_rate* times less, as torch decides; any other tensor whole. The
+    Vogels et al. 2019 (arXiv:1905.13727, algorithm 1): for an n x m matrix, P (n x r) and Q (m x r), if the
+    matrix is more than *min_compression_rate* times larger, as torch decides; any other tensor in full. The
     rows of a tensor are its first dimension.
     """
     return sum(
@@ -143,9 +143,9 @@ def _powersgd_elements_of(rows: int, columns: int, rank: int, min_compression_ra
 
 
 def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
-    """Whether post-local SGD should have the same parameters on all ranks after so many *updates*.
+    """True if post-local SGD should have the same parameters on all ranks after *updates* updates.
 
-    Before it starts gradients are reduced; its first update is followed by the first average, as torch's
+    Before it starts, gradients are reduced; its first update is followed by the first average, as torch's
     ``PeriodicModelAverager`` counts.
     """
     local = updates - ddp.local_sgd_start
@@ -153,7 +153,7 @@ def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
 
 
 def checkpoint_problem(ddp: DistributedDataParallel) -> str:
-    """Why there is no checkpoint of such a training."""
+    """Reason why such a training has no checkpoint."""
     if ddp.powersgd_rank:
         return (
             "PowerSGD keeps its errors by bucket, and DDP reorders its buckets after the first step of a "

@@ -1,4 +1,4 @@
-"""DDP that sends less than whole gradients: the worker's side of PowerSGD and of post-local SGD."""
+"""Engines of PowerSGD and of post-local SGD: DDP that sends less than full gradients."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class _BlockingGroup(dist.ProcessGroup):
-    """Its all-reduces are over when they return.
+    """A process group whose all-reduces have completed when they return.
 
-    Torch's hook issues the second and third of a bucket when those before are over, which with gloo is on
-    gloo's own threads: of several buckets each rank issues them in another order, and the ranks abort
-    (torch 2.13).
+    Torch's hook issues the second and third of a bucket when the previous ones complete, which with gloo is
+    on gloo's own threads: with several buckets, each rank issues them in a different order, and the ranks
+    abort (torch 2.13).
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        # torch's stub knows one of its two constructors
+        # torch's stub declares only one of its two constructors
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._group = group
 
@@ -49,7 +49,7 @@ class _BlockingGroup(dist.ProcessGroup):
 
 
 class LossyEngine(NoCheckpoints, DdpEngine):
-    """DDP with a hook of its own, whose state no checkpoint has."""
+    """DDP with a communication hook whose state is in no checkpoint."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LossyEngine(NoCheckpoints, DdpEngine):
         self._state = self.register_hook(module)
 
     def register_hook(self, module: DistributedDataParallel) -> Any:
-        """State of the hook that is registered with *module* here."""
+        """Register the communication hook with *module*; return the state of the hook."""
         raise NotImplementedError
 
     def reduce_dtype(self) -> str:
@@ -113,15 +113,15 @@ class PowerSgdEngine(LossyEngine):
 
 
 class LocalSgdEngine(LossyEngine):
-    """Ranks update copies of their own; between two averages the mean of them is what is asked for."""
+    """Ranks update their own replicas; between two averages, the mean of the replicas is reported."""
 
     _state: PostLocalSGDState
     _optimizer: PostLocalSGDOptimizer
     _updates = 0
-    """Counted here: what the averager says that it does is what may be wrong."""
+    """Counted here, independently of the averager that is checked."""
 
     def register_hook(self, module: DistributedDataParallel) -> PostLocalSGDState:
-        # a group of its own for each rank: between two averages it reduces with nobody
+        # one group per rank: between two averages it reduces with no other rank
         alone, _ = dist.new_subgroups(1)
         state = PostLocalSGDState(None, alone, self._strategy.local_sgd_start)
         module.register_comm_hook(state, post_localSGD_hook)

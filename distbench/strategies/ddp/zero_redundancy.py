@@ -1,4 +1,4 @@
-"""DDP whose optimizer is sharded: torch's ZeroRedundancyOptimizer, stage 1 of ZeRO."""
+"""DDP with a sharded optimizer: torch's ZeroRedundancyOptimizer, stage 1 of ZeRO."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShardedOptimizerEngine(DdpEngine):
         made: Any = ZeroRedundancyOptimizer(
             self.module.parameters(),
             optimizer.import_optimizer_class(kind),
-            # one broadcast for each rank, not for each tensor
+            # one broadcast per rank, not per tensor
             parameters_as_bucket_view=True,
             **kind.hyper_parameters(spec),
             **kind.kernel_flags(spec),
@@ -48,7 +48,7 @@ class ShardedOptimizerEngine(DdpEngine):
         return None
 
     def effective_settings(self) -> dict[str, Any]:
-        # a scheduler changes the outer groups, from which each step copies
+        # a scheduler changes the outer groups, which each step copies
         outer: Any = self._optimizer
         outer._sync_param_groups(outer.param_groups, outer.optim.param_groups)
         return {
@@ -59,7 +59,7 @@ class ShardedOptimizerEngine(DdpEngine):
         }
 
     def save_sharded(self, folder: Path) -> None:
-        """Write all from rank 0, as this optimizer gathers its states there."""
+        """Write everything from rank 0, where this optimizer gathers its states."""
         states = self._gather_optimizer_state()
         if states is not None:
             updates = optimizer.scheduled_updates(self._scheduler)
@@ -90,7 +90,7 @@ class ShardedOptimizerEngine(DdpEngine):
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(state.buffers[plain_name(name)])
         numbered = enumerate(self._parameter_names)
-        # SGD without momentum keeps nothing, and nobody anything for what is frozen
+        # SGD without momentum has no state, and no optimizer has any for frozen parameters
         states = {number: state.optimizer[name] for number, name in numbered if name in state.optimizer}
         groups = torch.optim.Optimizer.state_dict(self._optimizer)["param_groups"]
         self._load_optimizer_state({"state": states, "param_groups": groups})
@@ -102,13 +102,13 @@ class ShardedOptimizerEngine(DdpEngine):
         return [plain_name(name) for name, _ in self.module.named_parameters()]
 
     def _gather_optimizer_state(self) -> dict[str, Any] | None:
-        """The optimizer's whole state on rank 0, in host memory; None on the others. A collective call."""
+        """Full optimizer state on rank 0, in host memory; None on the others. Collective call."""
         self._optimizer.consolidate_state_dict(to=0)
         return self._optimizer.state_dict() if dist.get_rank() == 0 else None
 
     def _load_optimizer_state(self, states: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(states)
-        # it keeps another copy of what the optimizer inside has
+        # it keeps a second copy of the inner optimizer's state
         self._optimizer.state.clear()
-        # torch 2.13 leaves all numbers on the host, whatever the kernel
+        # torch 2.13 leaves all step counters on the host, whatever the kernel
         optimizer.move_step_counters(self.inner_optimizer)

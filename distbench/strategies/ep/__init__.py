@@ -29,7 +29,7 @@ from distbench.workloads.base import Workload
 from distbench.workloads.mixture import ExpertLayers
 
 _TOKEN_COUNT_BYTES = 8
-"""Bytes of the number of tokens of an expert."""
+"""Bytes of the token count of an expert."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ExpertParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # it changes what layers do, and how fast it is depends on the router
+        # it changes the computation of layers, and its speed depends on the router
         return SIMPLICITY_OF_MODEL_PARALLELISM + 13
 
     @property
@@ -66,12 +66,12 @@ class ExpertParallel(Strategy):
 
     def mesh_sizes(self, ranks: int) -> dict[str, int]:
         sharing = self.requested_mesh.get("ep", ranks)
-        # where they don't fit, problem says so
+        # if they don't fit, problem gives the reason
         return {"dp_replicate": max(1, ranks // sharing), "ep": sharing}
 
     @property
     def requested_mesh(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
         return meshes.requested_sizes(self.mesh)
 
     def mesh_variants(self, ranks: int) -> list[Strategy] | None:
@@ -136,11 +136,11 @@ class ExpertParallel(Strategy):
 
 
 def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
-    """All-to-alls of a rank in a step: tokens to their experts and back, and so their gradients.
+    """All-to-alls of a rank in a step: tokens to their experts and back, and likewise their gradients.
 
-    Lepikhin et al. 2020 (GShard, arXiv:2006.16668, section 3.3). Tokens that stay on their rank are in the
-    payload, as nccl-tests counts. Before tokens go, ranks tell each other how many; layers that are computed
-    again send them again.
+    Lepikhin et al. 2020 (GShard, arXiv:2006.16668, section 3.3). Tokens that stay on their rank are part of
+    the payload, as nccl-tests counts. Before the tokens, ranks exchange token counts; recomputed layers send
+    the tokens again.
     """
     forward = 1 if case.activation_checkpointing == "none" else 2
     micro = case.batch.gradient_accumulation_steps
@@ -152,13 +152,13 @@ def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
 
 
 def mixture_of(case: Case) -> ExpertLayers | None:
-    """Which part of the model of *case* are experts, or None."""
+    """The experts in the model of *case* as its workload declares them, or None."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.expert_layers()
 
 
 def undeclared_experts(case: Case) -> str:
-    """Why a workload without experts can't be trained with expert parallelism."""
+    """Reason why a workload without experts can't be trained with expert parallelism."""
     instead = "transformer with preset: moe-tiny or experts: 8"
     if not case.workload.options.get("model"):
         return f"expert parallelism: the workload {case.workload.name} has no experts; use {instead}"

@@ -1,4 +1,4 @@
-"""What expert parallelism shards, moves and keeps in theory."""
+"""Card of expert parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's side of ``ep``."""
+"""Engine of ``ep``, in the worker."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from distbench.workloads.mixture import ExpertLayers
 from distbench.workloads.weights import DTYPES, plain_name
 
 _EXPERT_PLACEMENTS = (Replicate(), Shard(0))
-"""Of the experts over the mesh: copies, each of which its ranks share by whole experts."""
+"""Placements of the experts over the mesh: replicas, each split by expert among its ranks."""
 
 
 class ExpertParallelEngine(DdpWrappedEngine):
-    """DDP around all that is no expert; experts of this rank, whose gradients come with the tokens."""
+    """DDP around everything except experts; gradients of this rank's experts arrive with the tokens."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ExpertParallelEngine(DdpWrappedEngine):
         return loss
 
     def reduce_expert_gradients(self) -> None:
-        """Make the gradients of experts, which are sums over the ranks that sent tokens, means over all."""
+        """Turn gradients of experts from sums over the ranks that sent tokens into means over all ranks."""
         copies = self._mesh["dp_replicate"]
         for gradient in self._expert_and_other_gradients()[0]:
             gradient.div_(self._context.world_size)
@@ -81,7 +81,7 @@ class ExpertParallelEngine(DdpWrappedEngine):
         return readback.l2_norm(every) / self._scale
 
     def total_norm(self) -> torch.Tensor:
-        # where nothing is trained torch gives 0 on the host, and NCCL reduces with nobody there
+        # if nothing is trained, torch returns 0 on the host, which NCCL can't reduce
         experts, others = (
             nn.utils.get_total_norm(each).to(self._context.device)
             for each in self._expert_and_other_gradients()
@@ -137,7 +137,7 @@ class ExpertParallelEngine(DdpWrappedEngine):
         super().scatter_state(dataclasses.replace(state, parameters=parameters, optimizer=moments))
 
     def _expert_and_other_gradients(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Gradients of the experts of this rank, and those of all else."""
+        """Gradients of the experts of this rank, and gradients of everything else."""
         parts: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for name, parameter in self.module.named_parameters():
             if parameter.grad is not None:
@@ -148,19 +148,19 @@ class ExpertParallelEngine(DdpWrappedEngine):
         return plain_name(name) in self._expert_names
 
     def _as_distributed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """*tensor* of the parameter *name*; of experts the distributed tensor of which it is the shard."""
-        # the number of steps of a parameter is no stack
+        """*tensor* of the parameter *name*; for experts, the distributed tensor whose shard it is."""
+        # the step counter of a parameter has no expert dimension
         if not self._is_expert(name) or not tensor.ndim:
             return tensor
         return DTensor.from_local(tensor, self._mesh, _EXPERT_PLACEMENTS, run_check=False)
 
     def _full_tensor(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """*value* of the parameter *name* of all experts, in host memory. A collective call."""
+        """*value* of the parameter *name* for all experts, in host memory. Collective call."""
         placed = self._as_distributed(name, value.to(self._context.device))
         return readback.full_tensor(placed).to("cpu", copy=True)
 
     def _local_part(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """The part of *value*, of the parameter *name*, that is of the experts of this rank."""
+        """The part of *value*, of the parameter *name*, for the experts of this rank."""
         if not self._is_expert(name) or not value.ndim:
             return value
         ranks = self._mesh["ep"]
@@ -168,10 +168,10 @@ class ExpertParallelEngine(DdpWrappedEngine):
 
 
 def build_ep(strategy: ep.ExpertParallel, context: RankContext) -> ExpertParallelEngine:
-    """Engine of this rank, which draws the experts that it has, and no others.
+    """Engine of this rank, which initializes only its own experts.
 
     Raises:
-        UnsupportedCase: the workload has no experts, or names modules that it does not have.
+        Refused: the workload has no experts, or declares names of modules that it does not have.
     """
     if (mixture := context.workload.expert_layers()) is None:
         raise UnsupportedCase(ep.undeclared_experts(context.case))
@@ -188,7 +188,7 @@ def build_ep(strategy: ep.ExpertParallel, context: RankContext) -> ExpertParalle
 
 
 def _shard_experts(module: nn.Module, mixture: ExpertLayers, mesh: DeviceMesh) -> frozenset[str]:
-    """Leave this rank its experts in *module*, which is on the meta device; return all their names."""
+    """Keep only this rank's experts in *module*, on the meta device; return the names of all of them."""
     names = []
     for prefix, experts in _expert_modules(module, mixture):
         for name, stack in list(experts.named_parameters(recurse=False)):
@@ -202,7 +202,7 @@ def _shard_experts(module: nn.Module, mixture: ExpertLayers, mesh: DeviceMesh) -
 
 
 def _use_local_shards(module: nn.Module, mixture: ExpertLayers) -> None:
-    """Make plain tensors of the shards of experts: all that is computed with them is of this rank."""
+    """Replace the shards of experts by plain tensors: this rank alone computes with them."""
     for _, experts in _expert_modules(module, mixture):
         for name, shard in list(experts.named_parameters(recurse=False)):
             own: Any = shard.detach()
@@ -214,7 +214,7 @@ def _expert_modules(module: nn.Module, mixture: ExpertLayers) -> list[tuple[str,
 
 
 def _wrap_ddp(module: nn.Module, context: RankContext, names: frozenset[str]) -> DistributedDataParallel:
-    """*module* in DDP, which leaves the parameters *names* alone."""
+    """*module* in DDP, which ignores the parameters *names*."""
     left = [name for name, _ in module.named_parameters() if plain_name(name) in names]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, left)
     return DistributedDataParallel(

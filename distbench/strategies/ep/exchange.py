@@ -1,4 +1,4 @@
-"""Tokens on their way to the ranks that have their experts, and back."""
+"""Dispatch tokens to the ranks of their experts, and combine the results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch.distributed._functional_collectives import (
 
 
 class TokenDispatcher:
-    """Lets the experts of a module have the tokens that all ranks of a group send them.
+    """Passes the tokens that all ranks of a group send to the experts of a module.
 
-    The module is called as in the plain model, with this rank's tokens for all experts, and gives back what
-    became of those; inside it sees what its own experts get.
+    The module is called as in the plain model, with this rank's tokens for all experts, and returns their
+    results; inside, it gets the tokens of its own experts.
     """
 
     def __init__(self, experts: nn.Module, group: dist.ProcessGroup) -> None:
@@ -33,7 +33,7 @@ class TokenDispatcher:
         tokens, counts = inputs
         ranks = self._group.size()
         of_ranks = wait_tensor(all_to_all_single(counts, None, None, self._group)).view(ranks, -1)
-        # the host has to know how many come, which a GPU waits for
+        # the host needs the number of incoming tokens, so it waits for the GPU
         self._sent = counts.view(ranks, -1).sum(1).tolist()
         self._received = of_ranks.tolist()
         arrived = self._all_to_all(tokens, self._received_per_rank, self._sent)
@@ -45,7 +45,7 @@ class TokenDispatcher:
 
     @property
     def _received_per_rank(self) -> list[int]:
-        """Tokens that come from each rank."""
+        """Number of tokens received from each rank."""
         return [sum(of_rank) for of_rank in self._received]
 
     def _all_to_all(self, tokens: torch.Tensor, come: list[int], go: list[int]) -> torch.Tensor:
@@ -54,9 +54,9 @@ class TokenDispatcher:
 
 
 def _sort_by_expert(tokens: torch.Tensor, counts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """*tokens* (tokens, dim) sorted by expert, that are sorted by rank and then by expert.
+    """*tokens* (tokens, dim), sorted by rank and then by expert, reordered by expert.
 
-    *counts* has for each rank how many it has sent to each expert.
+    *counts* has, for each rank, the number of tokens that it sent to each expert.
     """
     experts = len(counts[0])
     parts = tokens.split([count for of_rank in counts for count in of_rank])

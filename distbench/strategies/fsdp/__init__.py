@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 
-# the more is sharded, and the more groups there are, the more there is to understand
+# the more is sharded, and the more groups there are, the harder it is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
 _UNEVEN = ExcessCause(
@@ -111,7 +111,7 @@ class FullyShardedDataParallel(Strategy):
 
     def __post_init__(self) -> None:
         if self.mesh != "auto":
-            # a dimension of one rank is none, so that a case has the same id with it and without
+            # a dimension of one rank is dropped, so that a case has the same id with it and without
             sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "dp_shard"}
             object.__setattr__(self, "mesh", sizes)
 
@@ -154,7 +154,7 @@ class FullyShardedDataParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # the first version is superseded: behind its successor and every stage of ZeRO
+        # version 1 is superseded: it comes after its successor and every stage of ZeRO
         more = 2 if self.requested_mesh.get("dp_replicate") else 0
         more += (
             SIMPLICITY_OF_MODEL_PARALLELISM - 15
@@ -208,21 +208,21 @@ class FullyShardedDataParallel(Strategy):
 
     @property
     def requested_mesh(self) -> dict[str, int]:
-        """Sizes that the option ``mesh`` gives."""
+        """Sizes that the option ``mesh`` specifies."""
         return meshes.requested_sizes(self.mesh)
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
-        """How layers are cut."""
+        """Tensor parallelism inside the layers."""
         return TensorParallelism(self.requested_mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
     @property
     def has_tensor_parallelism(self) -> bool:
-        """Whether several ranks share rows."""
+        """True if several ranks share samples."""
         return self.tensor_parallelism.ranks > 1
 
     def init_mesh(self, context: RankContext) -> DeviceMesh:
-        """The mesh of live ranks. A collective call."""
+        """The mesh of live ranks. Collective call."""
         from distbench.strategies.torch_engine import device_meshes
 
         return device_meshes.init_mesh(self.mesh_sizes(context.world_size), context.device)
@@ -259,9 +259,9 @@ class FullyShardedDataParallel(Strategy):
         return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
-        # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
-        # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
-        # their shards all-reduced across the replicas
+        # Zhao et al. 2023 (arXiv 2304.11277): all-gathered for the forward pass and, if resharded after it,
+        # for the backward pass; gradients reduce-scattered inside a group of shards, and the resulting shards
+        # all-reduced across the replicas
         over, ranks = self.tensor_parallelism, self.data_parallel_size(case.world_size)
         parameters = over.parameters_per_rank(case, parameters)
         shards = self.mesh_sizes(case.world_size)["dp_shard"]
@@ -273,7 +273,7 @@ class FullyShardedDataParallel(Strategy):
         moved: list[ExpectedCollective] = []
         if shards > 1:
             gathered = micro * gathers * parameters * DTYPE_BYTES[case.precision.compute]
-            # the root's parameters stay between the passes, unless they are sharded again
+            # the root's parameters stay between the passes, unless they are resharded
             again = units - (not self.reshard_root) if units and gathers > 1 else 0
             calls = micro * (units + again) if units else None
             moved += [
@@ -285,13 +285,13 @@ class FullyShardedDataParallel(Strategy):
             moved += [
                 ExpectedCollective("all_reduce", reduced / shards, across, units and reductions * units)
             ]
-        # FSDP sums what tensor parallelism leaves of a gradient before it scatters it, in each micro-batch
+        # FSDP sums tensor parallelism's partial gradients before it scatters them, in each micro-batch
         norms = micro * DTYPE_BYTES[case.precision.compute]
         samples = case.batch.global_batch_size // ranks
         return [*moved, *over.traffic(case, samples, norms, reductions=micro)]
 
     def _unit_count(self, case: Case) -> int | None:
-        """Units that are gathered one by one: the layers and the rest; None: not known without the model."""
+        """Number of units gathered one by one: the layers and the rest; None: unknown without the model."""
         workload: Workload = registry.create_plugin("workloads", case.workload)
         # a plan of fully sharded cases is not worth a process that constructs the model
         model = stages_of(case) if self.version == 2 and not workload.reads_model else None
@@ -312,7 +312,7 @@ class FullyShardedDataParallel(Strategy):
         stored = case.precision.master
         sizes = sharded_model_states(case, parameters, stored=stored, shards=(over, over, over))
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
-            # whole gradients are kept until the last micro-batch, in FSDP1 as the backward pass made them
+            # full gradients are kept until the last micro-batch, in FSDP1 in the dtype of the backward pass
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
             sizes["gradients"] = max(sizes["gradients"], parameters * DTYPE_BYTES[whole])
         if self.optimizer_in_backward:

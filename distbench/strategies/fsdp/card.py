@@ -1,4 +1,4 @@
-"""What FSDP shards, moves and keeps in theory, for each way of sharding."""
+"""Cards of FSDP, one for each way of sharding."""
 
 from __future__ import annotations
 
@@ -142,4 +142,4 @@ HYBRID_TENSOR_PARALLEL = Card(
     ),
 )
 CARDS = {"full": FULL, "grad_op": GRAD_OP, "hybrid": HYBRID}
-"""By ``sharding``."""
+"""Card of each value of ``sharding``."""

@@ -29,7 +29,7 @@ _SHARDING_STRATEGIES = {
     "hybrid": ShardingStrategy.HYBRID_SHARD,
 }
 
-# where a flat parameter keeps its gathered or cast copy, and its gradient; torch has no public way
+# attributes of a flat parameter with its gathered or cast copy, and its gradient; torch has no public API
 _UNSHARDED_MEMBERS = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
 _GRADIENT_MEMBERS = ("grad", "_saved_grad_shard", "_cpu_grad")
 
@@ -56,7 +56,7 @@ class Fsdp1Engine(WrappedEngine):
         return dtype_name([asked] if asked else [p.dtype for p in self.module.parameters()])
 
     def total_norm(self) -> torch.Tensor:
-        # with no limit this only measures: FSDP1 keeps flat shards that a plain norm would miscount
+        # without a limit this only measures: FSDP1 keeps flat shards that a plain norm would miscount
         return self.module.clip_grad_norm_(float("inf"))
 
     def grad_norm(self) -> float:
@@ -66,7 +66,7 @@ class Fsdp1Engine(WrappedEngine):
         self.module.clip_grad_norm_(limit)
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        # a flat gradient has parts of frozen tensors, too
+        # a flat gradient also has parts of frozen tensors
         frozen = {plain_name(name) for name, p in self.module.named_parameters() if not p.requires_grad}
         for name, gradient in self._full_tensors(lambda handle: handle.sharded_grad):
             if name not in frozen:
@@ -80,10 +80,10 @@ class Fsdp1Engine(WrappedEngine):
     def _full_tensors(
         self, shard_of: Callable[[Any], torch.Tensor | None]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Whole tensors of which each unit keeps a flat shard. A collective call for each unit.
+        """Full tensors of which each unit keeps a flat shard. Collective call for each unit.
 
-        FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13,
-        two ranks: it copies what the other hook has freed).
+        FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13, two ranks:
+        it copies memory that the other hook has freed).
         """
         names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
         for handle in self._handles:
@@ -112,7 +112,7 @@ class Fsdp1Engine(WrappedEngine):
             "units": len(self._units),
             "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
             **({"merged_units": names} if names else {}),
-            # of a unit in which something is trained, all
+            # of a unit in which some parameters are trained, all
             "reduced_parameters": sum(
                 map(_elements, (h for h in self._handles if h.flat_param.requires_grad))
             ),
@@ -131,11 +131,11 @@ class Fsdp1Engine(WrappedEngine):
 
     @property
     def _wrapped_modules(self) -> list[nn.Module]:
-        # not what its property "module" gives, which is inside of a recomputed layer
+        # not its property "module", which returns the module inside a recomputed layer
         return [unit._fsdp_wrapped_module for unit in self._units]
 
     def count_storages(self, counter: StorageCounter) -> None:
-        """Book the flat parameters with their copies, gathered or in another dtype."""
+        """Count the flat parameters with their copies, gathered or in another dtype."""
         flats = [handle.flat_param for handle in self._handles]
         counter.count("parameters", [getattr(flat, "_local_shard", flat) for flat in flats])
         counter.count("buffers", [getattr(flat, name, None) for flat in flats for name in _UNSHARDED_MEMBERS])
@@ -155,7 +155,7 @@ def _elements(handle: Any) -> int:
 
 
 def _all_gather_flat(handle: Any, shard: torch.Tensor) -> torch.Tensor:
-    """Unit's flat tensor, of which *shard* is this rank's, without padding. A collective call."""
+    """The unit's flat tensor without padding; *shard* is this rank's part. Collective call."""
     if not handle.uses_sharded_strategy:
         return shard
     whole = shard.new_empty(shard.numel() * handle.world_size)
@@ -164,7 +164,7 @@ def _all_gather_flat(handle: Any, shard: torch.Tensor) -> torch.Tensor:
 
 
 def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -> Fsdp1Engine:
-    """FSDP1 engine of this rank; no more than one unit is ever whole, if it can be on the meta device."""
+    """FSDP1 engine of this rank; at most one unit is unsharded at a time, if the meta device is supported."""
     master = DTYPES[context.case.precision.master]
     if not context.workload.on_meta:
         module = weights.load_module(context.workload, context.weights_file, context.device, master)
@@ -183,9 +183,9 @@ def _wrap(
     module: nn.Module,
     shards: FlatShardInitializer | None = None,
 ) -> Fsdp1Engine:
-    """FSDP1 engine of *module*, of which *shards* makes the tensors that are on the meta device."""
+    """FSDP1 engine of *module*; *shards* initializes its tensors that are on the meta device."""
     precision = context.case.precision
-    # flat parameters hide what they are made of
+    # flat parameters hide the tensors inside
     whole = parameter_counts(module.parameters())
     layers = prepare_layers(context.case, module, context.workload.layers(module))
     chosen = {id(unit) for unit in separate_layers(module, layers)}

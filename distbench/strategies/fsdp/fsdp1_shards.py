@@ -1,7 +1,7 @@
-"""The initial weights of FSDP1: each rank draws its shards, once all of them have been cut.
+"""Initial weights of FSDP1: each rank initializes its shards after all units are sharded.
 
-FSDP1 needs each unit whole, twice, to cut a rank's shard from it, and the root's, which has the embedding and
-the head and is the largest, comes last. So while units are cut, nothing of the earlier ones is kept.
+FSDP1 needs each unit in full, twice, to split off a rank's shard, and the root's, which has the embedding and
+the head and is the largest, comes last. So while units are sharded, no data of the earlier ones is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distbench.workloads import weights
 
 
 class FlatShardInitializer:
-    """FSDP1's ``param_init_fn``: room for the units of *module*, and then numbers for their shards."""
+    """FSDP1's ``param_init_fn``: allocates the units of *module*, and later initializes their shards."""
 
     def __init__(self, module: nn.Module, initial: weights.WeightFile, device: torch.device) -> None:
         self._module, self._initial = module, initial
@@ -25,18 +25,18 @@ class FlatShardInitializer:
         self._released: list[tuple[torch.UntypedStorage, int]] = []
 
     def __call__(self, part: nn.Module) -> None:
-        """Make the tensors of *part*, a part of the unit that comes next."""
+        """Allocate the tensors of *part*, a part of the next unit."""
         self._free_previous_units()
         self._make(part)
 
     def initialize(self, wrapped: FullyShardedDataParallel) -> None:
-        """Draw this rank's shards of the units of *wrapped*."""
+        """Initialize this rank's shards of the units of *wrapped*."""
         for storage, size in self._released:
             storage.resize_(size)
         names = {id(parameter): weights.plain_name(name) for name, parameter in wrapped.named_parameters()}
         with torch.no_grad():
             for flat in _flat_parameters(wrapped):
-                # also what only pads it
+                # including the padding
                 flat.zero_()
                 for place, parameter in enumerate(flat._params):
                     self._initialize_parameter(flat, place, names[id(parameter)])
@@ -57,14 +57,14 @@ class FlatShardInitializer:
         if flat._contiguities[place]:
             self._initial.fill(own, name, start)
             return
-        # a flat parameter has its elements as they lie in memory
+        # a flat parameter has its elements in memory order
         whole = torch.empty_strided(flat._shapes[place], flat._strides[place])
         whole.copy_(self._initial.tensor(name))
         own.copy_(whole.as_strided((whole.numel(),), (1,))[start : start + count])
 
 
 def _flat_parameters(module: nn.Module) -> Iterator[Any]:
-    """Flat parameters of the units in *module*; torch has no public way."""
+    """Flat parameters of the units in *module*; torch has no public API."""
     for unit in module.modules():
         if isinstance(unit, FullyShardedDataParallel) and unit._handle is not None:
             yield unit._handle.flat_param

@@ -79,7 +79,7 @@ class InBackwardFsdp2Engine(InBackwardEngine, Fsdp2Engine):
 
 
 class TensorParallelFsdp2Engine(TensorParallelBaseEngine, Fsdp2Engine):
-    """``fully_shard`` on layers that are cut over ranks which share rows."""
+    """``fully_shard`` on layers that are split over ranks which share samples."""
 
     def effective_settings(self) -> dict[str, Any]:
         shards = (
@@ -95,12 +95,12 @@ class TensorParallelFsdp2Engine(TensorParallelBaseEngine, Fsdp2Engine):
 
 
 def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -> Fsdp2Engine:
-    """FSDP2 engine of this rank; the whole model is never on one device."""
+    """FSDP2 engine of this rank; the full model is never on one device."""
     precision, mesh = context.case.precision, strategy.init_mesh(context)
     offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda") if strategy.cpu_offload else None
     module = weights.cast(weights.meta_module(context.workload), DTYPES[precision.master])
     if strategy.has_tensor_parallelism:
-        # first, so that shards are cut of what is left of a tensor
+        # first tensor parallelism, so that FSDP shards the remaining part of each tensor
         sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
         tensor_parallel.parallelize(
             module, context.workload, mesh["tp"], sequence_parallel=sequence, loss_parallel=loss

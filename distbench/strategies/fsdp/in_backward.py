@@ -1,4 +1,4 @@
-"""Options with which FSDP can't update parameters in the backward pass. Without torch."""
+"""Options with which FSDP can't update parameters in the backward pass. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
-    """Why *strategy* can't train *case* so, or None if it can."""
+    """Reason why *strategy* can't train *case* with ``optimizer_in_backward``; None if it can."""
     option = _in_backward.OPTION
     if strategy.version == 1:
         return f"{option} needs FSDP2, which calls a hook for each reduced gradient; set version: 2"

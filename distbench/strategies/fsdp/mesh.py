@@ -1,4 +1,4 @@
-"""Across which ranks FSDP replicates, shards and splits the model, and what it refuses. Without torch."""
+"""Meshes of FSDP, and options that it refuses. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 MeshDimension = Literal["dp_replicate", "dp_shard", "tp"]
 DIMENSIONS: tuple[MeshDimension, ...] = ("dp_replicate", "dp_shard", "tp")
 REST_DIMENSION: MeshDimension = "dp_shard"
-"""Has the ranks that the others leave."""
+"""Dimension with the ranks that remain after the others."""
 
 
 def device_mesh(strategy: FullyShardedDataParallel, ranks: int) -> MeshShape:
-    """The mesh of that many *ranks*: what the options leave of them share the parameters."""
+    """The mesh of *ranks* ranks: those left by the other dimensions shard the parameters."""
     asked: dict[str, int] = {**strategy.requested_mesh}
     if strategy.sharding == "hybrid":
         of_data, shards = strategy.data_parallel_size(ranks), strategy.shards
@@ -30,13 +30,13 @@ def device_mesh(strategy: FullyShardedDataParallel, ranks: int) -> MeshShape:
 
 
 def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
-    """All meshes of that many *ranks* in which parameters are shared by more than one, the simplest first.
+    """All meshes of *ranks* ranks in which more than one rank shards the parameters, simplest first.
 
-    Without that they are those of other strategies: ddp, and tp.
+    Other meshes belong to other strategies: ddp, and tp.
     """
     every_mesh = sorted(meshes.all_factorizations(ranks, DIMENSIONS), key=_complexity)
     shared = [mesh for mesh in every_mesh if mesh["dp_shard"] > 1] or every_mesh[:1]
-    # sizes that are said are part of a case's id: those that follow from others are not said
+    # explicit sizes are part of a case's id, so sizes that follow from others are left out
     return [
         {name: mesh[name] for name in DIMENSIONS if name != REST_DIMENSION and mesh[name] > 1}
         for mesh in shared
@@ -48,7 +48,7 @@ def _complexity(mesh: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def replica_label(strategy: FullyShardedDataParallel) -> str:
-    """What the label says of the copies in the mesh: ``-hybrid2``, or ``-hybrid2x4`` of 4 shards each."""
+    """Part of the label for the replicas in the mesh: ``-hybrid2``, or ``-hybrid2x4`` of 4 shards each."""
     copies, shards = (strategy.requested_mesh.get(name) for name in ("dp_replicate", "dp_shard"))
     if copies:
         return f"-hybrid{copies}" + (f"x{shards}" if shards else "")
@@ -56,7 +56,7 @@ def replica_label(strategy: FullyShardedDataParallel) -> str:
 
 
 def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
-    """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
+    """Reason why *case* can't be trained in the mesh of *strategy*; None if it can."""
     sizes, over = strategy.requested_mesh, strategy.tensor_parallelism
     if over.ranks == 1 and (over.sequence_parallel or over.loss_parallel):
         option = "sequence_parallel" if over.sequence_parallel else "loss_parallel"
@@ -78,7 +78,7 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
 
 
 def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: Machine) -> str | None:
-    """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
+    """Reason why *world_size* ranks can't form the groups of a hybrid shard; None if they can."""
     name, size = ("replicas", strategy.replicas) if strategy.shards is None else ("shards", strategy.shards)
     ranks, of_one = strategy.data_parallel_size(world_size), machine.devices // machine.nodes
     if ranks < 2:

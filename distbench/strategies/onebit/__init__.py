@@ -88,18 +88,18 @@ class OneBit(DeepSpeedStrategy):
 
     @property
     def intended_difference(self) -> IntendedDifference:
-        # no gradient differs before the first update, which all three leave out
+        # no gradient differs before the first update, which all three skip
         return IntendedDifference(
             theory.difference_text(self),
             changes_gradients=False,
-            # from the third step on, the one that was left out is less than half of all
+            # from the third step on, the skipped one is less than half of all
             bounded_from=2,
-            # a variance that freezes early is small, and the updates by it are large
+            # a variance that is frozen early is small, so updates are large
             bounded_until=self.freeze_step,
         )
 
     def description(self) -> StrategyDescription:
-        # of this strategy alone: whoever else has another optimizer does other work
+        # only for this strategy: under any other, a different optimizer is different work
         told, own = (
             super().description(),
             strategy_settings("the optimizer compresses", "optimizer.class", "optimizer.kernel"),

@@ -1,4 +1,4 @@
-"""What DeepSpeed's 1-bit optimizers move and keep in theory."""
+"""Cards of DeepSpeed's 1-bit optimizers."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ CARDS = {
         "of the reduction: as much again, and that divided by the ranks.",
     ),
 }
-"""By algorithm."""
+"""Card of each algorithm."""

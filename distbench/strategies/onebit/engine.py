@@ -1,4 +1,4 @@
-"""The worker's side of ``onebit``: DeepSpeed's stage 0 with a 1-bit optimizer of its own."""
+"""Engine of ``onebit``, in the worker: DeepSpeed's stage 0 with one of its 1-bit optimizers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # DeepSpeed's name of each in its configuration
 _CONFIG_NAMES = {"adam": "OneBitAdam", "zero_one_adam": "ZeroOneAdam", "lamb": "OneBitLamb"}
-# by its source: it keeps no flag of what it can't do otherwise
+# from its source: it has no flags for behavior that can't be changed
 _FIXED_SETTINGS = {
     "adam": {"decoupled_weight_decay": True},
     "zero_one_adam": {"decoupled_weight_decay": True},
@@ -42,7 +42,10 @@ _FIXED_SETTINGS = {
 
 
 class OneBitEngine(NoCheckpoints, ZeroEngine):
-    """Ranks keep gradients of their own once it compresses; in local steps of 0/1 Adam they train apart."""
+    """Engine of DeepSpeed's 1-bit optimizers; gradients stay local once compression starts.
+
+    In local steps of 0/1 Adam the replicas diverge.
+    """
 
     def __init__(self, strategy: OneBit, context: RankContext, engine: Any, layers: list[nn.Module]) -> None:
         super().__init__(context, engine, layers)
@@ -62,14 +65,14 @@ class OneBitEngine(NoCheckpoints, ZeroEngine):
 
     @property
     def has_equal_replicas(self) -> bool:
-        # a local step is taken back and replaced by the mean, which rounds differently on each rank
+        # a local step is undone and replaced by the mean, which rounds differently on each rank
         return self._strategy.algorithm != "zero_one_adam" or self._updates <= self._strategy.freeze_step
 
     def grad_norm(self) -> float:
         return l2_norm(gradient for _, gradient in self.full_gradients())
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        # the optimizer tells the engine before each step whether to reduce its gradients
+        # before each step the optimizer sets on the engine whether gradients are reduced
         return mean_of_replicas(super().full_gradients(), are_equal=self._engine.enable_backward_allreduce)
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -96,7 +99,7 @@ class OneBitEngine(NoCheckpoints, ZeroEngine):
 
     def count_storages(self, counter: StorageCounter) -> None:
         super().count_storages(counter)
-        # 1-bit LAMB keeps them beside its state, for all tensors at once
+        # 1-bit LAMB keeps them outside of its state, for all tensors at once
         kept = ("exp_avg_flat", "worker_errors", "server_errors")
         counter.count("optimizer_state", [getattr(self._engine.basic_optimizer, name, None) for name in kept])
 
@@ -109,7 +112,7 @@ def build_onebit(strategy: OneBit, context: RankContext) -> OneBitEngine:
             "type": _CONFIG_NAMES[strategy.algorithm],
             "params": _parameters(strategy, context) | transport,
         }
-        # 1-bit LAMB asks for a dynamic loss scale in fp32 too, which has none
+        # 1-bit LAMB requires a dynamic loss scale even in fp32, which has none
         own = {"optimizer": section, "fp16": {"enabled": False}}
         config = configuration(plain, context.case, {}) | own
         return OneBitEngine(strategy, context, *create_engine(plain, context, config))
@@ -132,10 +135,10 @@ def _parameters(strategy: OneBit, context: RankContext) -> dict[str, Any]:
 
 @contextmanager
 def _gloo_backend(context: RankContext) -> Iterator[dict[str, Any]]:
-    """Arguments by which an optimizer of DeepSpeed that is made here finds what it reduces by.
+    """Arguments by which an optimizer of DeepSpeed created here finds its communication backend.
 
-    It knows its backends by name. On a CPU ``GlooBackend`` is lent the name, and the place, of that of
-    Intel's devices.
+    It finds backends by name. On a CPU, ``GlooBackend`` temporarily takes the name and the place of the
+    backend for Intel's devices.
     """
     if context.device.type != "cpu":
         yield {"comm_backend_name": "nccl"}

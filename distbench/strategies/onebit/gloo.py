@@ -1,4 +1,4 @@
-"""The reduction of DeepSpeed's 1-bit optimizers over gloo: DeepSpeed's own needs cupy and NCCL."""
+"""Reduction of DeepSpeed's 1-bit optimizers over gloo: DeepSpeed's own needs cupy and NCCL."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch.distributed as dist
 
 
 class GlooBackend:
-    """Stands where DeepSpeed's ``CompressedBackend`` does, whose op to pack bits is for Intel's devices.
+    """Replacement for DeepSpeed's ``CompressedBackend``, whose op to pack bits is for Intel's devices.
 
     The error-compensated reduction of Tang et al. 2021 (arXiv:2102.02888, algorithm 1 and figure 3), with the
-    same collectives: DeepSpeed's ``NcclBackend`` (0.19.6), run on a CPU with numpy in place of cupy, gave
+    same collectives: DeepSpeed's ``NcclBackend`` (0.19.6), run on a CPU with numpy in place of cupy, produced
     the same weights bit by bit.
     """
 
     def __init__(self, mpu: object = None) -> None:
-        """Reduce over all ranks; *mpu*, which would name fewer, is ``None`` without model parallelism."""
+        """Reduce over all ranks; *mpu*, which would select fewer, is ``None`` without model parallelism."""
         self.size = dist.get_world_size()
 
     @torch.no_grad()
     def compressed_allreduce(
         self, buffer: torch.Tensor, worker_error: torch.Tensor, server_error: torch.Tensor, local_rank: int
     ) -> torch.Tensor:
-        """Make *buffer* the mean over ranks, in signs and scales, and return it.
+        """Replace *buffer* by the mean over ranks, in signs and scales, and return it.
 
-        *worker_error* (padded elements) is added before its signs are sent, *server_error* (the part of them
-        of this rank) before those of the mean are; each then has what the signs have lost.
+        *worker_error* (padded elements) is added before the signs are sent, *server_error* (this rank's part
+        of them) before those of the mean are; each then receives the error of the signs.
         """
         elements = buffer.numel()
         padding = worker_error.numel() - elements
@@ -50,7 +50,7 @@ class GlooBackend:
 
 
 def _compress(compensated: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Signs of *compensated*, eight in a byte, and their scale; *error* becomes what they lose."""
+    """Signs of *compensated*, eight per byte, and their scale; *error* is set to the compression error."""
     scale = compensated.norm() / math.sqrt(compensated.numel())
     signs = compensated >= 0
     error.copy_(compensated - torch.where(signs, scale, -scale))

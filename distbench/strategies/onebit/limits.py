@@ -1,4 +1,4 @@
-"""Why DeepSpeed's 1-bit optimizers can't train a case, found before launch. Without torch."""
+"""Cases that DeepSpeed's 1-bit optimizers can't train, detected before launch. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def onebit_problem(onebit: OneBit, case: Case, machine: Machine) -> str | None:
-    """Why *case* can't be trained with *onebit* on *machine*, or None; its tools aside."""
+    """Reason why *case* can't be trained with *onebit* on *machine* (build tools aside); None if it can."""
     return _option_problem(onebit) or _case_problem(onebit, case) or _machine_problem(case, machine)
 
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed's 1-bit optimizers move and keep, and in what they are another training. Without torch."""
+"""Traffic, model states and declared difference of DeepSpeed's 1-bit optimizers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 _ELEMENT_BYTES = DTYPE_BYTES["fp32"]
-# moments, and what else has an element for each of the parameters: the variance that 1-bit LAMB goes on to
-# estimate, the updates that 0/1 Adam has yet to send
+# moments, and other state with an element per parameter: the variance that 1-bit LAMB continues to estimate,
+# the updates that 0/1 Adam has yet to send
 _STATES_PER_PARAMETER = {"adam": 2, "zero_one_adam": 3, "lamb": 3}
 _NAMES = {"adam": "1-bit Adam", "zero_one_adam": "0/1 Adam", "lamb": "1-bit LAMB"}
 
 
 def difference_text(onebit: OneBit) -> str:
-    """In what *onebit* is another training."""
+    """Description of the declared difference of *onebit*."""
     bias = "" if onebit.algorithm == "lamb" else ", has no bias correction"
     does = f"reduces the momentum from step {onebit.freeze_step} on with 1 bit per element"
     if onebit.algorithm == "zero_one_adam":
@@ -33,7 +33,7 @@ def difference_text(onebit: OneBit) -> str:
 
 
 def padded_elements(elements: int, ranks: int) -> int:
-    """Elements of a buffer of *elements* that *ranks* reduce: each has whole bytes of each part of it.
+    """Padded size of a buffer of *elements* that *ranks* reduce: each has whole bytes of each part of it.
 
     As DeepSpeed pads (0.19.6): to a multiple of ranks x lcm(ranks, 8).
     """
@@ -42,11 +42,11 @@ def padded_elements(elements: int, ranks: int) -> int:
 
 
 def onebit_traffic(onebit: OneBit, case: Case, parameters: int) -> list[ExpectedCollective] | None:
-    """Collectives of a rank in the mean over steps once it has settled; None: tensors are not known.
+    """Collectives of a rank, mean over the steps once it is steady; None: tensor shapes are unknown.
 
-    Tang et al. 2021 (arXiv:2102.02888, section 6): of each buffer an all-to-all of 1 bit per element, and an
-    all-gather of as much of what ranks have summed; with each the scales of all ranks. 1-bit LAMB has one
-    buffer for all tensors (Li et al. 2021, arXiv:2104.06069, section 6), the others one for each.
+    Tang et al. 2021 (arXiv:2102.02888, section 6): for each buffer an all-to-all of 1 bit per element, and an
+    all-gather of the same size of the sums; with each the scales of all ranks. 1-bit LAMB has one buffer for
+    all tensors (Li et al. 2021, arXiv:2104.06069, section 6), the others one per tensor.
     """
     buffers, ranks = _buffer_elements(onebit, case, parameters), case.world_size
     if buffers is None:
@@ -74,7 +74,7 @@ def onebit_model_states(onebit: OneBit, case: Case, parameters: int) -> dict[str
 
 
 def _buffer_elements(onebit: OneBit, case: Case, parameters: int) -> list[int] | None:
-    """Elements of each buffer that is reduced; None: the shapes of the tensors are not known."""
+    """Elements of each buffer that is reduced; None: the shapes of the tensors are unknown."""
     if onebit.algorithm == "lamb":
         return [padded_elements(parameters, case.world_size)]
     workload: Workload = registry.create_plugin("workloads", case.workload)

@@ -92,7 +92,7 @@ class PipelineParallel(Strategy):
 
     def __post_init__(self) -> None:
         if self.mesh != "auto":
-            # a dimension of one rank is none, so that a case has the same id with it and without
+            # a dimension of one rank is dropped, so that a case has the same id with it and without
             sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "pp"}
             object.__setattr__(self, "mesh", sizes)
 
@@ -103,7 +103,7 @@ class PipelineParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # behind tensor parallelism: the loop itself is another; each dimension is one more idea
+        # after tensor parallelism: the training loop itself differs; each dimension adds complexity
         return (
             SIMPLICITY_OF_MODEL_PARALLELISM
             + 30
@@ -129,21 +129,21 @@ class PipelineParallel(Strategy):
 
     @property
     def schedule_rules(self) -> ScheduleRules:
-        """What the schedule needs."""
+        """Rules of the schedule."""
         return SCHEDULES[self.schedule]
 
     @property
     def stages_on_rank(self) -> int:
-        """Stages of a rank."""
+        """Number of stages per rank."""
         return self.stages_per_rank or self.schedule_rules.default_stages_per_rank
 
     def backward_finishes_stage_by_stage(self, world_size: int) -> bool:
-        """Whether all micro-batches go back through a rank's stage before any goes through one before it."""
+        """True if all micro-batches finish a rank's stage in backward before any enters its previous one."""
         in_one_round = self.micro_batches < 2 * self.device_mesh(world_size).size("pp")
         return self.schedule_rules.is_breadth_first or (self.schedule_rules.runs_in_rounds and in_one_round)
 
     def split_layers(self, model: PipelineStages, ranks: int, layer_ms: Sequence[float] = ()) -> list[range]:
-        """Layers of each stage over *ranks*; where they are cut by time, by what each takes."""
+        """Layers of each stage over *ranks*; *layer_ms* is used if they are split by time."""
         return split_layers(model, ranks * self.stages_on_rank, self.split, layer_ms)
 
     @property
@@ -157,7 +157,7 @@ class PipelineParallel(Strategy):
 
     @property
     def requested_mesh(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
         return requested_sizes(self.mesh)
 
     def mesh_variants(self, ranks: int) -> list[Strategy] | None:
@@ -169,7 +169,7 @@ class PipelineParallel(Strategy):
 
     @property
     def _inner_mesh(self) -> dict[str, int]:
-        """Dimensions of several ranks inside each place of the pipeline, outermost first."""
+        """Dimensions with several ranks inside each pipeline rank, outermost first."""
         return {
             name: self.requested_mesh[name]
             for name in INNER_DIMENSIONS
@@ -178,23 +178,23 @@ class PipelineParallel(Strategy):
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
-        """How layers are cut."""
+        """Tensor parallelism inside the layers."""
         return TensorParallelism(self.requested_mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
     def device_mesh(self, ranks: int) -> MeshShape:
-        """The mesh of that many *ranks*."""
+        """The mesh of *ranks* ranks."""
         return MeshShape.from_request(self._inner_mesh, ranks, "pp")
 
     def data_parallel_size(self, ranks: int) -> int:
         mesh = self.device_mesh(ranks)
-        # a mesh that the ranks don't fill is refused for that, not for what its ranks would make of the batch
+        # a mesh that the ranks don't fill is refused for that, not for its effect on the batch
         return mesh.data_ranks if mesh.world_size == ranks else 1
 
     def data_parallel_rank(self, rank: int, ranks: int) -> int:
         return self.device_mesh(ranks).data_rank(rank)
 
     def activation_shape(self, model: PipelineStages, ranks: int) -> tuple[int, ...]:
-        """Shape of what a rank passes to the next of a sample: under sequence parallelism some positions."""
+        """Shape of the activations of a sample sent to the next rank; split if sequence-parallel."""
         cut = self.device_mesh(ranks).size("tp") if self.sequence_parallel else 1
         return (model.activation_shape[0] // cut, *model.activation_shape[1:])
 
@@ -268,7 +268,7 @@ class PipelineParallel(Strategy):
         if "dp_shard" in self._inner_mesh:
             known.append(ExcessCause("states", "shards are padded to the same size on every rank"))
         if "dp_shard" in self._inner_mesh and self.schedule_rules.splits_backward:
-            # seen in bf16: a stage's more, 2 bytes each
+            # observed in bf16: the gradients of one more stage, 2 bytes each
             why = "weight gradients are in the compute dtype before they are accumulated"
             known.append(ExcessCause("gradients", why))
         if "tp" in self._inner_mesh:

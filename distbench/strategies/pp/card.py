@@ -1,4 +1,4 @@
-"""What pipeline parallelism shards, moves and keeps in theory."""
+"""Cards of pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _PREFERRED: dict[str, str] = {
     "DualPipeV": "; and devices can overlap the communication of a micro-batch with the computation of "
     "another (otherwise ZBVZeroBubble has a smaller bubble)",
 }
-"""When to use a schedule rather than the others."""
+"""Advice on the choice between a schedule and the others."""
 
 
 @dataclass(frozen=True)
 class _MeshAddition:
-    """What a further mesh dimension adds to the card of a pipeline."""
+    """Addition of a further mesh dimension to the card of a pipeline."""
 
     word: str
     shards: str
@@ -62,7 +62,7 @@ _HYBRID = _MeshAddition(
     "the ranks of a stage span nodes: gather inside nodes, and only all-reduce between them.",
     "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
 )
-"""Of both dimensions of data parallelism."""
+"""Addition for both dimensions of data parallelism."""
 _MESH_ADDITIONS = {
     "dp_replicate": _MeshAddition(
         "replicated",

@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline has. Without torch."""
+"""Split the layers of a pipeline into stages. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ SplitBy = Literal["count", "parameters", "time"]
 def split_layers(
     model: PipelineStages, stages: int, by: SplitBy, layer_ms: Sequence[float] = ()
 ) -> list[range]:
-    """Layers of each of *stages*, which follow each other; every stage has at least one.
+    """Layers of each of *stages* consecutive stages; every stage has at least one.
 
     Args:
-        by: ``count``: as many layers in each, those left over in the first ones. ``parameters``, ``time``: so
-            that the largest stage, what comes before and after the layers included, is as small as it can be.
-        layer_ms: What each layer takes, for ``time``.
+        by: ``count``: equal numbers of layers, with the remainder in the first stages. ``parameters``,
+            ``time``: minimize the largest stage, including the parts of the model before and after the
+            layers.
+        layer_ms: Milliseconds of each layer, for ``time``.
     """
     count = len(model.layer_parameters)
     if by == "count":
@@ -34,16 +35,16 @@ def split_layers(
 
 
 def ranges_from_sizes(sizes: Sequence[int]) -> list[range]:
-    """Layers of stages that have *sizes* of them, one after another."""
+    """Layers of consecutive stages that have *sizes* layers."""
     return [range(stop - size, stop) for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
 def _split_balanced(count: int, stages: int, size: Callable[[range], float]) -> list[range]:
-    """*count* layers in *stages* of which the largest is as small as it can be by *size*."""
+    """*count* layers in *stages* stages, such that the largest by *size* is as small as possible."""
 
     @functools.cache
     def best(start: int, left: int) -> tuple[float, tuple[int, ...]]:
-        """Size of the largest of *left* stages from layer *start* on, and where each ends."""
+        """Size of the largest of *left* stages from layer *start* on, and the end of each."""
         if left == 1:
             return size(range(start, count)), (count,)
         options = []

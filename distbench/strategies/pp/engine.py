@@ -1,4 +1,4 @@
-"""The worker's side of ``pp``."""
+"""Engine of ``pp``, in the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PipelineEngine(StageEngine):
-    """The stages of this rank, and the schedule that runs all ranks of its line as one pipeline."""
+    """The stages of this rank, and the schedule that runs all ranks of one pipeline."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PipelineEngine(StageEngine):
         )
         super().__init__(context, model, parts, pipeline, (first, last))
         self._last_stage_rank = last
-        # only ranks that have the last stage compute a loss
+        # only ranks with the last stage compute a loss
         groups = [
             pipeline.device_mesh.get_group(name)
             for name in DATA_DIMENSIONS
@@ -145,7 +145,7 @@ class PipelineEngine(StageEngine):
     def _make_schedule(self) -> Any:
         kind: Any = get_schedule_class(self._strategy.schedule)
         stages = self._stages if issubclass(kind, PipelineScheduleMulti) else self._stages[0]
-        # torch's own scaling would divide once more what earlier schedules of a step left in the gradients
+        # torch's own scaling would divide the gradients of earlier schedules of the step once more
         micro_batches = self._strategy.micro_batches
         return kind(stages, micro_batches, loss_fn=self._scaled_loss, scale_grads=False)
 
@@ -157,11 +157,11 @@ class PipelineEngine(StageEngine):
         return loss / self.loss_divisor()
 
     def loss_divisor(self) -> float:
-        """What the loss of each micro-batch is divided by, so that gradients are means over the batch."""
+        """Divisor of the loss of each micro-batch, so that gradients are means over the batch."""
         return float(self._divisor * self._schedule._n_microbatches)
 
     def _broadcast_loss(self) -> torch.Tensor:
-        """Mean loss of the schedule that has just run, which the last stage knows."""
+        """Mean loss of the last run of the schedule, broadcast from the last stage."""
         dtype = torch.float64 if self._case.precision.compute == "fp64" else torch.float32
         loss = torch.empty((), dtype=dtype, device=self._context.device)
         if self._is_last:
@@ -171,10 +171,10 @@ class PipelineEngine(StageEngine):
 
 
 def build_pp(strategy: pp.PipelineParallel, context: RankContext) -> PipelineEngine:
-    """Engine of this rank, which has no more than its own stages.
+    """Engine of this rank, which holds only its own stages.
 
     Raises:
-        UnsupportedCase: the workload does not say how it is cut, or nothing is trained in a stage with
+        Refused: the workload does not declare how to split it, or nothing is trained in a stage with
             replicas.
     """
     if (model := stages_of(context.case)) is None:

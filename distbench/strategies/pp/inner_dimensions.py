@@ -1,4 +1,4 @@
-"""Mesh dimensions inside each pipeline rank: names, and what is refused. Without torch."""
+"""Mesh dimensions inside each pipeline rank: names and limits. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
 InnerDimension = Literal["dp_replicate", "dp_shard", "tp"]
 MeshDimension = Literal["pp", "dp_replicate", "dp_shard", "tp"]
 INNER_DIMENSIONS: tuple[InnerDimension, ...] = ("dp_replicate", "dp_shard", "tp")
-"""Outermost first."""
+"""Dimensions inside a pipeline rank, outermost first."""
 
 
 def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
-    """All meshes of that many *ranks* with several stages, those of the fewest dimensions first.
+    """All meshes of *ranks* ranks with several stages, fewest dimensions first.
 
-    The pipeline gets the rest of the ranks, and is not named.
+    The pipeline gets the remaining ranks, and is not named.
     """
     several = [mesh for mesh in meshes.all_factorizations(ranks, ("pp", *INNER_DIMENSIONS)) if mesh["pp"] > 1]
     inside: list[dict[MeshDimension, int]] = [
         {name: mesh[name] for name in INNER_DIMENSIONS if mesh[name] > 1} for mesh in several
     ]
-    # one rank has none: the pipeline alone says why
+    # one rank has none: the pipeline itself gives the reason
     return sorted(inside, key=len) or [{}]
 
 
 def nearest_meshes(
     strategy: PipelineParallel, model: PipelineStages, ranks: int
 ) -> list[dict[str, int]] | None:
-    """See ``Strategy.nearest_meshes``; a mesh of one stage, or of more than there are layers, doesn't fit."""
+    """Meshes as ``Strategy.nearest_meshes`` returns them.
+
+    A mesh of one stage, or of more stages than layers, doesn't fit.
+    """
     stages = strategy.device_mesh(ranks).size("pp")
     is_filled = meshes.mesh_size_problem(strategy.requested_mesh, ranks, "pp") is None
     if ranks < 2 or (is_filled and 2 <= stages <= len(model.layer_parameters) // strategy.stages_on_rank):
@@ -44,7 +47,7 @@ def nearest_meshes(
 
 
 def label_parts(strategy: PipelineParallel) -> list[str]:
-    """What the label of *strategy* says of its mesh, by the names that the techniques have alone."""
+    """Parts of the label of *strategy* for its mesh, named like the techniques on their own."""
     copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)
     said = []
     if copies > 1 and shards > 1:
@@ -57,7 +60,7 @@ def label_parts(strategy: PipelineParallel) -> list[str]:
 
 
 def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
+    """Reason why *case* can't be trained in the mesh of *strategy*; None if it can."""
     if reason := meshes.mesh_size_problem(strategy.requested_mesh, case.world_size, "pp"):
         return reason
     copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)

@@ -1,4 +1,4 @@
-"""What each layer takes, by which a pipeline can be cut: timed once a run, before anything else is."""
+"""Time each layer once per run, before everything else, to balance stages by time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _WARMUP_PASSES, _TIMED_PASSES = 2, 5
 def time_layers(context: RankContext, strategy: PipelineParallel, model: PipelineStages) -> list[float]:
     """Milliseconds of a forward and a backward pass of each layer over one micro-batch of the pipeline.
 
-    The first with what comes before the layers, the last with what comes after them and the loss; each whole,
-    the median of several. Rank 0 times them, while the others wait, once for all trials of the run: what it
-    finds it keeps. A collective call.
+    The first includes everything before the layers, the last everything after them and the loss; each runs
+    unsplit, and the median of several runs counts. Rank 0 measures while the others wait, once for all trials
+    of the run; the result is cached. Collective call.
     """
     case, samples = context.case, context.case.batch.micro_batch_size // strategy.micro_batches
 
@@ -45,10 +45,10 @@ def time_layers(context: RankContext, strategy: PipelineParallel, model: Pipelin
 
 
 def _measure_layers(context: RankContext, model: PipelineStages, samples: int) -> Iterator[float]:
-    """Milliseconds of each layer, of which one at a time is on the device."""
+    """Milliseconds of each layer; only one layer at a time is on the device."""
     is_cuda = context.device.type == "cuda"
     whole = weights.cast(weights.meta_module(context.workload), weights.DTYPES[context.case.precision.master])
-    # draws of the training come out as without it
+    # random numbers of the training are the same as without it
     with torch.random.fork_rng([context.device] if is_cuda else []), _nondeterministic():
         for number in range(len(model.layer_parameters)):
             part = context.workload.build_stage(whole, range(number, number + 1))
@@ -62,7 +62,7 @@ def _measure_layers(context: RankContext, model: PipelineStages, samples: int) -
 
 @contextmanager
 def _nondeterministic() -> Iterator[None]:
-    """Context in which algorithms need not be deterministic: a check, which asks for that, may come first."""
+    """Context in which algorithms need not be deterministic, which an earlier check may have required."""
     strict = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
@@ -75,7 +75,7 @@ def _nondeterministic() -> Iterator[None]:
 def _forward_backward(
     context: RankContext, model: PipelineStages, module: nn.Module, number: int, samples: int
 ) -> Callable[[], None]:
-    """A forward and a backward pass of *module*, which has the layer *number*, over random numbers."""
+    """Function that runs *module*, layer *number*, forward and backward over random inputs."""
     is_last, classes = number == len(model.layer_parameters) - 1, context.workload.shape.classes
     taken, given = stage_io_tensors(
         context, model.activation_shape, samples, is_first=number == 0, is_last=is_last
@@ -101,7 +101,7 @@ def _random_like(like: torch.Tensor, classes: int, device: torch.device) -> torc
 
 
 def _median_ms(run: Callable[[], None], *, is_cuda: bool) -> float:
-    """Median time of *run*, once it is warm."""
+    """Median time of *run* after a warm-up."""
     taken = []
     for _ in range(_WARMUP_PASSES + _TIMED_PASSES):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Why a model can't be split into pipeline stages, or a micro-batch into parts. Without torch."""
+"""Models that can't be split into stages, and micro-batches that can't be split. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stage_problem(strategy: PipelineParallel, model: PipelineStages, ranks: int) -> str | None:
-    """Why the stages of *strategy* can't be made of *model* on *ranks*, or None."""
+    """Reason why *model* can't be split into the stages of *strategy* on *ranks*; None if it can."""
     allowed, schedule = strategy.schedule_rules.stages_per_rank, strategy.schedule
     if ranks < 2:
         inside = math.prod(size for name, size in strategy.requested_mesh.items() if name != "pp")
@@ -44,7 +44,7 @@ def stage_problem(strategy: PipelineParallel, model: PipelineStages, ranks: int)
 
 
 def _smaller_pipeline_text(strategy: PipelineParallel, max_ranks: int) -> str:
-    """What to use for a pipeline of *max_ranks* ranks, in words; empty: that would be none."""
+    """Advice for a pipeline of *max_ranks* ranks; empty: that would be no pipeline."""
     if max_ranks < 2:
         return ""
     if "pp" in strategy.requested_mesh:
@@ -54,7 +54,7 @@ def _smaller_pipeline_text(strategy: PipelineParallel, max_ranks: int) -> str:
 
 
 def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    """Why the layers of *case* can't be recomputed in its backward passes, or None."""
+    """Reason why the layers of *case* can't be recomputed in its backward passes; None if they can."""
     if case.activation_checkpointing == "none" or not strategy.schedule_rules.splits_backward:
         return None
     why = "and torch recomputes a layer for each of them"
@@ -68,7 +68,7 @@ def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
 
 
 def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) -> str | None:
-    """Why a micro-batch of *samples* can't go through the pipeline on *ranks*, or None."""
+    """Reason why *samples* samples can't be split for the pipeline on *ranks*; None if they can."""
     number = strategy.micro_batches
     unfit = strategy.schedule_rules.micro_batch_problem(number, ranks, strategy.stages_on_rank)
     if not unfit and samples % number == 0:

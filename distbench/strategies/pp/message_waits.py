@@ -1,7 +1,7 @@
-"""Marks in which the host waits for messages of a pipeline.
+"""Mark the time in which the host waits for pipeline messages.
 
-gloo shows a message from when it is posted until somebody has waited for it, which torch's schedules do for
-sends only when a rank has nothing else to do: without a mark all of that time would seem to be communication.
+gloo shows a message from its posting until a rank has waited for it, which torch's schedules do for sends
+only when a rank has nothing else to do: without a mark, all of that time would seem to be communication.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.distributed.pipelining import schedules
 
 from distbench.strategies.engine import Engine
 
-# all schedules wait by this function, and torch (2.13) has no public place to look at it
+# all schedules wait through this function, and torch (2.13) has no public hook to observe it
 _TORCH_WAIT = schedules._wait_batch_p2p
 
 
 def time_message_waits(engine: Engine) -> None:
-    """Let all schedules of this process wait in the span ``wait`` of *engine*."""
+    """Make all schedules of this process wait in the span ``wait`` of *engine*."""
     # a device may hold only one engine: the next one is built when this one is freed
     live = weakref.ref(engine)
 

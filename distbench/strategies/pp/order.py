@@ -1,7 +1,7 @@
-"""What follows from the order in which the ranks of a pipeline run their passes. Without torch.
+"""Simulate the order of passes: bubble and activations in flight. Imports no torch.
 
-A pass is written as torch.distributed.pipelining writes it: ``2F5`` is stage 2, forward, micro-batch 5; ``B``
-is a whole backward pass, ``I`` and ``W`` are its halves, for the input and for the weights.
+A pass is written as in torch.distributed.pipelining: ``2F5`` is stage 2, forward, micro-batch 5; ``B`` is a
+full backward pass, ``I`` and ``W`` are its halves, for the input and for the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNITS = {"F": 1, "B": 2, "I": 1, "W": 1}
 StagePass = tuple[int, str, int]
 """Stage, kind and micro-batch."""
 RankOrder = Sequence[Sequence[StagePass]]
-"""What a rank runs one after another: a pass, or several whose results it sends when the last has ended."""
+"""Passes of a rank in their order. An entry is a pass, or several whose results are sent after the last."""
 
 
 def schedule_theory(
@@ -28,9 +28,10 @@ def schedule_theory(
     stages_per_rank: int,
     written: Mapping[int, Iterable[object]],
 ) -> dict[str, Any]:
-    """What the live engine of a schedule tells of its theory: by formula where there is one.
+    """Bubble and in-flight activations of a schedule, by formula or from its order.
 
-    Else from the order that torch has *written* for each rank (for 1F1B it writes one that can't be run).
+    The order is the one that torch has *written* for each rank, used if there is no formula (for 1F1B torch
+    writes one that can't run).
     """
     waits = schedules.schedule_bubble(name, ranks, micro_batches, stages_per_rank)
     stages = range(ranks * stages_per_rank)
@@ -44,7 +45,7 @@ def schedule_theory(
 
 
 def parse_order(written: Iterable[object]) -> RankOrder:
-    """Order of a rank as torch writes it: without communication, and an overlapped pair is one entry."""
+    """Order of a rank as torch writes it, without communication; an overlapped pair is one entry."""
     entries = (_PASS.findall(str(each)) for each in written if each)
     return [
         [(int(stage), kind, int(micro_batch)) for stage, kind, micro_batch in entry]
@@ -54,9 +55,9 @@ def parse_order(written: Iterable[object]) -> RankOrder:
 
 
 def max_in_flight(order: RankOrder) -> dict[int, int]:
-    """Stages of a rank -> most micro-batches whose activations it keeps at once.
+    """Stages of a rank -> maximum number of micro-batches whose activations it holds at once.
 
-    From their forward pass on to the end of the last part of their backward pass.
+    They are held from the forward pass to the end of the last part of the backward pass.
     """
     kept: dict[int, set[int]] = {}
     most: dict[int, int] = {}
@@ -69,13 +70,13 @@ def max_in_flight(order: RankOrder) -> dict[int, int]:
 
 
 def simulate_bubble(orders: Mapping[int, RankOrder]) -> float:
-    """Share of a step that a rank waits, mean over ranks, as a fraction.
+    """Fraction of a step that a rank idles, mean over ranks.
 
-    Every forward pass and each half of a backward pass takes as long, and nothing is lost on the way: the
+    Every forward pass and each half of a backward pass takes equally long, and messages take no time: the
     unit times of Qi et al. 2024 (arXiv:2401.10241, section 2).
 
     Raises:
-        ValueError: the order can't be run: each rank waits for another.
+        ValueError: the order deadlocks: each rank waits for another.
     """
     run = _Simulation(orders)
     while any(run.pending.values()):
@@ -91,14 +92,14 @@ class _Simulation:
     def __init__(self, orders: Mapping[int, RankOrder]) -> None:
         self.pending = {rank: list(order) for rank, order in orders.items()}
         self.busy_until = dict.fromkeys(orders, 0)
-        """When each rank has ended what it has begun."""
+        """Time at which each rank finishes its current entry."""
         self._end_times: dict[StagePass, int] = {}
         self._available_at: dict[StagePass, int] = {}
-        """When other ranks have what a pass made."""
+        """Time at which the result of a pass is available on other ranks."""
         self._rank_of = {each[0]: rank for rank, order in orders.items() for entry in order for each in entry}
 
     def advance(self, rank: int) -> bool:
-        """Run the next entry of *rank* if what it needs is known to come; return whether it was."""
+        """Run the next entry of *rank* if the times of its inputs are known; return True if it ran."""
         if not self.pending[rank]:
             return False
         free, ended = self.busy_until[rank], dict[StagePass, int]()
@@ -113,7 +114,7 @@ class _Simulation:
         return True
 
     def _start_time(self, one: StagePass, rank: int, ended: Mapping[StagePass, int]) -> int | None:
-        """When what the pass *one* needs is there; None: not yet known."""
+        """Time at which the inputs of the pass *one* are available; None: not yet known."""
         needed = _dependencies(one, last=max(self._rank_of))
         if not needed:
             return 0
@@ -123,7 +124,7 @@ class _Simulation:
 
 
 def _dependencies(one: StagePass, last: int) -> list[StagePass]:
-    """The passes of which *one* needs one; none: it begins with the batch."""
+    """Passes of which *one* needs any one; empty: it begins with the batch."""
     stage, kind, micro_batch = one
     if kind == "F":
         return [(stage - 1, "F", micro_batch)] if stage else []

@@ -1,6 +1,6 @@
-"""What the schedules of a pipeline need, and how long their ranks wait. Without torch.
+"""Pipeline schedules: requirements, bubble and activations in flight. Imports no torch.
 
-By torch.distributed.pipelining of torch 2.13, whose names they have.
+They follow torch.distributed.pipelining of torch 2.13, and have its names.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ ScheduleName = Literal[
 
 @dataclass(frozen=True)
 class ScheduleRules:
-    """An order in which the stages of a pipeline compute micro-batches."""
+    """Requirements of a schedule: an order in which the stages of a pipeline compute micro-batches."""
 
     source: str
     """URL of the paper."""
     stages_per_rank: range = range(1, 2)
-    """How many stages a rank may have."""
+    """Supported numbers of stages per rank."""
     is_v_shaped: bool = False
-    """Whether a rank has a stage from the front and its mirror image from the back."""
+    """True if a rank has a stage from the front and its mirror image from the back."""
     needs_full_pipeline: bool = False
-    """Whether it needs at least as many micro-batches as there are stages."""
+    """True if it needs at least as many micro-batches as there are stages."""
     runs_in_rounds: bool = False
-    """Whether micro-batches go through in rounds of equal size, as many rounds as ranks fit into them."""
+    """True if micro-batches run in rounds of equal size; the number of rounds is micro_batches // ranks."""
     is_breadth_first: bool = False
-    """Whether all micro-batches go through a stage of a rank before any goes through its next one."""
+    """True if all micro-batches finish a stage of a rank before any enters its next one."""
     splits_backward: bool = False
-    """Whether gradients of weights are computed apart from those of activations."""
+    """True if gradients of weights are computed separately from those of activations."""
 
     @property
     def default_stages_per_rank(self) -> int:
-        """Stages of a rank if nobody says how many."""
+        """Default number of stages per rank."""
         return self.stages_per_rank.start
 
     def rank_of_stage(self, stage: int, ranks: int) -> int:
-        """The rank of *ranks* that has *stage*."""
+        """Rank, of *ranks* ranks, that holds *stage*."""
         turn, place = divmod(stage, ranks)
         return ranks - 1 - place if self.is_v_shaped and turn % 2 else place
 
     def micro_batch_problem(self, micro_batches: int, ranks: int, stages_per_rank: int) -> str:
-        """Why that many *micro_batches* can't be scheduled; empty if they can."""
+        """Reason why *micro_batches* micro-batches can't be scheduled; empty if they can."""
         if self.needs_full_pipeline and micro_batches < ranks * stages_per_rank:
             return f"needs at least as many micro-batches as stages ({ranks * stages_per_rank})"
         rounds = max(1, micro_batches // ranks)
@@ -78,13 +78,13 @@ SCHEDULES: dict[ScheduleName, ScheduleRules] = {
 }
 
 UNSPLIT_BACKWARD = "1F1B, GPipe, Interleaved1F1B or LoopedBFS"
-"""Those that do not split the backward pass, in words."""
+"""Schedules that do not split the backward pass, in words."""
 MAX_UNSHARDED_STAGES = 3
-"""Stages of a rank that torch keeps gathered at a time, where they are sharded."""
+"""Maximum number of sharded stages of a rank that torch keeps gathered at a time."""
 
 
 def valid_micro_batches(name: ScheduleName, samples: int, ranks: int, stages_per_rank: int) -> Iterator[int]:
-    """Numbers of micro-batches into which *samples* can be cut for a schedule."""
+    """Numbers of micro-batches into which *samples* can be split for a schedule."""
     for number in range(1, samples + 1):
         if samples % number == 0 and not SCHEDULES[name].micro_batch_problem(number, ranks, stages_per_rank):
             yield number
@@ -93,8 +93,8 @@ def valid_micro_batches(name: ScheduleName, samples: int, ranks: int, stages_per
 def schedule_bubble(name: ScheduleName, ranks: int, micro_batches: int, stages_per_rank: int) -> float | None:
     """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
-    None: it follows from the order of passes alone. Schedules that split the backward pass depend on its
-    halves, and with several stages a rank the formula needs a micro-batch for each rank.
+    None: only the order of passes determines it. Schedules that split the backward pass depend on its halves,
+    and with several stages per rank the formula needs a micro-batch for each rank.
     """
     if SCHEDULES[name].splits_backward or (stages_per_rank > 1 and micro_batches < ranks):
         return None
@@ -102,7 +102,7 @@ def schedule_bubble(name: ScheduleName, ranks: int, micro_batches: int, stages_p
 
 
 def schedule_in_flight(name: ScheduleName, stage: int, stages: int, micro_batches: int) -> int | None:
-    """Most micro-batches whose activations *stage* keeps at once; None: it has to be counted in the order.
+    """Maximum number of micro-batches whose activations *stage* holds at once; None: count in the order.
 
     GPipe and LoopedBFS run all forward passes first.
     """

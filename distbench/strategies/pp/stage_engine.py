@@ -1,4 +1,4 @@
-"""The engine of a rank that has some stages of a model: what it gives to the whole, and takes of it."""
+"""Engine of a rank that holds some stages of a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distbench.workloads.weights import plain_name
 
 
 class StageEngine(TorchEngine):
-    """Some parts of a model, of which the other ranks of a line have the others."""
+    """Some parts of a model; the other ranks of the pipeline hold the others."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class StageEngine(TorchEngine):
 
     @property
     def forward_module(self) -> nn.Module:
-        # the first stage of this rank; nobody calls what holds them all
+        # the first stage of this rank; no code calls the module that contains all of them
         return next(self.module.children())
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -49,7 +49,7 @@ class StageEngine(TorchEngine):
         return gather_stage_tensors(own, self._context.device, self._pipeline)
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See the base; a rank with copies of tied weights of the first gives those, to be compared."""
+        """Parameters as in the base class; copies of tied weights are yielded as well, for comparison."""
         own = {name: parameter.detach() for name, parameter in self.own_parameters().items()}
         yield from gather_stage_tensors(own, self._context.device, self._pipeline)
         if self._pipeline.rank:
@@ -60,8 +60,8 @@ class StageEngine(TorchEngine):
         return float(self._pipeline.combined_norm(own.to(self._context.device))) / self._scale
 
     def total_norm(self) -> torch.Tensor:
-        own = readback.full_tensor(nn.utils.get_total_norm(self._own_gradients()))
-        # where nothing is trained torch gives 0 on the host, and NCCL reduces with nobody there
+        own = reading.full_tensor(nn.utils.get_total_norm(self._own_gradients()))
+        # if nothing is trained, torch returns 0 on the host, which NCCL can't reduce
         return self._pipeline.combined_norm(own.double().to(self._context.device)).to(own.dtype)
 
     def clip(self, limit: float) -> None:
@@ -87,8 +87,8 @@ class StageEngine(TorchEngine):
         )
 
     def scatter_state(self, state: TrainingState) -> None:
-        # a rank with both copies would otherwise update the same moments twice: torch takes them as they are
-        super().scatter_state(group_tensors.add_tied_copies(state, self._model.tied_names))
+        # a rank with both copies would otherwise update the same moments twice: torch does not copy them
+        super().scatter_state(gathering.add_tied_copies(state, self._model.tied_names))
 
     def close(self) -> None:
         self._tied_weights.close()

@@ -1,4 +1,4 @@
-"""What live stages say of themselves, and of all ranks of their line together."""
+"""Read settings and memory back from live stages, and combine them over a pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distbench.strategies.torch_engine import layer_sharding, readback, recomput
 def pipeline_totals(
     pipeline: PipelineGroup, module: nn.Module, own: Mapping[str, nn.Parameter], stages: Sequence[TimedStage]
 ) -> dict[str, Any]:
-    """What the live modules of all ranks of *pipeline* have together. A collective call."""
+    """Totals of the live modules over all ranks of *pipeline*. Collective call."""
     recomputed = recomputation.describe_checkpointing(module)["checkpointed_layers"]
     counts = {**readback.parameter_counts(own.values()), "checkpointed_layers": recomputed}
     if units := len(layer_sharding.fsdp_units(module)):
@@ -36,13 +36,13 @@ def pipeline_totals(
 
 
 def gather_per_stage(pipeline: PipelineGroup, own: Mapping[int, int]) -> list[int]:
-    """A number of each stage, of which *own* has those of this rank by stage. A collective call."""
+    """A number per stage; *own* has those of this rank's stages. Collective call."""
     every = {stage: number for each in pipeline.all_gather_object(own) for stage, number in each.items()}
     return [every[stage] for stage in sorted(every)]
 
 
 def mesh_settings(pipeline: PipelineGroup, stages: Sequence[TimedStage]) -> dict[str, Any]:
-    """The mesh that parameters and groups of *stages* are in, and how they are cut over it."""
+    """Mesh of the parameters and groups of *stages*, and their sharding over it."""
     module, mesh = stages[0].submod, {"pp": pipeline.size}
     facts: dict[str, Any] = {}
     first = next(module.parameters())
@@ -59,7 +59,7 @@ def mesh_settings(pipeline: PipelineGroup, stages: Sequence[TimedStage]) -> dict
 
 
 def stage_reduce_dtype(stages: Sequence[TimedStage]) -> str | None:
-    """Dtype in which live *stages* reduce gradients over ranks with other rows; None if they have none."""
+    """Dtype in which live *stages* reduce gradients over data-parallel ranks; None if there are none."""
     module = stages[0].submod
     if isinstance(module, FSDPModule):
         return layer_sharding.reduce_dtype(module)
@@ -68,8 +68,8 @@ def stage_reduce_dtype(stages: Sequence[TimedStage]) -> str | None:
     return None
 
 
-def count_stage_storages(counter: readback.StorageCounter, stages: Sequence[TimedStage]) -> None:
-    """Book what *stages* keep that no parameter, gradient or optimizer state is, and shards."""
+def count_stage_storages(counter: reading.StorageCounter, stages: Sequence[TimedStage]) -> None:
+    """Count the buffers and shards of *stages*."""
     for stage in stages:
         if isinstance(stage.submod, FSDPModule):
             layer_sharding.count_fsdp_storages(stage.submod, counter)

@@ -1,4 +1,4 @@
-"""Tensors of all stages on the first rank, one after another: what a stage has no other stage has."""
+"""Gather the tensors of all stages on the first rank, one after another; no two stages share one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from distbench.strategies.torch_engine.readback import full_tensor
 def gather_stage_tensors(
     tensors: Mapping[Key, torch.Tensor], device: torch.device, pipeline: PipelineGroup
 ) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Yield on the first rank of *pipeline* the whole *tensors* of all its ranks, by their keys, on *device*.
+    """Yield the full *tensors* of all ranks of *pipeline* on its first rank, by their keys, on *device*.
 
-    Elsewhere nothing. A collective call; see ``torch_engine.gathering``. Ranks of other lines have shards.
+    Other ranks yield nothing. Collective call; see ``torch_engine.gathering``. Ranks of other pipelines have
+    shards.
     """
     kinds = {key: (tensor.shape, tensor.dtype) for key, tensor in tensors.items()}
     return group_tensors.gather_to_first(kinds, lambda key: full_tensor(tensors[key]), device, pipeline.group)

@@ -1,4 +1,4 @@
-"""The stages of this rank: modules with their weights, and torch's objects that run them."""
+"""Stages of this rank: modules with their weights, and torch's objects that run them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def build_stage_modules(
     layers: Mapping[int, range],
     pipeline: PipelineGroup,
 ) -> list[StageModule]:
-    """Stages of this rank with their weights; *layers* has those of each by its number.
+    """Stages of this rank with their weights; *layers* has the layers of each stage by its number.
 
     Raises:
-        UnsupportedCase: nothing is trained in one of which there are to be replicas.
+        Refused: nothing is trained in a stage that needs replicas.
     """
     workload, mesh = context.workload, strategy.device_mesh(context.world_size)
     whole, made = weights.cast(weights.meta_module(workload), DTYPES[context.case.precision.master]), []
@@ -143,16 +143,16 @@ class TimedStage(PipelineStage):
         pipeline: PipelineGroup,
         shapes: tuple[Any, Any],
     ) -> None:
-        # shapes are given: torch would run a forward and a backward pass more to learn them
+        # with given shapes; otherwise torch would run an extra forward and backward pass to infer them
         super().__init__(part.module, part.stage_index, stages, context.device, *shapes, group=pipeline.group)
         self.layer_count = len(part.layers)
         self.span: Span | None = None
         """Marks a part of a step."""
         self.in_flight: set[int] = set()
-        """Micro-batches that went forward and not yet all of the way back."""
+        """Micro-batches that ran forward, and whose backward pass is not complete."""
         self.max_in_flight = 0
         self.is_last_micro_batch = True
-        """Whether the micro-batches that come end a step, so that DDP has to reduce."""
+        """True if the current micro-batches end a step, so that DDP has to reduce."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch forward."""
@@ -164,7 +164,7 @@ class TimedStage(PipelineStage):
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> None:
-        """Run one micro-batch backward, or as far as its activations."""
+        """Run one micro-batch backward, in full or only for its activations."""
         with self._pass_span("backward", "B" if full_backward else "I", bwd_chunk_id):
             super().backward_one_chunk(
                 bwd_chunk_id, loss, full_backward, last_backward and self.is_last_micro_batch
@@ -185,13 +185,13 @@ class TimedStage(PipelineStage):
             super().perform_reduce_grad(grad_scale_factor)
 
     def buffers(self) -> list[torch.Tensor | None]:
-        """What it receives into, for every micro-batch."""
+        """Receive buffers of every micro-batch."""
         received = [*self.args_recv_info.values(), *self.grad_recv_info.values()]
         return [info.buffer for infos in received for info in infos]
 
     @contextmanager
     def _pass_span(self, part: str, kind: str, micro_batch: int) -> Iterator[None]:
-        """Context around a pass, a part of the step that bears torch's name of the pass inside."""
+        """Context around a pass: a part of the step, and inside it torch's name of the pass."""
         assert self.span is not None, "an engine has set it"
         with self.span(f"{self.stage_index}{kind}{micro_batch}"), self.span(part):
             yield
@@ -200,9 +200,9 @@ class TimedStage(PipelineStage):
 def stage_io_tensors(
     context: RankContext, activation_shape: tuple[int, ...], samples: int, *, is_first: bool, is_last: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a stage takes and gives of *samples* samples, as tensors without memory.
+    """Input and output of a stage for *samples* samples, as tensors without memory.
 
-    *activation_shape* is the shape of what passes from a rank to the next of one sample.
+    *activation_shape* is the shape, per sample, of the activations sent from a rank to the next.
     """
     shape, compute = context.workload.shape, DTYPES[context.case.precision.compute]
     passed = torch.empty(samples, *activation_shape, dtype=compute, device="meta", requires_grad=True)

@@ -1,4 +1,4 @@
-"""What a pipeline moves and keeps by theory, alone and inside a mesh. Without torch."""
+"""Traffic and model states of a pipeline, alone and inside a mesh. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pipeline_traffic(
 ) -> list[ExpectedCollective]:
     """Collectives of a rank in a step over each dimension of the mesh: the mean over ranks.
 
-    It is the same however the layers are cut into stages.
+    It does not depend on the split of the layers into stages.
     """
     every = [
         part(strategy, case, model)
@@ -36,8 +36,9 @@ def pipeline_traffic(
 def _between_stages(
     strategy: PipelineParallel, case: Case, model: PipelineStages
 ) -> list[ExpectedCollective]:
-    # over each border between two ranks the activations of every sample go forward, and as many
-    # gradients back (Narayanan et al. 2021, section 3.2); those of tied weights are summed over both ends
+    # across each boundary between two ranks the activations of every sample are sent forward, and gradients
+    # of the same size back (Narayanan et al. 2021, section 3.2); gradients of tied weights are summed over
+    # both ends
     mesh = strategy.device_mesh(case.world_size)
     ranks, element = mesh.size("pp"), DTYPE_BYTES[case.precision.compute]
     owners = [
@@ -63,7 +64,7 @@ def _between_stages(
 def _data_parallel_traffic(
     strategy: PipelineParallel, case: Case, model: PipelineStages
 ) -> list[ExpectedCollective]:
-    """Over ranks with other rows, which have the same stages."""
+    """Collectives over data-parallel ranks, which have the same stages."""
     mesh, precision = strategy.device_mesh(case.world_size), case.precision
     shards, copies, ranks = (mesh.size(name) for name in ("dp_shard", "dp_replicate", "pp"))
     of_layers, layers = sum(model.layer_parameters), len(model.layer_parameters)
@@ -74,11 +75,11 @@ def _data_parallel_traffic(
         / ranks
     )
     if shards == 1:
-        # once a step, as DDP alone does it, in buckets
+        # once per step, in buckets, like DDP without a pipeline
         reduced = every * DTYPE_BYTES[precision.reduce] if copies > 1 else 0
         return [ExpectedCollective("all_reduce", reduced, "dp_replicate")]
-    # a layer that is sharded again after each forward pass is gathered before each pass that follows one: in
-    # every order of m forward and m backward passes those are the first and the m that have one before them
+    # a layer that is resharded after each forward pass is gathered before each pass that follows one: in
+    # every order of m forward and m backward passes, those are the first and the m that follow a forward pass
     again = strategy.micro_batches if strategy.reshard_after_forward else 0
     micro, again_units = case.batch.gradient_accumulation_steps, again * layers / ranks
     units = (layers + bool(model.embedding_parameters) + bool(model.head_parameters)) / ranks
@@ -101,10 +102,10 @@ def _data_parallel_traffic(
 def _tensor_parallel_traffic(
     strategy: PipelineParallel, case: Case, _model: PipelineStages
 ) -> list[ExpectedCollective]:
-    """Over ranks that share rows and have parts of the same layers."""
+    """Collectives over ranks that share samples and have parts of the same layers."""
     mesh, micro = strategy.device_mesh(case.world_size), case.batch.gradient_accumulation_steps
     sharded, precision = mesh.size("dp_shard") > 1, case.precision
-    # FSDP sums what tensor parallelism leaves of a gradient before it scatters it
+    # FSDP sums tensor parallelism's partial gradients before it scatters them
     norms = micro * DTYPE_BYTES[precision.compute] if sharded else DTYPE_BYTES[precision.master]
     samples, ranks = case.batch.global_batch_size // mesh.data_ranks, mesh.size("pp")
     whole = strategy.tensor_parallelism.traffic(
@@ -117,14 +118,14 @@ def _tensor_parallel_traffic(
 
 
 def _forward_passes(strategy: PipelineParallel, case: Case) -> int:
-    """How often a stage runs forward in a step."""
+    """Number of forward passes of a stage in a step."""
     return strategy.micro_batches * case.batch.gradient_accumulation_steps
 
 
 def pipeline_model_states(
     strategy: PipelineParallel, case: Case, model: PipelineStages, stages: Sequence[range]
 ) -> dict[str, float]:
-    """Bytes of the model states of the rank that has most, by kind; *stages* have these layers."""
+    """Model-state bytes of the rank with the most, by kind; *stages* has the layers of each stage."""
     mesh, held = strategy.device_mesh(case.world_size), defaultdict[int, list[float]](list)
     for stage, layers in enumerate(stages):
         own = _parameters_per_rank(strategy, case, model.parameters(layers), len(layers))
@@ -143,9 +144,9 @@ def pipeline_model_states(
 def _unsharded_gradient_bytes(
     strategy: PipelineParallel, case: Case, stages: Sequence[float], shards: int
 ) -> float:
-    """Bytes of gradients of *stages* of a rank, by their parameters: whole until the last pass of a stage."""
+    """Gradient bytes of *stages* (parameters) of a rank: unsharded until the last pass of a stage."""
     whole, reduced = DTYPE_BYTES[case.precision.reduce], DTYPE_BYTES[case.precision.master] / shards
-    # of the micro-batch of the suite before
+    # of the previous micro-batch of the suite
     is_again = case.batch.gradient_accumulation_steps > 1
     if not strategy.backward_finishes_stage_by_stage(case.world_size):
         return sum(stages) * (whole + is_again * reduced)
@@ -157,10 +158,10 @@ def _unsharded_gradient_bytes(
 
 
 def _parameters_per_rank(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:
-    """Parameters of *layers* that a rank has of *parameters*: norms whole, of all else its part."""
+    """Parameters per rank out of *parameters* in *layers*: norms in full, a share of everything else."""
     devices, splits = strategy.device_mesh(case.world_size).size("tp"), splits_of(case)
     if devices == 1 or splits is None:
         return parameters
-    # the norm behind the last layer is spread over all of them
+    # the norm after the last layer is distributed over all layers
     whole = splits.replicated_parameters * layers / splits.layers
     return whole + (parameters - whole) / devices

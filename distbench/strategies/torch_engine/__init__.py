@@ -1,1 +1,1 @@
-"""What the strategies of plain torch share, and what plug-ins may build on; imports torch."""
+"""Code shared by the strategies of plain torch, and usable by plug-ins; imports torch."""

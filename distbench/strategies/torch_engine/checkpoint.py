@@ -26,10 +26,10 @@ from distbench.workloads.weights import plain_name
 ToDistributed = Callable[[str, torch.Tensor], torch.Tensor]
 
 NO_FULL_STATE = "which no other strategy could take over"
-"""Why there is no whole state of a quantized optimizer."""
+"""Reason why a quantized optimizer has no full state."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _UNNEEDED_STATES = ("weight_norm", "adam_norm", "trust_ratio")
-"""What LAMB leaves for people to look at; each step makes it anew."""
+"""LAMB's diagnostic values; each step recomputes them."""
 
 
 def save(
@@ -42,12 +42,12 @@ def save(
 ) -> None:
     """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*.
 
-    All is under the model's own names, so that ranks of any other mesh find in it what is theirs.
+    Everything is stored under the model's own names, so that ranks of any other mesh find their parts in it.
 
     Args:
-        to_distributed: Gives a tensor of a parameter, by its name, as the distributed tensor whose shard it
-            is.
-        tied: Copies that stages have of tied weights -> the weight that the whole model has.
+        to_distributed: Function that returns the tensor of a parameter, by its name, as the distributed
+            tensor whose shard it is.
+        tied: Copies that stages have of tied weights -> the weight that the full model has.
     """
     model, moments = get_state_dict(module, optimizer)
     own = {name: state for name, state in _by_plain_name(moments).items() if name not in tied}
@@ -61,16 +61,16 @@ def load(
     to_distributed: ToDistributed = lambda _name, tensor: tensor,
     tied: Mapping[str, str] = _NONE,
 ) -> int:
-    """Take over what ``save`` wrote, in this mesh or another; return the updates of the schedule.
+    """Load what ``save`` wrote, in this mesh or another; return the updates of the schedule.
 
-    DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
+    DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one that distbench wrote.
     """
     model, moments = get_state_dict(module, optimizer)
     own = _by_plain_name(moments)
-    # a rank that has both takes the copy's from the other after that
+    # a rank with both then takes the copy's value from the original
     wanted = {tied.get(name, name): state for name, state in own.items() if tied.get(name) not in own}
     state = _checkpoint_tree(model, wanted, moments, 0, to_distributed)
-    # into the memory of the tensors that were placed
+    # into the memory of the existing tensors
     dcp.load(state, checkpoint_id=folder)
     for copy, plain in tied.items():
         if copy in own and plain in own:
@@ -93,9 +93,9 @@ def _checkpoint_tree(
     updates: int,
     to_distributed: ToDistributed,
 ) -> dict[str, Any]:
-    """State of a checkpoint: every tensor as *to_distributed* gives it, and hyper-parameters by group.
+    """State of a checkpoint: every tensor through *to_distributed*, and hyper-parameters by group.
 
-    Which parameters are in a group is nothing that another mesh could use: a stage has some of them.
+    The parameters of each group are left out, since another mesh can't use them: a stage has some of them.
     """
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]]
     return {
@@ -112,15 +112,15 @@ def _checkpoint_tree(
 def gather_optimizer(
     module: nn.Module, optimizer: torch.optim.Optimizer, *, full: bool = True
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's state on the CPU by the plain names of the parameters: on rank 0 the *full* state.
+    """Optimizer state on the CPU by the plain names of the parameters: on rank 0 the *full* state.
 
-    Otherwise of each rank its own as it is, where ranks have different modules.
+    If *full* is false, each rank gets its own state as it is, for ranks with different modules.
 
     Raises:
         NotImplementedError: it is quantized.
     """
     on_gpu = full and any(parameter.is_cuda for parameter in module.parameters())
-    # offload from a CPU to itself gives FSDP1's moments as zeros or garbage, without a word (torch 2.13)
+    # offload from a CPU to itself returns FSDP1's moments as zeros or garbage, without an error (torch 2.13)
     options = StateDictOptions(full_state_dict=full, cpu_offload=on_gpu)
     refuse_quantized(optimizer, NO_FULL_STATE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=options).get("state", {})
@@ -138,16 +138,16 @@ def _needed_states(moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
 
 
 def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
-    """Raise NotImplementedError, with the reason *why*, if *optimizer* keeps codes and scales for numbers.
+    """Raise NotImplementedError, with the reason *why*, if *optimizer* stores codes and scales.
 
-    By its class, not its state: ranks of a pipeline have different tensors, of which small ones have none.
+    Judged by its class, not its state: ranks of a pipeline have different tensors, and small ones have none.
     """
     if type(optimizer).__module__.startswith("torchao."):
         raise NotImplementedError(f"{type(optimizer).__name__} keeps its state in codes and scales, {why}")
 
 
 def scatter_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
-    """Put the parameters, buffers and optimizer state of *state*, which every rank has, in their places."""
+    """Load the parameters, buffers and optimizer state of *state*, which every rank has."""
     whole = StateDictOptions(full_state_dict=True, strict=False)
     # of tied parameters the state has the first name only
     known = [name for name in get_model_state_dict(module) if plain_name(name) in state.parameters]

@@ -1,4 +1,4 @@
-"""Two of torch's optimizers as one."""
+"""Combine several torch optimizers into one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Optimizers that each update parameters of their own, as one: to schedulers, checkpoints and DeepSpeed.
+    """Optimizers of different parameters as one, for schedulers, checkpoints and DeepSpeed.
 
-    Parameter groups and state are those of the parts; what anybody changes here, the parts have.
+    Parameter groups and state are shared with the parts, so a change here is one there.
     """
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = tuple(parts)
         self._counts = [len(part.param_groups) for part in parts]
-        # it keeps the very groups that it is given
+        # the base class keeps the same group objects that are passed in
         super().__init__([group for part in parts for group in part.param_groups], {})
         self._share_state()
 
@@ -34,7 +34,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         self._share_state()
 
     def _share_state(self) -> None:
-        """Let the parts have the groups and the state that are here now."""
+        """Share the current groups and state with the parts."""
         groups = iter(self.param_groups)
         for part, count in zip(self.optimizers, self._counts, strict=True):
             part.param_groups = [next(groups) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""torch.compile, block by block: the layers of a module compiled, and reading it back."""
+"""torch.compile, block by block: compile the layers of a module, and read the result back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 from distbench.core.case import Case
 
 _MARK = "_distbench_mode"
-"""Name under which a compiled function keeps its mode, which torch doesn't show."""
+"""Attribute of a compiled function for its mode, which torch doesn't expose."""
 
 
 def compile_layers(case: Case, layers: list[nn.Module]) -> None:
     """Compile each of *layers* if *case* says so; equal ones share their code.
 
-    Their ``forward`` is compiled and not the call, so that the hooks by which engines gather and reduce
-    stay outside of the compiled code.
+    Their ``forward`` is compiled, not the call, so that the hooks by which engines gather and reduce stay
+    outside of the compiled code.
     """
     if case.compile == "none":
         return
@@ -29,9 +29,9 @@ def compile_layers(case: Case, layers: list[nn.Module]) -> None:
 
 
 def describe_compilation(module: nn.Module) -> dict[str, Any]:
-    """How the live module was compiled, in how many layers, and graph breaks; empty if it was not to be.
+    """Mode, number of compiled layers and graph breaks of the live module; empty if compile is off.
 
-    What torch can't trace it runs as it is written, so a mode is told only if there is code.
+    torch runs what it cannot trace eagerly, so the mode is reported only if code was compiled.
     """
     modes = [mode for layer in module.modules() if (mode := getattr(vars(layer).get("forward"), _MARK, None))]
     graphs, breaks = _dynamo_counters()
@@ -43,7 +43,7 @@ def describe_compilation(module: nn.Module) -> dict[str, Any]:
 
 
 def _dynamo_counters() -> tuple[int, int]:
-    """Graphs that torch has compiled in this process, and graph breaks."""
+    """Number of graphs that torch has compiled in this process, and number of graph breaks."""
     if "torch._dynamo" not in sys.modules:
         return 0, 0
     counters = sys.modules["torch._dynamo"].utils.counters

@@ -1,4 +1,4 @@
-"""Where a rank constructs a model that is sharded afterwards."""
+"""Remark on models that are built in full before sharding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distbench.workloads.base import Workload
 
 
 def construction_remark(workload: Workload, memory: str) -> list[str]:
-    """That a rank has the whole model in *memory* while it is built, in a sentence; empty if it has not."""
+    """Sentence that a rank builds the full model in *memory* before sharding; empty if it does not."""
     if workload.on_meta:
         return []
     return [

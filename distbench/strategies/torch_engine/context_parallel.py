@@ -1,4 +1,4 @@
-"""Context parallelism: ranks that share rows, each with some of the positions of every row."""
+"""Context parallelism: ranks that share samples, each with some positions of every sample."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class SequenceSharding:
-    """The rows of a workload, of which the ranks in the dimension ``cp`` of a mesh share each."""
+    """Division of samples by position among the ranks of a mesh's dimension ``cp``."""
 
     def __init__(self, workload: Workload, mesh: DeviceMesh, implementation: AttentionExchange) -> None:
-        """Learn which positions this rank has.
+        """Determine the positions of this rank.
 
         Raises:
-            UnsupportedCase: the workload does not say how its rows are cut, or this torch lacks the
+            Refused: the workload does not declare how to split its sequences, or this torch lacks the
                 implementation.
         """
         if (context := workload.context_split()) is None:
@@ -40,16 +40,16 @@ class SequenceSharding:
         self.workload, self.context, self.mesh = workload, context, mesh
         self.group = mesh.get_group("cp")
         self.observed_positions: int | None = None
-        """Positions that the live attention got last."""
+        """Number of positions that the live attention last received."""
         self.implementation = implementation
         self._attention = _make_attention(implementation, mesh["cp"])
         parts = self._attention.positions_by_rank(context.seq_len).to(mesh.device_type)
         self.positions = parts[self.group.rank()]
-        """Places of those that this rank has."""
+        """Positions of this rank."""
         self._order = parts.flatten().argsort()
 
     def apply_to(self, module: nn.Module) -> None:
-        """Let the plain *module* work on them."""
+        """Make the plain *module* compute at these positions."""
         self.workload.shard_sequence(module, self.positions, self._observe)
 
     def _observe(self, attend: AttentionFunction) -> AttentionFunction:
@@ -62,25 +62,25 @@ class SequenceSharding:
         return observed
 
     def local_batch(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of each row of *batch* the positions of this rank."""
+        """The positions of this rank in each sample of *batch*."""
         cut = {name: batch[name].index_select(1, self.positions) for name in self.context.sharded_arrays}
         return {**batch, **cut}
 
     def gather_outputs(self, output: torch.Tensor) -> torch.Tensor:
-        """*output* (batch, positions, ...) of all ranks that share rows, in the order of the row."""
+        """*output* (batch, positions, ...) of all ranks that share samples, in the order of the sequence."""
         whole: torch.Tensor = collectives.all_gather_tensor(output, 1, self.group)
         return whole.index_select(1, self._order)
 
     def loss(
         self, module: nn.Module, batch: dict[str, torch.Tensor], global_mean: GlobalMean
     ) -> torch.Tensor:
-        """Part of this rank in the loss of *batch*, times the ranks: the mean over them is that loss.
+        """This rank's part of the loss of *batch*, times the number of ranks: its mean over them is the loss.
 
-        *global_mean* makes of a sum a part of the mean over the global batch.
+        *global_mean* turns a sum into a part of the mean over the global batch.
         """
         part, name = self.local_batch(batch), self.context.label_array
         mine, all_ranks = count_labels(part[name]), count_labels(batch[name])
-        # the mean over no labels is not a number, and 0 times that is none either
+        # the mean over no labels is NaN, and 0 times NaN is NaN as well
         part[name] = part[name].where(mine > 0, 0)
         loss = self.workload.loss(module, part)
         if isinstance(loss, tuple):
@@ -104,7 +104,7 @@ def _make_attention(implementation: AttentionExchange, mesh: DeviceMesh) -> Ulys
 
 
 class SequenceShardedEngine(TorchEngine):
-    """Steps a module whose rows are cut by positions; mixed with engines that wrap it."""
+    """Engine of a module whose samples are split by position; a mix-in for engines that wrap it."""
 
     def __init__(
         self, context: RankContext, module: nn.Module, layers: list[nn.Module], sequences: SequenceSharding

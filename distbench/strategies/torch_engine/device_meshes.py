@@ -1,4 +1,4 @@
-"""torch's device meshes, by the sizes of their dimensions."""
+"""Torch's device meshes, by the sizes of their dimensions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
 def init_mesh(sizes: Mapping[str, int], device: torch.device) -> DeviceMesh:
-    """The mesh of all ranks with dimensions of these *sizes*, outermost first. A collective call."""
+    """The mesh of all ranks with dimensions of these *sizes*, outermost first. Collective call."""
     return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def mesh_sizes(mesh: DeviceMesh) -> dict[str, int]:
-    """Ranks of each dimension of *mesh* by its name."""
+    """Number of ranks of each dimension of *mesh*, by name."""
     return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))

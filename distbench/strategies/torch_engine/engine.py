@@ -1,4 +1,4 @@
-"""The engine that the strategies of plain torch share."""
+"""Engine shared by the strategies of plain torch."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class TorchEngine(Engine):
 
     @property
     def forward_module(self) -> nn.Module:
-        """What a forward pass on this rank, or on the first of its devices, calls with rows."""
+        """Module that a forward pass on this rank, or on the first of its devices, calls with samples."""
         return self.module
 
     def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
-        """What steps the module, whose layers are *layers*."""
+        """Make the optimizer of the module, whose layers are *layers*."""
         return optimizer.make_optimizer(self.module, layers, self._case.optimizer)
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that has this rank's states: the one that steps, or one inside of it."""
+        """The optimizer with this rank's states: the one that steps, or one inside it."""
         return self._optimizer
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -153,7 +153,7 @@ class TorchEngine(Engine):
         }
 
     def remarks(self) -> list[str]:
-        """Sentences on behaviour of the strategy that may surprise."""
+        """Sentences on unexpected behavior of the strategy."""
         return []
 
     def save_sharded(self, folder: Path) -> None:
@@ -179,11 +179,11 @@ class TorchEngine(Engine):
         self.count_storages(ledger)
         return ledger.bytes
 
-    def count_storages(self, counter: readback.StorageCounter) -> None:
-        """Book what this engine keeps; what has been claimed before stays where it is."""
+    def count_storages(self, counter: reading.StorageCounter) -> None:
+        """Count the storages of this engine; each is counted once."""
         counter.count("parameters", self.module.parameters())
         counter.count("optimizer_state", self.inner_optimizer.state)
-        # whatever the optimizer updates that is not a parameter itself
+        # tensors that the optimizer updates and that are no parameters
         counter.count("master", optimizer.optimized_tensors(self.inner_optimizer))
         updated = (*self.module.parameters(), *optimizer.optimized_tensors(self.inner_optimizer))
         counter.count("gradients", [parameter.grad for parameter in updated])
@@ -193,10 +193,10 @@ class TorchEngine(Engine):
         return None
 
     def total_norm(self) -> torch.Tensor:
-        """Global L2 norm of the current gradients (a DTensor if sharded), by which an overflow is seen.
+        """Global L2 norm of the current gradients (a DTensor if sharded), used to detect an overflow.
 
-        As torch takes it; what is told is ``grad_norm``, in fp64. An engine that has not the gradients of the
-        whole model overrides both.
+        Computed by torch; ``grad_norm`` reports it in fp64. An engine without the gradients of the full model
+        overrides both.
         """
         return nn.utils.get_total_norm(self._gradients())
 
@@ -205,24 +205,24 @@ class TorchEngine(Engine):
         nn.utils.clip_grad_norm_(self.module.parameters(), limit)
 
     def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Context of a micro-batch; only after the *last* do gradients need reducing."""
+        """Context of a micro-batch; gradients need reducing only after the *last*."""
         return nullcontext()
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self.module.parameters() if p.grad is not None]
 
     def _unscale(self) -> bool:
-        """Take the loss scale out of the gradients; return False if they overflowed."""
-        if not torch.isfinite(readback.full_tensor(self.total_norm())):
+        """Divide the gradients by the loss scale; return False if they overflowed."""
+        if not torch.isfinite(reading.full_tensor(self.total_norm())):
             return False
         if gradients := self._gradients():
-            # a stage of a pipeline may train nothing
+            # a stage of a pipeline may have nothing to train
             torch._foreach_div_(gradients, self._scale)
         return True
 
 
 class WrappedEngine(TorchEngine):
-    """The base of those whose module is a framework's wrapper, which is what runs."""
+    """Base of engines whose module is a framework's wrapper, which is what runs."""
 
     @property
     def framework_engine(self) -> object:

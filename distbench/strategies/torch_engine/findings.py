@@ -1,4 +1,4 @@
-"""What one rank finds out once in a run, for all ranks and for the trials that follow."""
+"""Compute a value once per run, on rank 0, and cache it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from distbench.system.files import write_atomic
 def compute_once(
     context: RankContext, name: str, cache_key: Callable[[], list[Any]], compute: Callable[[], Any]
 ) -> Any:
-    """Result of *compute* on rank 0, or of an earlier trial of the run. A collective call.
+    """Result of *compute* on rank 0, or of an earlier trial of the run. Collective call.
 
     Args:
-        name: What is found, as a part of a file's name.
-        cache_key: Returns all that the answer depends on, as JSON.
-        compute: Returns the answer, which is kept as JSON.
+        name: Name of the result, as a part of a file's name.
+        cache_key: Returns everything that the result depends on, as JSON.
+        compute: Returns the result, which is cached as JSON.
 
-    Both are called on rank 0 alone, while the others wait.
+    Both are called only on rank 0, while the others wait.
     """
     told = [_load_or_compute(context, name, cache_key(), compute) if context.rank == 0 else None]
     dist.broadcast_object_list(told, src=0)
@@ -35,10 +35,10 @@ def compute_once(
 def _load_or_compute(
     context: RankContext, name: str, cache_key: list[Any], compute: Callable[[], Any]
 ) -> Any:
-    # a run may go on with another version, which may find otherwise, or keep it in another form
+    # a run may continue with another version, whose result or format may differ
     key = hashlib.sha256(json.dumps([__version__, *cache_key], sort_keys=True).encode()).hexdigest()[:12]
     file = context.run_cache and context.run_cache / f"{name}-{key}.json"
-    # one that is missing, or damaged, is written anew
+    # a missing or damaged file is written again
     with suppress(OSError, ValueError):
         if file:
             return json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Linear layers that multiply in float8 (torchao's ``Float8Linear``), and reading them back."""
+"""Linear layers that multiply in float8 (torchao's ``Float8Linear``): conversion and reading back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     """Convert the linear layers inside *layers* of *module* if *case* says so; return the layers.
 
-    Embedding and output head are in none of the layers, so they stay as they are: torchtitan leaves them
-    out as well. So does a linear layer with a size that is no multiple of 16, which GPUs can't multiply.
+    Embedding and output head are in none of the layers and stay unchanged: torchtitan leaves them out as
+    well. So does a linear layer with a size that is no multiple of 16, which GPUs can't multiply.
 
     Raises:
         UnsupportedCase: there is nothing to convert.
@@ -35,7 +35,7 @@ def convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) ->
             f"precision.float8 = {case.precision.float8}: no layer of the model has an nn.Linear whose sizes "
             f"are multiples of {FLOAT8_ALIGNMENT}, so nothing would be in float8; use precision: bf16"
         )
-    # a layer may be a linear layer itself, and then another object takes its place
+    # a layer may itself be a linear layer, and is then replaced by another object
     names = {id(part): name for name, part in module.named_modules()}
     convert_to_float8_training(
         module, module_filter_fn=lambda linear, _: id(linear) in chosen, config=_config(case.precision)
@@ -44,7 +44,7 @@ def convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) ->
 
 
 def describe_float8(module: nn.Module) -> dict[str, Any]:
-    """Recipe and number of the float8 layers of the live module, and whether they only emulate float8.
+    """Recipe and number of the live module's float8 layers, and whether they only emulate float8.
 
     Empty if there are none; several recipes are joined with ``+``.
     """
@@ -59,7 +59,7 @@ def describe_float8(module: nn.Module) -> dict[str, Any]:
 
 
 def _is_convertible(module: nn.Module) -> bool:
-    # a class with a forward of its own computes something else, which torchao would drop
+    # a class with its own forward computes something else, which torchao would drop
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return False
     return all(size % FLOAT8_ALIGNMENT == 0 for size in (module.in_features, module.out_features))
@@ -84,7 +84,7 @@ def _float8_configs(module: nn.Module) -> Iterator[Float8LinearConfig]:
 
 
 def _recipe(config: Float8LinearConfig) -> str:
-    """Name of the recipe that *config* is; what is none of torchao's is ``custom``."""
+    """Name of the recipe of *config*; ``custom`` if it is none of torchao's."""
     emulate = config.emulate
     known = {
         name: _config(PrecisionConfig(compute="bf16", float8=name, float8_emulated=emulate))

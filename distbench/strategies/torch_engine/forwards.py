@@ -1,7 +1,7 @@
-"""Forward passes changed on the object itself: a module keeps its class, attributes, signature and names.
+"""Change forward passes in place: a module keeps its class, attributes, signature and names.
 
-A wrapper of another class would break a model that asks a layer for its class or for an attribute, or passes
-arguments by keyword.
+A wrapper of another class would break a model that checks a layer's class or attributes, or passes arguments
+by keyword.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch.utils import _pytree as pytree
 
 Forward = Callable[..., Any]
 Change = Callable[[Forward, nn.Module], Forward]
-"""Makes another forward pass of that of a module, with the same arguments."""
+"""Function that turns the forward pass of a module into another one with the same arguments."""
 
 T = TypeVar("T")
 
 _CASTS = "_distbench_casts"
-"""Name under which a forward pass says that it casts the parameters of its module."""
+"""Attribute of a forward pass that casts the parameters of its module."""
 
 
 def change_forward(module: nn.Module, change: Change) -> None:
-    """Let *module* run what *change* makes of its forward pass, which keeps the attributes of the old one."""
+    """Replace the forward pass of *module* by the result of *change*; its attributes are kept."""
     is_first = "forward" not in vars(module)
     replicate: Callable[[], nn.Module] = module._replicate_for_data_parallel
 
     def replicated() -> nn.Module:
-        # nn.DataParallel copies attributes, and this forward pass is that of the module which it copies
+        # nn.DataParallel copies attributes, and this forward pass belongs to the original module
         replica = replicate()
         if is_first:
             del vars(replica)["forward"]
@@ -42,9 +42,9 @@ def change_forward(module: nn.Module, change: Change) -> None:
 
 
 def cast_floats(value: T, dtype: torch.dtype) -> T:
-    """*value*, nested as it likes, with floating-point tensors in *dtype*; itself if all of them are.
+    """*value*, arbitrarily nested, with floating-point tensors cast to *dtype*; itself if none needs it.
 
-    So what a module is given to write into, such as a list that layers append to, stays the caller's own.
+    So containers that a module writes into, such as a list that layers append to, stay the caller's own.
     """
     leaves, structure = pytree.tree_flatten(value)
     cast = [leaf.to(dtype) if _is_float(leaf) else leaf for leaf in leaves]
@@ -57,24 +57,25 @@ def cast_floats(value: T, dtype: torch.dtype) -> T:
 def cast_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a call, each as ``cast_floats`` has it."""
+    """Arguments of a call, each cast by ``cast_floats``."""
     cast = {name: cast_floats(value, dtype) for name, value in kwargs.items()}
     return tuple(cast_floats(value, dtype) for value in args), cast
 
 
 def cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
-    """Cast inputs of floating point to *dtype* for *module*, whose parameters a framework has in it."""
+    """Cast floating-point inputs of *module*, whose parameters a framework keeps in *dtype*, to *dtype*."""
     module.register_forward_pre_hook(
         lambda _, args, kwargs: cast_arguments(args, kwargs, dtype), with_kwargs=True
     )
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
-    """Let *module* compute on copies of its parameters in *dtype*; gradients keep that of the parameters.
+    """Make *module* compute with copies of its parameters in *dtype*; gradients keep the parameters' dtype.
 
-    What FSDP2's mixed precision does, for strategies that have none of their own: the same compute in the
-    same dtype everywhere, which autocast (it keeps some operations in fp32) is not. Modules inside *module*
-    that cast already, as layers do so that recomputing one casts again, are left to themselves.
+    This is what FSDP2's mixed precision does, for strategies that have none of their own: the same
+    computation in the same dtype everywhere, unlike autocast, which keeps some operations in fp32. Modules
+    inside *module* that already cast are not changed: layers cast themselves, so that recomputing one casts
+    again.
     """
     change_forward(module, functools.partial(_casting, dtype=dtype))
 
@@ -94,7 +95,7 @@ def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward
     def computed(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = cast_arguments(args, kwargs, dtype)
         parameters = [members[name] for members, name in places]
-        # of a tied one there is one copy
+        # one copy per tied parameter
         copies = {parameter: parameter.to(dtype) for parameter in parameters}
         try:
             for (members, name), parameter in zip(places, parameters, strict=True):
@@ -109,7 +110,7 @@ def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward
 
 
 def _floating_parameters(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
-    """Places of floating-point parameters in *module*, without those of modules that cast their own."""
+    """Locations of floating-point parameters in *module*, except in modules that cast their own."""
     for name, parameter in module._parameters.items():
         if parameter is not None and parameter.is_floating_point():
             yield module._parameters, name

@@ -1,4 +1,4 @@
-"""The mean of a loss over the labels of a global batch, for a loss that is a sum and a count."""
+"""Mean of a loss over the labels of a global batch, for a loss that is a sum and a count."""
 
 from __future__ import annotations
 
@@ -14,48 +14,47 @@ from distbench.workloads.base import Loss, at_least_fp32
 
 
 class GlobalMean:
-    """The loss of a micro-batch, whose mean over micro-batches and data ranks is that of the global batch.
+    """Loss of a micro-batch, whose mean over micro-batches and data ranks is that of the global batch.
 
-    A loss that is a mean is left alone. A sum is divided by the count of the global batch and multiplied by
-    the number of parts that engines take the mean over, so that theirs is the sum over that count.
+    A loss that is a mean is unchanged. A sum is divided by the count of the global batch and multiplied by
+    the number of parts that engines take the mean over, so that their mean is the sum over that count.
     """
 
     def __init__(
         self, context: RankContext, *, chunks: int = 1, groups: Sequence[dist.ProcessGroup] | None = None
     ) -> None:
-        """Prepare for the steps that a feed of *context* announces.
+        """Prepare for the steps that ``context.step`` announces.
 
         Args:
-            chunks: Parts into which a pipeline cuts each micro-batch, with a loss of their own.
-            groups: Over which counts are summed, one after another, where not all ranks compute a loss.
+            chunks: Number of parts into which a pipeline splits each micro-batch, each with its own loss.
+            groups: Groups over which counts are summed, one after another, if not all ranks compute a loss.
         """
         self._workload, self._step = context.workload, context.step
         self._data_ranks = context.data_parallel_size
         self._chunks, self.groups = chunks, groups
-        # of all ranks, those that share rows count the same labels
+        # all ranks that share samples count the same labels
         self._ranks_per_sample = context.world_size // context.data_parallel_size
 
     def __call__(self, module: nn.Module, batch: Batch) -> torch.Tensor:
-        """Loss of *batch*; a collective call once a step, if the loss is a sum and a count.
+        """Loss of *batch*; a collective call once per step if the loss is a sum and a count.
 
         Raises:
-            UnsupportedCase: the loss function uses parts of the module that are there only while it is
-                called.
+            Refused: the loss function uses parts of the module that exist only inside its call.
         """
         try:
             loss = self._workload.loss(module, batch)
         except Exception as error:
-            # user code: whatever it raises may come of that
+            # user code may raise anything for this reason
             if reason := loss_errors.explain_error(error, module):
                 raise reason from error
             raise
         return self.normalize(loss, batch)
 
     def normalize(self, loss: Loss, batch: Batch) -> torch.Tensor:
-        """The same of a *loss* that the workload has given for *batch*.
+        """Normalize a *loss* that the workload has computed for *batch*.
 
         Raises:
-            ValueError: its count is not that of the workload before the forward pass.
+            ValueError: its count differs from that of the workload before the forward pass.
         """
         if isinstance(loss, torch.Tensor):
             self._step.batches.clear()

@@ -1,4 +1,4 @@
-"""Tensors of all ranks of a group on its first one, one after another: what one has no other has."""
+"""Gather the tensors of all ranks of a group on its first one, one after another; no two share one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.strategies.torch_engine.readback import full_tensor
 
 Key = TypeVar("Key")
 TensorSpec = tuple[torch.Size, torch.dtype]
-"""Shape and dtype of a whole tensor."""
+"""Shape and dtype of a full tensor."""
 
 
 def gather_to_first(
@@ -23,15 +23,15 @@ def gather_to_first(
     device: torch.device,
     group: dist.ProcessGroup,
 ) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Yield on the first rank of *group* the tensors of all of its ranks by their keys, on *device*.
+    """Yield the tensors of all ranks of *group* on its first rank, by their keys, on *device*.
 
-    Elsewhere nothing. A collective call: every rank goes through all of them. Each is valid until the next is
-    asked for.
+    Other ranks yield nothing. Collective call: every rank iterates over all of them. Each is valid until the
+    next is requested.
 
     Args:
-        own: What this rank has.
-        whole: Makes one of these, when it is its turn; it may be a collective call of another group, whose
-            ranks have the same tensors.
+        own: Tensors that this rank has.
+        whole: Returns the full tensor of a key, when it is its turn; it may be a collective call of another
+            group, whose ranks have the same tensors.
     """
     here, kinds = group.rank(), [dict[Key, TensorSpec]() for _ in range(group.size())]
     dist.all_gather_object(kinds, dict(own), group=group)
@@ -51,7 +51,7 @@ def gather_to_first(
 def gather_nested(
     own: Mapping[str, Mapping[str, torch.Tensor]], device: torch.device, group: dist.ProcessGroup
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Whole tensors of all ranks of *group* by two names, on the CPU of its first one. A collective call."""
+    """Full tensors of all ranks of *group* by two names, on the CPU of the first rank. Collective call."""
     flat = {(name, key): tensor for name, tensors in own.items() for key, tensor in tensors.items()}
     kinds = {names: (tensor.shape, tensor.dtype) for names, tensor in flat.items()}
     found: dict[str, dict[str, torch.Tensor]] = {}
@@ -61,7 +61,7 @@ def gather_nested(
 
 
 def add_tied_copies(state: TrainingState, tied: Mapping[str, str]) -> TrainingState:
-    """*state* with the tensors of copies of *tied* weights (copy -> weight) as well, their own ones."""
+    """*state* with the values of copies of *tied* weights (copy -> weight) added, as separate tensors."""
     parameters = {copy: state.parameters[plain].clone() for copy, plain in tied.items()}
     moments = {
         copy: {key: value.clone() for key, value in state.optimizer[plain].items()}

@@ -1,6 +1,6 @@
-"""The optimizer in the backward pass: each gradient is freed as soon as its parameter is updated.
+"""Optimizer in the backward pass: each gradient is freed as soon as its parameter is updated.
 
-By torch's public hook, ``Tensor.register_post_accumulate_grad_hook``, which FSDP2 calls too: with the shard
+Uses torch's public hook, ``Tensor.register_post_accumulate_grad_hook``, which FSDP2 calls too: with the shard
 of a parameter, once its gradient is reduced.
 https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html
 """
@@ -19,7 +19,7 @@ from distbench.workloads.weights import plain_name
 
 
 class InBackwardEngine(TorchEngine):
-    """Updates parameters in the backward pass; mixed with engines that reduce gradients before that."""
+    """Updates parameters in the backward pass; a mix-in for engines that reduce gradients before that."""
 
     updates_in_backward = True
 
@@ -28,9 +28,9 @@ class InBackwardEngine(TorchEngine):
         trained = ((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
         self._names: dict[torch.Tensor, str] = {p: plain_name(name) for name, p in trained}
         self._dtypes: dict[torch.Tensor, torch.dtype] = {}
-        """Of the gradients of the first step."""
+        """Dtypes of the gradients of the first step."""
         self._retained: dict[torch.Tensor, torch.Tensor] = {}
-        """Copies of those that will be asked for."""
+        """Copies of the gradients that will be requested."""
         self._is_first = True
         for parameter in self._names:
             parameter.register_post_accumulate_grad_hook(self._update)
@@ -47,7 +47,7 @@ class InBackwardEngine(TorchEngine):
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         self._require_retained()
-        # in the same order on all ranks, as to gather one is a collective call
+        # in the same order on all ranks, because gathering one is a collective call
         kept = ((name, self._retained[p]) for p, name in self._names.items() if p in self._retained)
         return ((name, readback.full_tensor(gradient)) for name, gradient in kept)
 
@@ -57,8 +57,8 @@ class InBackwardEngine(TorchEngine):
 
     def effective_settings(self) -> dict[str, Any]:
         settings = super().effective_settings()
-        gradients = {"gradients": readback.dtype_name(self._dtypes.values())}
-        # after a step the others still have them
+        gradients = {"gradients": reading.dtype_name(self._dtypes.values())}
+        # after a step, other engines still have them
         is_freed = bool(self._dtypes) and not self._gradients()
         return {
             **settings,

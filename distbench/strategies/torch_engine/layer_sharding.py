@@ -1,4 +1,4 @@
-"""FSDP2 (``fully_shard``): a module sharded layer by layer, and what its live units say of themselves."""
+"""FSDP2 (``fully_shard``): shard a module layer by layer, and read its live units back."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def shard_module(
     reshard_root: bool = False,
     offload: OffloadPolicy | None = None,
 ) -> None:
-    """Shard *module* over *mesh*, which has one dimension, or copies and shards: each layer, and the rest.
+    """Shard *module* over *mesh*, of one dimension, or replicas and shards: each layer, and the rest.
 
     Layers that share parameters are sharded with the rest.
 
     Args:
-        reshard: Shard the layers again after their forward pass.
-        reshard_root: The same of the rest, which the backward pass needs first.
+        reshard: Reshard the layers after their forward pass.
+        reshard_root: Likewise the rest, which the backward pass needs first.
     """
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
@@ -48,12 +48,12 @@ def shard_module(
 
 
 def fsdp_units(module: nn.Module) -> list[nn.Module]:
-    """Modules inside *module* that are sharded as one each."""
+    """Modules inside *module* that are sharded as one unit each."""
     return [each for each in module.modules() if isinstance(each, FSDPModule)]
 
 
 def parameter_groups(module: nn.Module) -> list[Any]:
-    """Groups of parameters of the units; one without parameters of its own has none."""
+    """Parameter groups of the units; a unit without parameters of its own has none."""
     return [group for unit in fsdp_units(module) if (group := parameter_group(unit)) is not None]
 
 
@@ -70,26 +70,26 @@ def reduce_dtype(module: nn.Module) -> str:
 
 
 def describe_units(module: nn.Module, layers: list[nn.Module]) -> dict[str, Any]:
-    """How many units the live *module* has, and which of its *layers* are none."""
+    """Number of units of the live *module*, and those of its *layers* that are none."""
     live = fsdp_units(module)
     names = merged_layers(module, layers, live)
     return {"units": len(live), **({"merged_units": names} if names else {})}
 
 
 def remarks(module: nn.Module, layers: list[nn.Module]) -> list[str]:
-    """What nobody would expect of the units of the live *module*, whose layers are *layers*."""
+    """Unexpected behavior of the units of the live *module*, whose layers are *layers*."""
     live = fsdp_units(module)
     return merged_layers_remark(module, layers, live) if live else []
 
 
 def reshard_settings(of: Iterable[nn.Module]) -> list[bool]:
-    """Whether the units *of* a module are sharded again after their forward pass: what is true of any."""
+    """Distinct settings among the units *of* a module: true if resharded after the forward pass."""
     own = [group for unit in of if (group := parameter_group(unit)) is not None]
     return sorted({bool(group._reshard_after_forward) for group in own})
 
 
 def unsharded_elements(module: nn.Module) -> int:
-    """Elements of parameters that are gathered from several ranks at this moment."""
+    """Elements of parameters that are currently gathered from several ranks."""
     return sum(
         parameter._orig_size.numel()
         for group in parameter_groups(module)
@@ -99,7 +99,7 @@ def unsharded_elements(module: nn.Module) -> int:
 
 
 def count_fsdp_storages(module: nn.Module, counter: StorageCounter) -> None:
-    """Book the shards, then their gathered copies, and the gradients of both."""
+    """Count the shards, then their gathered copies, and the gradients of both."""
     shards = [shard for group in parameter_groups(module) for shard in group.fsdp_params]
     whole = [getattr(shard, "_unsharded_param", None) for shard in shards]
     counter.count("parameters", [(shard._sharded_param_data, shard.sharded_param) for shard in shards])
@@ -110,5 +110,5 @@ def count_fsdp_storages(module: nn.Module, counter: StorageCounter) -> None:
 
 
 def _fsdp_state(module: nn.Module) -> Any:
-    # torch has no public way to read a unit's policy back, and what was asked for is no proof
+    # torch has no public way to read a unit's policy back, and the request is no proof
     return module._get_fsdp_state()  # type: ignore[operator]

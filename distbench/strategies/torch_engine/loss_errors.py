@@ -1,4 +1,4 @@
-"""Errors of a loss function that uses more of a module than its call."""
+"""Errors of a loss function that uses a module other than by calling it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MISSING = re.compile(r"object has no attribute '(\w+)'")
 _LIBRARIES = ("distbench", "torch", "deepspeed")
 
 
-def explain_error(error: Exception, module: nn.Module) -> UnsupportedCase | None:
-    """The reason of *error*, if a loss function used parts of *module* outside of its forward pass.
+def explain_error(error: Exception, module: nn.Module) -> Refused | None:
+    """Reason of *error*, if a loss function used parts of *module* outside of its forward pass.
 
-    A wrapper has other attributes than what it wraps, and sharded parameters are whole only while the wrapper
-    is called. None: the error is of the forward pass, or of something else in the function.
+    A wrapper has other attributes than the module inside, and sharded parameters are full only while the
+    wrapper is called. None: the error is in the forward pass, or elsewhere in the function.
     """
     if not _is_wrapped(module) or isinstance(error, torch.OutOfMemoryError | MemoryError):
         return None
@@ -48,20 +48,20 @@ def explain_error(error: Exception, module: nn.Module) -> UnsupportedCase | None
 
 
 def _missing_attribute(error: Exception, module: nn.Module) -> list[str]:
-    """The attribute that *module* lacks by *error*, and what it wraps has."""
+    """Name of the attribute that, by *error*, *module* lacks and the module inside has."""
     wrapped = getattr(module, "module", None)
     missing = _MISSING.search(str(error)) if isinstance(error, AttributeError) else None
     return [missing[1]] if missing and wrapped is not None and hasattr(wrapped, missing[1]) else []
 
 
 def _is_wrapped(module: nn.Module) -> bool:
-    """Whether *module* is a wrapper, or has parameters that are whole only while it is called."""
+    """True if *module* is a wrapper, or has parameters that are full only while it is called."""
     is_wrapper = isinstance(getattr(module, "module", None), nn.Module)
     return is_wrapper or any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in module.parameters())
 
 
 def _named_parts(frames: Sequence[FrameType], module: nn.Module) -> list[str]:
-    """Parts of *module* that the line of *frames* names which raised."""
+    """Parts of *module* named in the line of *frames* that raised."""
     names = {plain_name(name).partition(".")[0] for name, _ in module.named_modules() if name} - {"module"}
     lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
     return sorted(name for name in names if any(re.search(rf"\.{name}\b", line) for line in lines))

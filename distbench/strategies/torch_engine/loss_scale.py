@@ -1,4 +1,4 @@
-"""Loss scale of a training in fp16, constant or dynamic (Micikevicius et al. 2018, arXiv:1710.03740)."""
+"""Loss scale of fp16 training, constant or dynamic (Micikevicius et al. 2018, arXiv:1710.03740)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _FACTOR = 2.0
 class LossScale:
     """Factor of the losses, so that small gradients do not underflow in fp16.
 
-    A dynamic one follows DeepSpeed's rule (without hysteresis), so that all engines train alike: an overflow
-    halves it, and each window of steps without one doubles it, not counting the first step.
+    A dynamic scale follows DeepSpeed's rule (without hysteresis), so that all engines train alike: an
+    overflow halves it, and each window of steps without one doubles it, not counting the first step.
     """
 
     def __init__(self, precision: PrecisionConfig) -> None:
@@ -22,7 +22,7 @@ class LossScale:
         """Steps since the last overflow."""
 
     def update(self, *, overflowed: bool) -> None:
-        """Follow the gradients of a step."""
+        """Adjust the scale after the gradients of a step."""
         if not self._window:
             return
         self._steps_since_overflow = 0 if overflowed else self._steps_since_overflow + 1

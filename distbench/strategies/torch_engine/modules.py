@@ -1,4 +1,4 @@
-"""The module of a rank: loaded, made to compute as its case asks for, and read back."""
+"""Module of a rank: load it, prepare it for its case, and read it back."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ T = TypeVar("T")
 
 
 def load_plain_module(context: RankContext) -> tuple[nn.Module, list[nn.Module]]:
-    """Whole module with its weights on the device, in its master dtype, and its layers."""
+    """Full module with its weights on the device, in its master dtype, and its layers."""
     master = DTYPES[context.case.precision.master]
     module = load_module(context.workload, context.weights_file, context.device, master)
     return module, prepare_module(context, module)
 
 
 def prepare_module(context: RankContext, module: nn.Module) -> list[nn.Module]:
-    """Let *module*, which is in its master dtype, compute as the case asks for; return its layers."""
+    """Prepare *module*, which is in its master dtype, to compute as its case requests; return its layers."""
     precision = context.case.precision
     layers = _convert_to_float8(context.case, module, context.workload.layers(module))
     if precision.compute != precision.master:
-        # layers before the whole, which casts what is in none of them
+        # layers before the full module, which casts everything outside of them
         for part in (*layers, module):
             compute_in(part, DTYPES[precision.compute])
     return _checkpoint_and_compile(context.case, layers)
 
 
 def prepare_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """*layers* inside *module* as *case* asks for them: in float8, recomputing, and compiled with both.
+    """*layers* inside *module* as *case* requests them: float8, recomputation, and compilation of both.
 
-    For a module whose framework casts it.
+    For a module that its framework casts.
     """
     return _checkpoint_and_compile(case, _convert_to_float8(case, module, layers))
 
 
 def _convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """*layers* inside *module*, each once, in float8 if *case* asks for that.
+    """*layers* inside *module*, each once, in float8 if *case* requests it.
 
     Raises:
         UnsupportedCase: the module has layers that its device can't compute, or none to convert.
     """
     if case.device == "cpu":
         batch_norm.check_computable(module, case.precision.compute)
-    # one that is called several times is one layer
+    # a layer that is called several times is one layer
     return convert_to_float8(case, module, list(dict.fromkeys(layers)))
 
 
@@ -67,21 +67,21 @@ def _checkpoint_and_compile(case: Case, layers: list[nn.Module]) -> list[nn.Modu
 
 
 class ComputeProbe:
-    """Learns from the first forward pass in which dtype a layer computes, and on how many rows the module."""
+    """Probe dtype and batch size in the first forward pass."""
 
     def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:
         self.dtype: str | None = None
         self.samples: int | None = None
         self.positions: int | None = None
-        """Of each row, where a layer has any."""
+        """Number of positions of each sample, if a layer's output has any."""
         self._hooks = [
-            # a layer may have its rows otherwise, as one that takes all positions of all rows as one
+            # a layer may arrange samples differently, such as all positions of all samples in one dimension
             module.register_forward_pre_hook(self._observe_inputs, with_kwargs=True),
             (layers or [module])[0].register_forward_hook(self._observe_layer),
         ]
 
     def _observe_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        # of a batch that is an object of the model's own nothing is known
+        # a batch that is an object of the model's own can't be inspected
         self.samples = next((each.shape[0] for each in _tensors((args, kwargs)) if each.ndim), None)
 
     def _observe_layer(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -95,7 +95,7 @@ class ComputeProbe:
 
 
 def run_evaluation(module: nn.Module, score: Callable[[nn.Module], T]) -> T:
-    """``judge(module)``, with *module* in evaluation mode and no gradients kept."""
+    """``score(module)``, with *module* in evaluation mode and without gradients."""
     module.eval()
     try:
         with torch.no_grad():

@@ -9,12 +9,12 @@ from distbench.strategies.engine import Engine, TrainingState
 
 
 class NoCheckpoints(Engine):
-    """An engine of which no checkpoint has all that it goes on from."""
+    """An engine whose state no checkpoint can contain in full."""
 
     @property
     @abstractmethod
     def checkpoint_problem(self) -> str:
-        """Why there is none."""
+        """Reason why it has no checkpoint."""
 
     def save_sharded(self, folder: Path) -> None:
         raise NotImplementedError(self.checkpoint_problem)

@@ -1,4 +1,4 @@
-"""Optimizers: made with every hyper-parameter, and read back."""
+"""Optimizers: create them with explicit hyper-parameters, and read them back."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _HYPER_PARAMETERS = (
 
 
 _OBJECT_SETTINGS = ("block_size", "bf16_stochastic_round")
-"""Hyper-parameters that torchao keeps beside the groups."""
+"""Hyper-parameters that torchao stores outside of the groups."""
 _SHARED_SETTINGS = ("steps", "next_lr")
 
 
 def make_optimizer(
     module: nn.Module, layers: Sequence[nn.Module], spec: OptimizerConfig
 ) -> torch.optim.Optimizer:
-    """Optimizer of the parameters of *module*, with every hyper-parameter given; *layers* are its layers.
+    """Optimizer of the parameters of *module*, with explicit hyper-parameters; *layers* are its layers.
 
     Raises:
-        ValueError: it is one of matrices, and the layers have none.
+        ValueError: it is an optimizer of matrices, and the layers have none.
     """
     rest = optimizers.entry_of(spec).companion
     if not rest:
@@ -63,22 +63,22 @@ def _make_one(parameters: Iterable[torch.Tensor], spec: OptimizerConfig) -> torc
     cls = import_optimizer_class(kind)
     arguments = kind.hyper_parameters(spec) | kind.kernel_flags(spec)
     if kind.is_compiled:
-        # a number would be code; torchao makes a tensor of it, which rounds it to fp32
+        # a plain number would be compiled in; torchao makes it a tensor, which rounds it to fp32
         arguments["lr"] = torch.tensor(spec.lr, dtype=torch.float64)
     made: torch.optim.Optimizer = cls(parameters, **arguments)
     return made
 
 
 def import_optimizer_class(kind: optimizers.OptimizerEntry) -> Any:
-    """Class of *kind* of optimizer."""
+    """Class of the optimizer *kind*."""
     return getattr(importlib.import_module(kind.import_path.rpartition(".")[0]), kind.class_name)
 
 
 def step_parameter(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
-    """Let *optimizer*, all of whose parameters are in one group, update *parameter* and no other.
+    """Make *optimizer*, all of whose parameters are in one group, update only *parameter*.
 
-    As an optimizer of that parameter alone would; but state and hyper-parameters stay those of one optimizer,
-    to schedulers, checkpoints and whoever reads them.
+    The update is that of an optimizer of this parameter alone; but state and hyper-parameters remain those of
+    one optimizer, for schedulers, checkpoints and other readers.
     """
     (group,) = groups = optimizer.param_groups
     optimizer.param_groups = [{**group, "params": [parameter]}]
@@ -89,9 +89,9 @@ def step_parameter(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) ->
 
 
 def move_step_counters(optimizer: torch.optim.Optimizer) -> None:
-    """Move the updates that *optimizer* has counted to its parameters, where its kernel wants them there.
+    """Move the step counters of *optimizer* to its parameters' device, if its kernel needs them there.
 
-    A fused kernel refuses those on the host (pytorch#124133).
+    A fused kernel rejects those on the host (pytorch#124133).
     """
     for group in optimizer.param_groups:
         if not (group.get("fused") or group.get("capturable")):
@@ -103,9 +103,9 @@ def move_step_counters(optimizer: torch.optim.Optimizer) -> None:
 
 
 def make_scheduler(optimizer: torch.optim.Optimizer, spec: OptimizerConfig) -> LambdaLR | None:
-    """Torch's scheduler of the learning rate of *optimizer*; None if it never changes.
+    """Torch's scheduler of the learning rate of *optimizer*; None if the rate never changes.
 
-    To be stepped after each update that was taken, and after no other.
+    To be stepped after each update that was taken, and only then.
     """
     if not lr_schedule.is_scheduled(spec):
         return None
@@ -118,7 +118,7 @@ def scheduled_updates(scheduler: LambdaLR | None) -> int:
 
 
 def restore_schedule(scheduler: LambdaLR | None, updates: int) -> None:
-    """Let *scheduler*, if there is one, go on as after that many *updates*."""
+    """Continue *scheduler*, if there is one, after *updates* updates."""
     if scheduler is None:
         return
     scheduler.last_epoch = updates
@@ -134,11 +134,11 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Class, kernel and hyper-parameters of a live optimizer.
 
     Raises:
-        ValueError: its parameter groups differ, so there is no one answer.
+        ValueError: its parameter groups differ, so there is no single answer.
     """
     if isinstance(optimizer, CombinedOptimizer):
         first, *others = map(describe_optimizer, optimizer.optimizers)
-        # which updates were counted, and what a scheduler makes of the rate, is the same in both
+        # counted updates and scheduled rate are the same in both
         rest = {key: value for one in others for key, value in one.items() if key not in _SHARED_SETTINGS}
         return {**first, "rest": rest or None}
     names = (*_HYPER_PARAMETERS, "fused", "foreach", *ALGORITHM_FLAGS)
@@ -149,12 +149,12 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         name: getattr(optimizer, name) for name in _OBJECT_SETTINGS if hasattr(optimizer, name)
     }
     if "initial_lr" in settings:
-        # a scheduler keeps there what it multiplies
+        # a scheduler stores the initial rate there
         settings |= {"lr": settings.pop("initial_lr"), "next_lr": settings["lr"]}
     kernel = _kernel(optimizer, settings)
     variants = [name for name in ALGORITHM_FLAGS if settings.pop(name, None)]
     if "betas" in settings:
-        # AdamW's weight decay; DeepSpeed and torchao keep their choice beside the groups
+        # AdamW's weight decay; DeepSpeed and torchao store their choice outside of the groups
         own = settings.get("weight_decouple", "decoupled_weight_decay" in variants)
         decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "is_adamw", own))
         settings["decoupled_weight_decay"] = bool(decoupled)
@@ -168,11 +168,11 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _kernel(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
-    """Implementation that *optimizer* steps with; takes its flags out of *settings*."""
+    """Implementation that *optimizer* steps with; its flags are removed from *settings*."""
     has_several = "foreach" in settings
     fused, foreach = settings.pop("fused", None), settings.pop("foreach", None)
     if not type(optimizer).__module__.startswith(("torch.", "torchao.", "pytorch_optimizer.")):
-        # its own kernel, whatever its groups say in torch's words
+        # its own kernel, whatever torch's flags in its groups say
         return type(optimizer).__qualname__
     if has_several and fused is None and foreach is None:
         # neither was set, so torch chooses by device
@@ -181,12 +181,12 @@ def _kernel(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
 
 
 def _as_number(setting: Any) -> Any:
-    """*setting*, as a number where it is a tensor."""
+    """*setting*, converted to a number if it is a tensor."""
     return setting.item() if isinstance(setting, torch.Tensor) else setting
 
 
 def _step_count(optimizer: torch.optim.Optimizer) -> int | str | None:
-    """Updates that the optimizer has counted, all numbers if they differ; None if it counts none."""
+    """Number of updates the optimizer has counted, all numbers if they differ; None if it counts none."""
     counts = sorted({int(state["step"]) for state in optimizer.state.values() if "step" in state})
     return counts[0] if len(counts) == 1 else "+".join(map(str, counts)) or None
 

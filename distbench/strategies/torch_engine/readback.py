@@ -1,4 +1,4 @@
-"""Reading tensors back: dtypes, devices, whole values, and bytes by kind."""
+"""Read tensors back: dtypes, devices, full values, and bytes by kind."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def device_name(tensors: Iterable[torch.Tensor]) -> str | None:
 
 
 def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
-    """Short name of the dtype, or of all if they are mixed: ``bf16+fp32``."""
+    """Short name of the dtype, or all names if they are mixed: ``bf16+fp32``."""
     return "+".join(sorted({_DTYPE_NAMES.get(dtype, str(dtype)) for dtype in dtypes}))
 
 
 def parameter_counts(
     parameters: Iterable[torch.Tensor], elements: Callable[[torch.Tensor], int] = torch.Tensor.numel
 ) -> dict[str, int]:
-    """How large a model with these *parameters* is, and how much of it is trained.
+    """Numbers of elements of all *parameters* and of the trained ones.
 
-    *elements* says of one that is cut how many the whole has.
+    *elements* returns, for a sharded parameter, the number of elements of the full one.
     """
     every = list(parameters)
     trained = [parameter for parameter in every if parameter.requires_grad]
@@ -47,19 +47,19 @@ def parameter_counts(
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The gathered DTensor, or the tensor itself. A collective call if sharded."""
+    """The gathered DTensor, or the tensor itself. Collective call if sharded."""
     return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
 
 
 def tensor_mesh_sizes(tensor: DTensor) -> dict[str, int]:
-    """Ranks of each dimension of the mesh of *tensor*."""
+    """Number of ranks of each dimension of the mesh of *tensor*."""
     return device_meshes.mesh_sizes(tensor.device_mesh)
 
 
 def copy_to_host(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Copies of named *tensors* in the memory of the host of rank 0; the other ranks keep none.
+    """Copies of named *tensors* in host memory on rank 0; the other ranks keep none.
 
-    A collective call where *tensors* are gathered one after another: every rank goes through all of them.
+    Collective call if *tensors* are gathered one after another: every rank iterates over all of them.
     """
     is_first = dist.get_rank() == 0
     return {name: tensor.to("cpu", copy=True) for name, tensor in tensors if is_first}
@@ -68,14 +68,14 @@ def copy_to_host(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch
 def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
     """Sum of the squares of all elements in fp64, on the device of *tensor*.
 
-    Taken piece by piece, so that no copy of a large tensor is made.
+    Computed piece by piece, so that no copy of a large tensor is made.
     """
     pieces = (piece.double() for piece in tensor.flatten().split(_CHUNK_ELEMENTS))
     return torch.stack([piece.dot(piece) for piece in pieces]).sum()
 
 
 def l2_norm(tensors: Iterable[torch.Tensor]) -> float:
-    """L2 norm of all *tensors* together, whole or sharded (DTensor). A collective call if sharded.
+    """L2 norm of all *tensors* together, full or sharded (DTensor). Collective call if sharded.
 
     In fp64: on a CPU torch (2.13) adds up the squares of fp32 in fp32, one after another, so that the norm of
     16 million elements is off by 6e-4, and that of their shards by less.
@@ -94,7 +94,7 @@ def l2_norm(tensors: Iterable[torch.Tensor]) -> float:
 
 
 def _sum_over_shards(place: Any, squares: torch.Tensor) -> torch.Tensor:
-    """*squares* of all ranks of *place* that have shards of their own; those themselves without a place."""
+    """*squares* summed over all ranks of *place* with different shards; unchanged without a place."""
     if place is None:
         return squares
     mesh, placements = place
@@ -108,10 +108,10 @@ def effective_scale(scale: float) -> float | None:
 
 
 class StorageCounter:
-    """Books storages, not tensors: a view costs nothing, and tied weights are one.
+    """Counts bytes by storage, each once: views are free, tied weights count once.
 
-    Whoever claims a storage first has it, so a strategy books in the order of its own sense:
-    parameters first, and a bucket before or after the gradients that may live in it.
+    The first kind that counts a storage keeps it, so a strategy counts in a meaningful order: parameters
+    first, and a bucket before or after the gradients that may be inside it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -120,7 +120,7 @@ class StorageCounter:
         self.bytes = dict.fromkeys((*MEMORY_KINDS, "host"), 0)
 
     def count(self, kind: str, *nested: Any) -> None:
-        """Add the storages of the tensors in *nested* (nested as it likes) that nobody has claimed."""
+        """Add the storages of the tensors in *nested* (arbitrarily nested) that are not counted yet."""
         for tensor in _flatten_tensors(nested):
             storage, device = tensor.untyped_storage(), tensor.device.type
             place = (device, storage.data_ptr())
@@ -130,7 +130,7 @@ class StorageCounter:
             self.add_bytes(kind, storage.nbytes(), host=device != self._device.type)
 
     def count_external(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Add storages of host memory that torch's allocator has not made; nobody else can claim them."""
+        """Add storages of host memory that torch's allocator has not made; each is counted only here."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._seen.add((tensor.device.type, storage.data_ptr()))

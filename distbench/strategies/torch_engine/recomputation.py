@@ -1,4 +1,4 @@
-"""Activation checkpointing: which layers recompute what in the backward pass, and reading it back."""
+"""Activation checkpointing: recompute layers in the backward pass, and read it back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _SAVED_OPERATIONS)},
 }
 _MARK = "_distbench_recomputes"
-"""Name under which a forward pass says what of it is computed again."""
+"""Attribute of a forward pass with the kind of its recomputation."""
 
 
 def checkpoint_layers(case: Case, layers: list[nn.Module]) -> None:
-    """Let *layers* recompute what *case* says."""
+    """Make *layers* recompute as *case* specifies."""
     kind = case.activation_checkpointing
     if kind != "none":
         for layer in layers:
@@ -30,7 +30,7 @@ def checkpoint_layers(case: Case, layers: list[nn.Module]) -> None:
 
 
 def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
-    """What the live module recomputes, and in how many layers; several kinds are joined with ``+``."""
+    """Kind of recomputation of the live module, and number of layers; several kinds are joined with ``+``."""
     kinds = [kind for layer in module.modules() if (kind := getattr(vars(layer).get("forward"), _MARK, ""))]
     return {
         "activation_checkpointing": "+".join(sorted(set(kinds))) or "none",
@@ -39,7 +39,7 @@ def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
 
 
 def _checkpointed_forward(forward: Forward, _module: nn.Module, kind: str) -> Forward:
-    # torch.compile takes no context that is looked up in the call
+    # torch.compile accepts no context that is looked up in the call
     run: Any = partial(checkpoint, use_reentrant=False, **_OPTIONS[kind])
 
     def recomputed(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Copies of ranks that train apart for some steps: their mean is what is asked for."""
+"""Average replicas that diverge between synchronizations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def mean_over_ranks(own: torch.Tensor) -> torch.Tensor:
-    """Mean of *own* over all ranks. A collective call."""
+    """Mean of *own* over all ranks. Collective call."""
     total = own.clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
@@ -20,9 +20,9 @@ def mean_over_ranks(own: torch.Tensor) -> torch.Tensor:
 def mean_of_replicas(
     own: Iterable[tuple[str, torch.Tensor]], *, are_equal: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Named tensors of a rank as they are where those of all ranks are equal, or else their means.
+    """Named tensors of a rank, unchanged if those of all ranks are equal, otherwise their means.
 
-    A collective call. A mean of copies that should be equal would hide that they are not.
+    Collective call. A mean of copies that should be equal would hide that they are not.
     """
     for name, each in own:
         yield name, each if are_equal else mean_over_ranks(each)
@@ -30,7 +30,7 @@ def mean_of_replicas(
 
 @contextmanager
 def averaged_parameters(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """The *parameters* of all ranks are their means here. A collective call."""
+    """Replace *parameters* on all ranks by their means inside the context. Collective call."""
     mine = list(parameters)
     own = [parameter.detach().clone() for parameter in mine]
     _copy_values(mine, [mean_over_ranks(each) for each in own])

@@ -1,4 +1,4 @@
-"""What engines share whose module is in DistributedDataParallel: copies that sum their gradients."""
+"""Base of engines whose module is wrapped in DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from distbench.strategies.torch_engine.module_names import listed
 from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name
 from distbench.workloads.weights import plain_name
 
-# as DDP tells of parameters that the loss of the step before did not depend on, by their numbers
+# DDP's error for parameters without gradient in the step before, by index
 _UNUSED_PARAMETERS = re.compile(
     r"Parameter indices which did not receive grad for rank \d+: (?P<numbers>[\d ]+)"
 )
 
 
 class DdpWrappedEngine(TorchEngine):
-    """Reduces gradients once a step, by DDP; mixed with engines that say what else there is."""
+    """Reduces gradients once per step, with DDP; a mix-in for engines that define the rest."""
 
     module: DistributedDataParallel
     unused_parameter_advice: ClassVar[str] = "freeze them, or use fsdp or zero"
-    """How to train a model some of whose parameters receive no gradient."""
+    """Advice for a model some of whose parameters receive no gradient."""
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         try:
@@ -42,9 +42,9 @@ class DdpWrappedEngine(TorchEngine):
         return dtype_name(p.dtype for p in self.module.parameters())
 
     def count_storages(self, counter: StorageCounter) -> None:
-        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
+        """Count the reducer's buckets too: C++ owns them, so their size is taken from DDP's log data."""
         super().count_storages(counter)
-        # before the last micro-batch gradients are beside the buckets, also if they become views into them
+        # before the last micro-batch, gradients exist beside the buckets, even if they become views of them
         are_views = self.module.gradient_as_bucket_view and all(each._is_view() for each in self._gradients())
         inside = counter.bytes["gradients"] if are_views else 0
         # rebuilding after the first step changes only their order
@@ -55,7 +55,7 @@ class DdpWrappedEngine(TorchEngine):
         return nullcontext() if last else self.module.no_sync()
 
     def _unused_parameter_text(self, numbers: list[int]) -> str:
-        """Why DDP does not go on: the parameters *numbers*, as it counts them, received no gradient."""
+        """Reason why DDP stops: the parameters *numbers*, as it counts them, received no gradient."""
         ignored = self.module.parameters_to_ignore
         parameters = self.module.module.named_parameters()
         reduced = [name for name, p in parameters if p.requires_grad and name not in ignored]

@@ -1,6 +1,6 @@
-"""Ring attention of torch: queries stay where they are, and all keys and values come to them.
+"""Ring attention of torch: queries stay in place, and all keys and values pass by them.
 
-``torch.distributed.tensor.experimental``, a prototype (2.13): it dispatches CUDA's kernels of DTensors alone,
+``torch.distributed.tensor.experimental``, a prototype (2.13): it dispatches only CUDA's kernels of DTensors,
 so on CPUs the loop behind it is called with the CPU's kernel.
 """
 
@@ -18,7 +18,7 @@ from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from distbench.workloads.context import AttentionFunction
 
-# looked up here, so that a torch without one of them is seen before anything runs
+# looked up here, so that a torch without one of them is detected before anything runs
 _OPTIONS = _attention._cp_options
 _DISPATCH = _attention._enable_context_parallel_dispatcher
 _RING = _attention._templated_ring_attention
@@ -30,10 +30,10 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.
 
 
 class RingAttention:
-    """Attention of some positions of each rank to those of all."""
+    """Attention between some positions of each rank and those of all."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        """*mesh* has the ranks that share rows."""
+        """Use the ranks of *mesh*, which share samples."""
         self._mesh = mesh
         _OPTIONS.enable_load_balance = True
         if mesh.device_type != "cpu":
@@ -42,13 +42,13 @@ class RingAttention:
     def positions_by_rank(self, positions: int) -> torch.Tensor:
         """Positions of each rank (ranks, positions / ranks): a part from the front and one from the back.
 
-        The later a position, the more it sees: so all ranks have as much to do.
+        The later a position, the more positions it attends to: so all ranks have equal work.
         """
         parts = torch.arange(positions).view(2 * self._mesh.size(), -1)
         return torch.cat([parts, parts.flip(0)], dim=1)[: self._mesh.size()]
 
     def wrap(self, attend: AttentionFunction) -> AttentionFunction:
-        """*attend* of tensors that torch knows to be cut by positions; on CPUs its ring in place of it."""
+        """*attend* for tensors that torch knows to be split by position; on CPUs replaced by its ring."""
         if self._mesh.device_type == "cpu":
             return _repeat_grouped_heads(partial(_cpu_ring, self._mesh.get_group()))
 
@@ -64,7 +64,7 @@ class RingAttention:
 
 
 def _repeat_grouped_heads(ring: AttentionFunction) -> AttentionFunction:
-    """*ring* with keys and values repeated for all heads of queries, as its kernels take no grouped ones."""
+    """*ring* with keys and values repeated for all query heads, since its kernels support no grouped ones."""
 
     def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         times = query.shape[1] // key.shape[1]
@@ -79,7 +79,7 @@ def _cpu_ring(group: dist.ProcessGroup, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 class _CpuRing(torch.autograd.Function):
-    """torch's loops over the ring, forward and backward, with the CPU's fused attention."""
+    """Torch's loops over the ring, forward and backward, with the CPU's fused attention."""
 
     @staticmethod
     def forward(

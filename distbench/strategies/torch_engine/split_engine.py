@@ -1,4 +1,4 @@
-"""The engine of a module whose layers are cut over ranks that share rows (tensor parallelism)."""
+"""Engine of a module whose layers are split over ranks that share samples (tensor parallelism)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class TensorParallelBaseEngine(TorchEngine):
-    """Steps a module that ``tensor_parallel.split`` has cut; mixed with engines that wrap it further."""
+    """Engine of a module split by ``tensor_parallel.parallelize``; a mix-in for engines that wrap it."""
 
     def __init__(self, context: RankContext, module: nn.Module, layers: list[nn.Module], *more: Any) -> None:
         super().__init__(context, module, layers, *more)
@@ -52,12 +52,12 @@ class TensorParallelBaseEngine(TorchEngine):
         )
 
     def _uses_loss_parallel(self) -> bool:
-        """Whether the loss is computed from logits that are cut by classes."""
+        """True if the loss is computed from logits that are split by class."""
         raise NotImplementedError
 
 
 class _ForwardProbe:
-    """Learns from the first forward pass what is between layers, and what comes out at the end."""
+    """Probe activation shape and logits sharding in the first forward pass."""
 
     def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:
         self.positions: int | None = None

@@ -1,4 +1,4 @@
-"""The stages of a pipeline: as one module for evaluation, and their loss by what the last one gives."""
+"""Stages of a pipeline as one module for evaluation, and the loss of the last stage's output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distbench.workloads.weights import DTYPES
 
 
 class StagedModel(nn.Module):
-    """Gives every rank of a pipeline what its last stage gives: any number of rows, forward only.
+    """Returns the output of the last stage on every rank of a pipeline: any batch size, forward only.
 
-    To call it is collective, with the same rows on all ranks.
+    Calls are collective, with the same samples on all ranks.
     """
 
     def __init__(
@@ -27,17 +27,17 @@ class StagedModel(nn.Module):
         stages: Mapping[int, nn.Module],
         rank_of_stage: Mapping[int, int],
     ) -> None:
-        """Of the ranks in *group*.
+        """Run the stages on the ranks of *group*.
 
         Args:
-            activation_shape: Shape of what passes from a stage to the next, of one sample.
+            activation_shape: Shape, per sample, of the activations between stages.
             stages: Stages of this rank by their numbers.
-            rank_of_stage: Number of each stage -> the place in *group* of the rank that has it.
+            rank_of_stage: Number of each stage -> position in *group* of the rank that has it.
         """
         super().__init__()
         self._context, self._group, self._activation_shape = context, group, activation_shape
         self._stage_modules, self._rank_of_stage = dict(stages), rank_of_stage
-        # so that they go into evaluation mode with it
+        # registered as submodules, so that they switch to evaluation mode together
         self.stages = nn.ModuleList(self._stage_modules.values())
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -50,8 +50,8 @@ class StagedModel(nn.Module):
             if before != owner:
                 passed = self._empty(len(inputs), *self._activation_shape)
                 dist.recv(passed, group=group, group_src=before)
-            # logits may be cut by classes
-            passed = readback.full_tensor(self._stage_modules[stage](passed))
+            # logits may be split by class
+            passed = reading.full_tensor(self._stage_modules[stage](passed))
             if behind != owner:
                 dist.send(passed.contiguous(), group=group, group_dst=behind)
         last = self._rank_of_stage[len(self._rank_of_stage) - 1]
@@ -68,12 +68,12 @@ class StagedModel(nn.Module):
 
 
 class KnownOutput(nn.Module):
-    """Stands in a loss for the model whose output is known."""
+    """Replaces the model in a loss function when its output is known."""
 
     def __init__(self, output: torch.Tensor) -> None:
         super().__init__()
         self._output = output
 
     def forward(self, *_inputs: torch.Tensor) -> torch.Tensor:
-        """The output, whatever goes in."""
+        """The output, for any input."""
         return self._output

@@ -1,4 +1,4 @@
-"""Tensor parallelism: the layers of a module cut over the ranks of a mesh, by torch's parallel styles.
+"""Tensor parallelism: split the layers of a module over the ranks of a mesh, by torch's styles.
 
 Every parameter becomes a DTensor of the mesh, so that norms and optimizers treat all of them alike.
 """
@@ -30,15 +30,15 @@ from distbench.workloads.splits import TensorSplits
 def parallelize(
     module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence_parallel: bool, loss_parallel: bool
 ) -> None:
-    """Cut all of *module* of *workload*, which is on the meta device, over *mesh*, of the dimension ``tp``.
+    """Split *module* of *workload*, which is on the meta device, over the dimension ``tp`` of *mesh*.
 
     Args:
-        sequence_parallel: Cut what is between the layers by positions (sequence parallelism,
+        sequence_parallel: Split activations between the layers by position (sequence parallelism,
             arXiv:2205.05198).
-        loss_parallel: Leave the logits cut by classes, for ``loss_parallel``.
+        loss_parallel: Leave the logits split by class, for ``loss_parallel``.
 
     Raises:
-        UnsupportedCase: the workload does not say how it is split, or names modules that it does not have.
+        Refused: the workload does not declare how to split it, or names modules that it does not have.
     """
     check_plan(module, workload)
     parallelize_stage(
@@ -47,10 +47,10 @@ def parallelize(
 
 
 def check_plan(module: nn.Module, workload: Workload) -> None:
-    """See that the whole *module* has what *workload* says is split.
+    """Check that the full *module* has all modules that *workload* splits.
 
     Raises:
-        UnsupportedCase: the workload does not say it, or names modules that it does not have.
+        Refused: the workload does not declare them, or names modules that it does not have.
     """
     splits = _splits(workload)
     ends = (splits.embedding, splits.head)
@@ -83,16 +83,16 @@ def parallelize_stage(
         **{name: SequenceParallel() if sequence_parallel else _Replicated() for name in splits.replicated},
         **{name: _Partial() for name in splits.partial},
     }
-    plan = {name: style for name, style in plan.items() if module_names.modules_named(module, name)}
-    # nothing has a value yet that the first rank could send to the others
+    plan = {name: style for name, style in plan.items() if naming.modules_named(module, name)}
+    # no tensor has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)
 
 
 def redistribute_gradients(module: nn.Module) -> None:
-    """Bring each gradient into the placement of its parameter; of partial sums it is a collective call.
+    """Convert each gradient to the placement of its parameter; a collective call for partial sums.
 
-    Norms under sequence parallelism have partial sums, and the lookup of a cut embedding a whole table.
+    Norms under sequence parallelism have partial sums, and the lookup of a split embedding a full table.
     """
     for parameter in module.parameters():
         gradient = parameter.grad
@@ -103,16 +103,16 @@ def redistribute_gradients(module: nn.Module) -> None:
 
 
 def tp_placement(parameter: DTensor) -> Placement:
-    """How *parameter* is cut over the dimension ``tp`` of its mesh."""
+    """Placement of *parameter* over the dimension ``tp`` of its mesh."""
     names = parameter.device_mesh.mesh_dim_names or ()
     return parameter.placements[names.index("tp")]
 
 
 class _Replicated(ParallelStyle):
-    """A module that every rank runs whole, its parameters as DTensors like those of all the others."""
+    """A module that every rank runs in full, its parameters as DTensors like those of all the others."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        # torch's annotation is of a hook that returns nothing, but what it returns is what is used
+        # torch annotates the hook as returning nothing, but its return value is used
         enter: Any = _as_replicas
         return distribute_module(module, device_mesh, input_fn=enter, output_fn=_as_local)
 
@@ -134,14 +134,14 @@ class _Partial(ParallelStyle):
 
 
 def _as_shards(_module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-    # which dimension has the heads does not matter to a norm over the last one
+    # the dimension of the heads does not matter to a norm over the last one
     return tuple(DTensor.from_local(x, mesh, (Shard(x.ndim - 2),), run_check=False) for x in inputs)
 
 
 class _Columns(ColwiseParallel):
-    """Layers that are cut by their outputs: those that take the same tensor make it whole once.
+    """Layers that are split by output; those with the same input gather it once.
 
-    So its gradient is summed once, and not once for each of them.
+    So its gradient is summed once, rather than once for each of them.
     """
 
     def __init__(self, between: Placement) -> None:
@@ -160,7 +160,7 @@ class _Columns(ColwiseParallel):
     def _shared_input(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
         if isinstance(x, DTensor) and x.placements == (Replicate(),):
             return x
-        # changed in place, or taken without a graph, it is another
+        # after a change in place, or without a graph, it is a different input
         state = (None if x.is_inference() else x._version, torch.is_grad_enabled())
         if self._last and self._last[0]() is x and self._last[1] == state:
             return self._last[2]
@@ -169,13 +169,13 @@ class _Columns(ColwiseParallel):
         return whole
 
     def _forget(self, tensor: weakref.ref[torch.Tensor]) -> None:
-        """Free what was made of a *tensor* that is no more."""
+        """Free the gathered copy of a *tensor* that no longer exists."""
         if self._last and self._last[0] is tensor:
             self._last = None
 
 
 def _gather_replicated(x: torch.Tensor, mesh: DeviceMesh, between: Placement) -> DTensor:
-    """*x*, placed as what is *between* layers, on every rank; its gradient is summed."""
-    # under sequence parallelism the norm before it gives a DTensor
+    """*x*, with the placement *between* layers, gathered on every rank; its gradient is summed."""
+    # under sequence parallelism the norm before it returns a DTensor
     placed = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (between,), run_check=False)
     return placed.redistribute(placements=(Replicate(),))

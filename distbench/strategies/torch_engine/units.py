@@ -1,4 +1,4 @@
-"""Which layers of a module are sharded as units of their own."""
+"""Layers of a module that are sharded as units of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def separate_layers(module: nn.Module, layers: list[nn.Module]) -> list[nn.Modul
     """Those of *layers* that share no parameter with another layer or with the rest of *module*.
 
     A parameter is gathered and freed with one unit, so FSDP (1 and 2) refuses or breaks a model in which two
-    have the same one: a layer with a tied embedding, say, is sharded with what is in no layer.
+    units share one: a layer with a tied embedding, for example, is sharded with everything outside the
+    layers.
     """
     while shared := _shared(module, layers):
         sharing = {id(each) for _, of in shared for each in of}
@@ -32,7 +33,7 @@ def merged_layers(module: nn.Module, layers: list[nn.Module], live: Collection[n
 def merged_layers_remark(
     module: nn.Module, layers: list[nn.Module], live: Collection[nn.Module]
 ) -> list[str]:
-    """Why some of *layers* are none of the *live* units of *module*, in a sentence; empty if all are."""
+    """Sentence on why some of *layers* are none of the *live* units of *module*; empty if all are."""
     names, chosen = merged_layers(module, layers, live), _ids(layers) - _ids(live)
     if not names:
         return []
@@ -48,7 +49,7 @@ def _ids(modules: Iterable[nn.Module]) -> set[int]:
 
 
 def _shared(module: nn.Module, layers: list[nn.Module]) -> list[tuple[str, list[nn.Module]]]:
-    """Parameters that more than one of *layers* and the rest of *module* have, each with those that do."""
+    """Parameters shared by several of *layers* and the rest of *module*, each with those that have it."""
     roots = [module, *layers]
     chosen, owners = {id(root) for root in roots}, defaultdict[int, dict[int, nn.Module]](dict)
     for root in roots:
@@ -59,7 +60,7 @@ def _shared(module: nn.Module, layers: list[nn.Module]) -> list[tuple[str, list[
 
 
 def _own_parameters(part: nn.Module, chosen: set[int]) -> Iterator[nn.Parameter]:
-    """Parameters of *part*, without those of *chosen* modules inside it."""
+    """Parameters of *part*, except those of *chosen* modules inside it."""
     yield from part.parameters(recurse=False)
     for child in part.children():
         if id(child) not in chosen:

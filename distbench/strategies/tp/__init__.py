@@ -49,7 +49,7 @@ class TensorParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # it changes the model's layers, and which ranks process the same samples
+        # it changes the model's layers, and the assignment of samples to ranks
         return SIMPLICITY_OF_MODEL_PARALLELISM + 10 + self.sequence_parallel + self.loss_parallel
 
     @property
@@ -91,5 +91,5 @@ class TensorParallel(Strategy):
         return build_tp(self, context)
 
     def tensor_parallelism(self, ranks: int) -> TensorParallelism:
-        """How that many *ranks* cut layers."""
+        """Tensor parallelism of the layers over *ranks* ranks."""
         return TensorParallelism(ranks, self.sequence_parallel, self.loss_parallel)

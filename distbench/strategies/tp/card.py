@@ -1,4 +1,4 @@
-"""What tensor parallelism shards, moves and keeps in theory."""
+"""Card of tensor parallelism."""
 
 from __future__ import annotations
 

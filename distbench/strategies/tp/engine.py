@@ -1,4 +1,4 @@
-"""The worker's side of ``tp``."""
+"""Engine of ``tp``, in the worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.workloads.weights import DTYPES
 
 
 class TensorParallelEngine(TensorParallelBaseEngine):
-    """A module whose layers are cut over all ranks."""
+    """A module whose layers are split over all ranks."""
 
     def __init__(
         self, context: RankContext, module: nn.Module, layers: list[nn.Module], strategy: tp.TensorParallel
@@ -27,7 +27,7 @@ class TensorParallelEngine(TensorParallelBaseEngine):
 
 
 def build_tp(strategy: tp.TensorParallel, context: RankContext) -> TensorParallelEngine:
-    """Engine of this rank, which draws no more than its part of each tensor."""
+    """Engine of this rank, which initializes only its part of each tensor."""
     workload, master = context.workload, DTYPES[context.case.precision.master]
     mesh = device_meshes.init_mesh(strategy.mesh_sizes(context.world_size), context.device)
     module = weights.cast(weights.meta_module(workload), master)

@@ -37,7 +37,7 @@ _REPEATED_GATHER = ExcessCause(
     "all_gather",
     "were gathered more than once in a pass, released in between",
     ("max_live_parameters", "max_reuse_distance"),
-    # a module releases what another one needs again, and what was prefetched too early is lost
+    # a module releases parameters that another one needs again, and parameters prefetched too early are lost
     ("shared_parameters", "prefetch_bucket_size"),
 )
 _SHARED_GRADIENT = ExcessCause(
@@ -130,7 +130,8 @@ class Zero(DeepSpeedStrategy):
     must divide its size, and may be smaller than N."""
 
     def __post_init__(self) -> None:
-        # what the stage alone decides, the id of a case holds: null would hide that two do the same
+        # an id of a case contains options that follow from the stage alone: null would hide that two do the
+        # same
         decided: dict[str, int] = {"overlap_comm": self.stage == 3}
         if self.stage != 3:
             decided |= {"param_persistence_threshold": 0, "max_reuse_distance": 0}
@@ -138,7 +139,7 @@ class Zero(DeepSpeedStrategy):
             if getattr(self, option) is None:
                 object.__setattr__(self, option, value)
         if self.mesh != "auto":
-            # a dimension of one rank is none, so that a case has the same id with it and without
+            # a dimension of one rank is dropped, so that a case has the same id with it and without
             object.__setattr__(self, "mesh", {name: size for name, size in self.mesh.items() if size > 1})
 
     @property
@@ -204,39 +205,39 @@ class Zero(DeepSpeedStrategy):
 
     @property
     def requested_mesh(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
         return meshes.requested_sizes(self.mesh)
 
     def accumulates_in_other_dtype(self, case: Case) -> bool:
-        """Whether gradients of *case* are accumulated in another dtype than they are computed in."""
+        """True if gradients of *case* are accumulated in another dtype than they are computed in."""
         return self.stage > 0 and self.grad_accum_dtype != case.precision.compute
 
     @property
     def tensor_parallelism(self) -> AutoTp:
-        """How the layers are cut, over one device where they are not."""
+        """AutoTP of the layers, over one device without ``tp``."""
         return AutoTp(self.requested_mesh.get("tp", 1))
 
     @property
     def pipeline(self) -> DeepSpeedPipeline | None:
-        """How the layers stand one after another; None where they do not."""
+        """Pipeline of the layers; None without ``pp``."""
         stages = self.requested_mesh.get("pp", 1)
         return DeepSpeedPipeline(stages, self.micro_batches) if stages > 1 else None
 
     @property
     def model_parallelism(self) -> AutoTp | DeepSpeedPipeline:
-        """How the model is divided over ranks that share rows."""
+        """Division of the model over ranks that share samples."""
         return self.pipeline or self.tensor_parallelism
 
     @property
     def rest_dimension(self) -> Literal["dp_replicate", "dp_shard"]:
-        """Dimension of the mesh that has the ranks which others leave."""
+        """Dimension of the mesh for the ranks that remain after the others."""
         return "dp_shard" if self.stage else "dp_replicate"
 
     def data_parallel_size(self, ranks: int) -> int:
         return max(1, ranks // self.model_parallelism.ranks)
 
     def data_parallel_rank(self, rank: int, ranks: int) -> int:
-        # stages are the outermost dimension: neighbours have the same one, and rows of their own
+        # stages are the outermost dimension: neighbors have the same stage, and different samples
         return (
             super().data_parallel_rank(rank, ranks)
             if self.pipeline is None

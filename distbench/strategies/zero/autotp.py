@@ -1,4 +1,4 @@
-"""AutoTP: DeepSpeed's tensor parallelism, by theory and in DeepSpeed's configuration. Without torch.
+"""AutoTP: theory and configuration of DeepSpeed's tensor parallelism. Imports no torch.
 
 DeepSpeed splits the linear layers of the blocks, and replicates embedding, norms and head.
 """
@@ -17,13 +17,13 @@ from distbench.workloads.splits import TensorSplits
 
 @dataclass(frozen=True)
 class AutoTp:
-    """How DeepSpeed splits the layers of a case across *devices* that process the same samples."""
+    """DeepSpeed's split of the layers of a case across ``ranks`` ranks that process the same samples."""
 
     dimension: ClassVar = "tp"
     ranks: int
 
     def problem(self, case: Case) -> str | None:
-        """Why *case* can't be trained so, or None if it can."""
+        """Reason why *case* can't be trained with it; None if it can."""
         splits = splits_of(case)
         if splits is None:
             return undeclared_layers(case)
@@ -33,14 +33,14 @@ class AutoTp:
                 "whose gradients DeepSpeed (0.19.8) does not sum over the devices; use tp, or "
                 "fsdp: {mesh: {tp: 2}}"
             )
-        # the embedding and the head stay whole, so any number of ids will do
+        # the embedding and the head are not split, so any vocabulary size is possible
         counts = {name: count for name, count in splits.divisible_sizes.items() if name != "vocab_size"}
         if reason := replace(splits, divisible_sizes=counts).problem(self.ranks):
             return f"tensor parallelism over {self.ranks} devices: {reason}"
         return transform_problem(case, "tensor parallelism")
 
     def parameters_per_rank(self, case: Case, parameters: int) -> int:
-        """Parameters that a device has of *parameters*: its part of the blocks' linear layers, all else."""
+        """Parameters per device out of *parameters*: a share of the blocks' linear layers, and all else."""
         if self.ranks == 1:
             return parameters
         splits = splits_of(case)
@@ -48,15 +48,15 @@ class AutoTp:
         return whole + (parameters - whole) // self.ranks
 
     def max_parameters(self, case: Case, parameters: int) -> int:
-        """Parameters of the device that has most: all have as many."""
+        """Parameters of the device with the most: all have the same number."""
         return self.parameters_per_rank(case, parameters)
 
     def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
-        """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
+        """Collectives of a rank in a step for *samples* samples, over the dimension ``tp``.
 
         Megatron-LM (arXiv:1909.08053, figure 4) sums once for the layers that share an input. DeepSpeed sums
-        the gradient of that input for each of them by itself: of query, key, value, gate and up five times
-        rather than twice. A layer that is computed again sums what leaves it again, all but the last.
+        the gradient of that input separately for each of them: for query, key, value, gate and up five times
+        rather than twice. A recomputed layer repeats the sums of its outputs, except the last.
         """
         if self.ranks == 1 or (splits := splits_of(case)) is None:
             return []
@@ -68,7 +68,7 @@ class AutoTp:
         return [ExpectedCollective("all_reduce", sums * once, "tp", calls)]
 
     def configuration(self, case: Case) -> dict[str, Any]:
-        """DeepSpeed's section ``tensor_parallel``: which layers it cuts, and how."""
+        """DeepSpeed's section ``tensor_parallel``: the layers that it splits, and their split."""
         splits = splits_of(case)
         assert splits is not None, "problem refuses a workload that says nothing of splitting"
         specs = [_layer_spec("column", splits.colwise), _layer_spec("row", splits.rowwise)]
@@ -77,7 +77,7 @@ class AutoTp:
 
 
 def _replicated_parameters(splits: TensorSplits) -> int:
-    """Parameters of norms, embedding and head; of a tied head only once."""
+    """Parameters of norms, embedding and head; a tied head counts once."""
     table = splits.vocab_size * splits.hidden_size
     return splits.replicated_parameters + table * (1 if splits.tied else 2)
 

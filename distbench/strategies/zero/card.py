@@ -1,4 +1,4 @@
-"""What ZeRO shards, moves and keeps in theory, by its stage."""
+"""Cards of ZeRO's stages."""
 
 from __future__ import annotations
 
@@ -197,6 +197,9 @@ PIPELINE = Card(
 
 
 def stage_card(stage: int, *, offloads: bool, has_copy: bool) -> Card:
-    """Card of a *stage* of ZeRO, which *offloads* to the host or not, and *has_copy* for hpZ's groups."""
+    """Card of a *stage* of ZeRO.
+
+    *offloads*: it offloads to the host. *has_copy*: it has the secondary copy of hpZ's groups.
+    """
     own = HPZ if has_copy else STAGES[stage]
     return replace(own, claims=(*own.claims, OFFLOAD)) if offloads else own

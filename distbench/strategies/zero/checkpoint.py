@@ -1,4 +1,4 @@
-"""Checkpoints of DeepSpeed's engine, and its whole state by parameter."""
+"""Checkpoints of DeepSpeed's engine, and its full state by parameter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def save(engine: Any, folder: Path) -> None:
     """Write the engine's state in shards into *folder*.
 
     Raises:
-        NotImplementedError: DeepSpeed could not load it, or nobody has tried.
+        NotImplementedError: DeepSpeed can't load it, or it is untested.
     """
     if rank_partitions.uses_mics(engine):
         raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not supported")
@@ -40,9 +40,10 @@ def save(engine: Any, folder: Path) -> None:
 
 
 def load(engine: Any, folder: Path) -> None:
-    """Take over what ``save`` wrote.
+    """Load what ``save`` wrote.
 
-    DeepSpeed reads it by pickle (``torch.load`` without ``weights_only``): *folder* must be our own.
+    DeepSpeed reads it by pickle (``torch.load`` without ``weights_only``), so *folder* must be one that
+    distbench wrote.
 
     Raises:
         FileNotFoundError: it found no checkpoint, which it reports only as a warning.
@@ -53,13 +54,13 @@ def load(engine: Any, folder: Path) -> None:
 
 
 HostCopier = Callable[[Iterable[tuple[str, torch.Tensor]]], dict[str, torch.Tensor]]
-"""Goes through named tensors, and keeps some of them on the CPU."""
+"""Function that iterates over named tensors, and keeps some of them on the CPU."""
 
 
 def gather_optimizer(engine: Any, copy: HostCopier = copy_to_host) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state by the parameters' plain names, of a pipeline of this rank's stage.
+    """Full optimizer state by the parameters' plain names; in a pipeline, that of this rank's stage.
 
-    A collective call; *copy* says where it is kept: by default on rank 0.
+    Collective call; *copy* decides where it is kept: by default on rank 0.
 
     Raises:
         NotImplementedError: it is quantized.
@@ -79,7 +80,7 @@ def gather_optimizer(engine: Any, copy: HostCopier = copy_to_host) -> dict[str, 
 def _parameter_state(
     engine: Any, parameter: torch.Tensor, example: dict[str, Any], copy: HostCopier
 ) -> dict[str, torch.Tensor]:
-    """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
+    """Full state of one parameter; *example* is that of any partition, for a parameter without state."""
     is_flat = bool(engine.zero_optimization_stage())
     own = (
         example if is_flat else engine.basic_optimizer.state[master_weights.stage0_masters(engine)[parameter]]
@@ -94,7 +95,7 @@ def _parameter_state(
 
 
 def scatter_state(engine: Any, updated: list[torch.Tensor], state: TrainingState) -> None:
-    """Put *state*, which every rank has whole, in its places; *updated* are what the optimizer updates."""
+    """Load *state*, which every rank has in full; *updated* are the tensors that the optimizer updates."""
     if engine.zero_optimization_stage():
         _allocate_states(engine.basic_optimizer, updated, state)
     _link_states(engine)
@@ -106,13 +107,13 @@ def scatter_state(engine: Any, updated: list[torch.Tensor], state: TrainingState
 
 
 def _link_states(engine: Any) -> None:
-    """Link parameters to their moments, which stages 1 and 2 do in an engine's first step only."""
+    """Link parameters to their moments, which stages 1 and 2 do only in an engine's first step."""
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def _allocate_states(optimizer: Any, updated: list[torch.Tensor], state: TrainingState) -> None:
-    """Give a fresh *optimizer* of flat tensors the state that its first step makes, and its steps counted."""
+    """Give a new *optimizer* of flat tensors the state that its first step creates, and the step count."""
     example = next(iter(state.optimizer.values()), {})
     for tensor in updated:
         kept = optimizer.state[tensor]
@@ -124,7 +125,7 @@ def _allocate_states(optimizer: Any, updated: list[torch.Tensor], state: Trainin
 
 
 def step_value(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
-    """*step* as *optimizer* counts: DeepSpeed's own Adam in a plain number."""
+    """*step* in the type that *optimizer* uses: a plain number for DeepSpeed's own Adam."""
     return int(step) if "DeepSpeed" in type(optimizer).__name__ else step.clone().to(device)
 
 
@@ -155,7 +156,7 @@ def _load_full(
 def _load_shard(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         parameter.data.copy_(value)
-    # the call for whole tensors fails where the ranks don't divide them: it cuts without padding (0.19.8)
+    # the call for full tensors fails if the ranks don't divide them: it shards without padding (0.19.8)
     share = _shard_slicer(parameter)
     safe_set_local_fp32_param(parameter, share(value))
     for name in _MOMENTS:
@@ -164,8 +165,8 @@ def _load_shard(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict
 
 
 def _shard_slicer(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Function that cuts this rank's shard, padded with zeros, out of a whole tensor."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=rank_partitions.shard_group(parameter))
+    """Function that returns this rank's shard of a full tensor, padded with zeros."""
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=pieces.shard_group(parameter))
 
     def share(whole: torch.Tensor) -> torch.Tensor:
         mine = whole.flatten()[rank * size : (rank + 1) * size]

@@ -19,24 +19,24 @@ DEEPSPEED_DEFAULTS = {
 }
 """DeepSpeed's own sizes, in elements (https://www.deepspeed.ai/docs/config-json)."""
 NVME_SIZES = ("sub_group_size", "nvme_buffer_size")
-"""Sizes of offload to NVMe, in elements of a rank, which follow the model (``disk.sizes``)."""
+"""Sizes of NVMe offload, in elements of a rank, which depend on the model (``disk.sizes``)."""
 SMALL_MODEL_PARAMETERS = DEEPSPEED_DEFAULTS["max_live_parameters"]
-"""Parameters of the largest model of which stage 3, by DeepSpeed's own sizes, would never release one."""
+"""Parameters of the largest model of which stage 3, with DeepSpeed's own sizes, would never release one."""
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Elements of a model, by which its sizes are chosen."""
+    """Numbers of elements of a model, from which DeepSpeed's sizes are chosen."""
 
     total: int
     largest_layer: int
-    """Of its largest layer."""
+    """Elements of its largest layer."""
     largest_parameter: int
-    """Of its largest parameter, in a layer or not."""
+    """Elements of its largest parameter, in a layer or not."""
 
 
 def optional_sizes(strategy: Zero) -> dict[str, str]:
-    """Sizes (in elements) that a suite may leave unset: our name -> DeepSpeed's."""
+    """Sizes (in elements) that a suite may leave unset: distbench's name -> DeepSpeed's."""
     names = {name: name for name in ("reduce_bucket_size", "allgather_bucket_size")}
     if strategy.stage == 3:
         names |= {name: f"stage3_{name}" for name in DEEPSPEED_DEFAULTS if name not in names}
@@ -57,17 +57,17 @@ def sizes_for_model(strategy: Zero, elements: ModelSizes) -> dict[str, int]:
 
 
 def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Configuration, every hyper-parameter explicit but the optimizer's; *sizes* by our names.
+    """Configuration with every hyper-parameter explicit except the optimizer's.
 
-    A size missing from *sizes* takes DeepSpeed's default.
+    *sizes* has distbench's names. A size missing from it takes DeepSpeed's default.
     """
     over, parts = strategy.tensor_parallelism, strategy.pipeline.micro_batches if strategy.pipeline else 1
-    # DeepSpeed would check the batch as if ranks that share rows had some of their own
+    # DeepSpeed would check the batch as if ranks that share samples had different ones
     sharing = over.ranks > 1
     cut = {"tensor_parallel": over.configuration(case)} if sharing else {}
     return {
         **({} if sharing else {"train_batch_size": case.batch.global_batch_size}),
-        # what a pipeline accumulates are the parts of a micro-batch
+        # a pipeline accumulates over the parts of a micro-batch
         "train_micro_batch_size_per_gpu": case.batch.micro_batch_size // parts,
         "gradient_accumulation_steps": case.batch.gradient_accumulation_steps * parts,
         # DeepSpeed clips at 1.0 by default
@@ -76,7 +76,7 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "bf16": {"enabled": case.precision.compute == "bf16"},
         "fp16": _fp16(case.precision),
         **_data_types(strategy, case),
-        # torch's optimizers, SGD and those under offload too, instead of DeepSpeed's kernels
+        # torch's optimizers, including SGD and those with offload, instead of DeepSpeed's kernels
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "wall_clock_breakdown": False,
@@ -106,7 +106,7 @@ def _fp16(precision: PrecisionConfig) -> dict[str, Any]:
 
 
 def _data_types(strategy: Zero, case: Case) -> dict[str, Any]:
-    """DeepSpeed's section ``data_types``; in stage 0 it refuses another dtype than that of the parameters."""
+    """DeepSpeed's section ``data_types``; stage 0 rejects a dtype other than that of the parameters."""
     if strategy.stage == 0 or case.precision.compute == case.precision.master:
         return {}
     return {"data_types": {"grad_accum_dtype": strategy.grad_accum_dtype}}

@@ -1,7 +1,7 @@
-"""Offload to NVMe: the folder of a trial on the disk, what it takes and moves there, and what lies there.
+"""Disk space, traffic and locked memory of NVMe offload.
 
-DeepSpeed (0.19.8) looks at no result of what it submits to libaio: on a full disk it trains on with what the
-file held before. So the room is looked for first, and files with holes in them are looked for afterwards.
+DeepSpeed (0.19.8) checks no result of its libaio requests: on a full disk it continues to train with the
+previous content of the file. So free space is checked first, and files are checked for holes afterwards.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from distbench.strategies.zero.config import ModelSizes
 
 MIN_SWAP_BYTES = 1 << 20
-"""Bytes of the smallest tensor that DeepSpeed moves to a disk: smaller ones stay in memory."""
+"""Bytes of the smallest tensor that DeepSpeed moves to a disk; smaller ones stay in memory."""
 _FOLDER = "distbench-offload-{port}"
 _OPTIMIZER_BUFFERS, _PARAMETER_BUFFERS = 4, 5
-"""Buffers locked in memory: DeepSpeed's own ``buffer_count`` of optimizer and parameters."""
+"""Number of buffers locked in memory: DeepSpeed's own ``buffer_count`` of optimizer and parameters."""
 _CAP_IPC_LOCK = 1 << 14
 """CAP_IPC_LOCK (capabilities(7))."""
 
 
 class OffloadDiskFullError(Exception):
-    """The disk has no room for the states that go there; the message says how much it has and needs."""
+    """The disk has too little space for the offloaded states; the message has free and needed bytes."""
 
 
 def leftovers(path: str) -> tuple[str, ...]:
-    """Pattern of the folder of a trial in *path*, by the port of its rendezvous."""
+    """Pattern of a trial's folder in *path*, by the port of its rendezvous."""
     plain = glob.escape(path).replace("{", "{{").replace("}", "}}")
     return (f"{plain}/{_FOLDER}",)
 
 
 def trial_folder(path: str) -> Path:
-    """Folder of this rank's trial in *path*: two at a time must not write the same files."""
+    """Folder of this rank's trial in *path*: concurrent trials must not write the same files."""
     return Path(path).absolute() / _FOLDER.format(port=os.environ["MASTER_PORT"])
 
 
 def sizes(strategy: Zero, elements: ModelSizes, ranks: int) -> dict[str, int]:
-    """Sizes in elements that let a disk hold a model of any size, by our names.
+    """Sizes in elements that let a disk hold a model of any size, by distbench's names.
 
-    By DeepSpeed's own, an optimizer is stepped in parts of 1e9 elements of a rank, with a buffer for each of
-    their states, so that one of a smaller model is in memory all the time; and a parameter of more than 1e8
-    elements of a rank fails. *ranks* cut every parameter.
+    With DeepSpeed's own sizes, an optimizer steps in parts of 1e9 elements of a rank, with a buffer for each
+    of their states, so that the optimizer of a smaller model stays in memory all the time; and a parameter of
+    more than 1e8 elements of a rank fails. *ranks* shard every parameter.
     """
     chosen = {}
     if strategy.offload_optimizer == "nvme":
@@ -66,7 +66,7 @@ def sizes(strategy: Zero, elements: ModelSizes, ranks: int) -> dict[str, int]:
 
 
 def locked_bytes(strategy: Zero, case: Case, elements: ModelSizes) -> int:
-    """Bytes of buffers that DeepSpeed locks in memory for a rank, at least."""
+    """Minimum number of bytes of buffers that DeepSpeed locks in memory for a rank."""
     chosen, shard = sizes(strategy, elements, case.world_size), -(-elements.total // case.world_size)
     part = min(shard, chosen.get("sub_group_size", 0))
     of_optimizer = _OPTIMIZER_BUFFERS * part * DTYPE_BYTES[case.precision.master]
@@ -76,17 +76,17 @@ def locked_bytes(strategy: Zero, case: Case, elements: ModelSizes) -> int:
 
 
 def disk_bytes(strategy: Zero, case: Case, parameters: int) -> int:
-    """Bytes that a rank keeps on the disk at most; tensors below ``MIN_SWAP_BYTES`` stay in memory."""
+    """Maximum bytes of a rank on the disk; tensors below ``MIN_SWAP_BYTES`` stay in memory."""
     moved = _state_bytes(strategy, case) + _weight_bytes(strategy, case)
     return int(parameters / case.world_size * moved)
 
 
 def disk_traffic(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
-    """Bytes that a rank reads and writes in a step, at most.
+    """Maximum bytes that a rank reads and writes in a step.
 
-    An update reads master weights, moments and gradients and writes them back (gradients after the
-    backward pass); parameters are read for the forward and for the backward pass of each micro-batch, and
-    written after the update (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).
+    An update reads master weights, moments and gradients and writes them back (gradients after the backward
+    pass); parameters are read for the forward and for the backward pass of each micro-batch, and written
+    after the update (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).
     """
     shard, weights = parameters / case.world_size, _weight_bytes(strategy, case)
     states = _state_bytes(strategy, case)
@@ -95,7 +95,7 @@ def disk_traffic(strategy: Zero, case: Case, parameters: int) -> dict[str, float
 
 
 def _state_bytes(strategy: Zero, case: Case) -> float:
-    """Bytes an element of master weights, gradients and moments on the disk."""
+    """Bytes per element of master weights, gradients and moments on the disk."""
     if strategy.offload_optimizer != "nvme":
         return 0.0
     moments = state_bytes(case.optimizer, [ParameterShape((1,))], DTYPE_BYTES[case.precision.optimizer_state])
@@ -107,11 +107,11 @@ def _weight_bytes(strategy: Zero, case: Case) -> int:
 
 
 def create_folder(path: str, needed: int) -> Path:
-    """Folder of this trial in *path*, made if it is missing, on a disk with room for *needed* bytes.
+    """Folder of this trial in *path*, created if missing, on a disk with space for *needed* bytes.
 
     Raises:
-        DiskFullError: it has not.
-        UnsupportedCase: it can't be read and written past the page cache, as DeepSpeed does.
+        OffloadDiskFullError: the disk has less free space.
+        Refused: its files can't be opened past the page cache, as DeepSpeed does.
     """
     folder = trial_folder(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,10 +134,10 @@ def create_folder(path: str, needed: int) -> Path:
 
 
 def check_memlock(size: int) -> None:
-    """See that this process may lock *size* bytes in memory: DeepSpeed ends it without a word if not.
+    """Check that this process may lock *size* bytes in memory: otherwise DeepSpeed kills it silently.
 
     Raises:
-        UnsupportedCase: it may not.
+        Refused: the limit is lower.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = Path("/proc/self/status").read_text()
@@ -151,10 +151,10 @@ def check_memlock(size: int) -> None:
 
 
 def bytes_on_disk(folder: Path, rank: int) -> dict[str, int]:
-    """Bytes of *rank* in files of DeepSpeed's below *folder*, by what is offloaded.
+    """Bytes of *rank* in DeepSpeed's files below *folder*, by kind of offloaded state.
 
     Raises:
-        DiskFullError: a file has holes, and the disk no room to fill them.
+        OffloadDiskFullError: a file has holes, and the disk has no space to fill them.
     """
     found, holes = {"optimizer": 0, "parameters": 0}, 0
     for file in folder.glob(f"zero_stage_3/*/rank{rank}/*.swp"):
@@ -170,10 +170,10 @@ def bytes_on_disk(folder: Path, rank: int) -> dict[str, int]:
 
 
 def check_free_space(folder: Path) -> None:
-    """See that what was just written to *folder* could be: what is missing ends the process when it is read.
+    """Check that data just written to *folder* fit: missing data ends the process when it is read.
 
     Raises:
-        DiskFullError: the disk has no room for a block.
+        OffloadDiskFullError: the disk has no space for a block.
     """
     if (free := shutil.disk_usage(folder).free) < MIN_SWAP_BYTES:
         raise OffloadDiskFullError(
@@ -183,7 +183,7 @@ def check_free_space(folder: Path) -> None:
 
 @contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Say that the disk is full where DeepSpeed fails for that, which is an AssertionError without a text."""
+    """Report a full disk if DeepSpeed fails because of it, with an AssertionError without a message."""
     try:
         yield
     except (AssertionError, OSError, RuntimeError) as error:
@@ -195,7 +195,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def with_folder(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """*config* of DeepSpeed with all that goes to a disk in *folder*."""
+    """DeepSpeed's *config* with all offloaded state in *folder*."""
     section = {
         key: {**value, "nvme_path": str(folder)}
         if isinstance(value, dict) and "nvme_path" in value

@@ -1,4 +1,4 @@
-"""The worker's side of ``zero``: DeepSpeed's engine, and reading it back."""
+"""Engine of ``zero``, in the worker: DeepSpeed's engine, and its settings read back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class ZeroEngine(Engine):
-    """DeepSpeed's engine behind the loop's four calls."""
+    """DeepSpeed's engine with the interface of ``Engine``."""
 
     def __init__(self, context: RankContext, engine: Any, layers: list[nn.Module]) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class ZeroEngine(Engine):
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro_batch_count > 0:
-            # DeepSpeed counts micro-batches by calls of step; it updates after the last only
+            # DeepSpeed counts micro-batches by calls of step; it updates only after the last
             with self.span("optimizer"):
                 self._engine.step()
         self._micro_batch_count += 1
@@ -131,7 +131,7 @@ class ZeroEngine(Engine):
         }
 
     def remarks(self) -> list[str]:
-        """Sentences on behaviour of the strategy that may surprise."""
+        """Sentences on unexpected behavior of the strategy."""
         if self._engine.zero_optimization_stage() < 3:
             return []
         return construction.construction_remark(self._context.workload, "host memory")
@@ -165,9 +165,9 @@ class ZeroEngine(Engine):
         self.count_storages(ledger)
         return ledger.bytes
 
-    def count_storages(self, counter: readback.StorageCounter) -> None:
-        """Book all that this rank keeps."""
-        count_engine_storages(counter, self._engine, master_weights.updated_tensors(self._engine))
+    def count_storages(self, counter: reading.StorageCounter) -> None:
+        """Count all storages of this rank."""
+        count_engine_storages(counter, self._engine, masters.updated_tensors(self._engine))
 
 
 def build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
@@ -179,33 +179,33 @@ def build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
 def create_engine(
     strategy: Zero, context: RankContext, config: dict[str, Any]
 ) -> tuple[Any, list[nn.Module]]:
-    """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
+    """DeepSpeed's engine of this rank, configured by *config*, and the layers of its module."""
     init_distributed(strategy, context.case)
     compute, master = dtypes(context.case)
     if strategy.stage == 3:
         module = _sharded_module(context, config)
     else:
-        # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
+        # DeepSpeed makes master weights from this dtype, through which the initial weights were rounded
         module = weights.load_module(
             context.workload, context.weights_file, context.device, compute, buffers=master
         )
     if strategy.tensor_parallelism.ranks > 1 and (splits := context.workload.tensor_splits()):
         module_names.check_module_names(module, context.workload, (*splits.colwise, *splits.rowwise))
     layers = modules.prepare_layers(context.case, module, context.workload.layers(module))
-    # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
+    # DeepSpeed converts the parameters to that dtype, and does not convert a batch of floats
     for part in (*layers, module) if compute != master else ():
         forwards.cast_inputs(part, compute)
     return initialize_deepspeed(strategy, context, config, module, layers), layers
 
 
 def dtypes(case: Case) -> tuple[torch.dtype, torch.dtype]:
-    """Dtype of the parameters of *case*, and that of its buffers, which DeepSpeed leaves as they are."""
+    """Dtype of the parameters of *case*, and that of its buffers, which DeepSpeed does not convert."""
     return weights.DTYPES[case.precision.compute], weights.DTYPES[case.precision.master]
 
 
 def init_distributed(strategy: Zero, case: Case) -> None:
-    """Let DeepSpeed adopt the existing process group; it would assume one rank."""
-    # before it: with the group DeepSpeed loads the first of them
+    """Make DeepSpeed adopt the existing process group; it would assume one rank."""
+    # before that: with the group DeepSpeed loads the first of them
     strategy.preload_ops(case)
     deepspeed.init_distributed(dist_init_required=False)
 
@@ -213,12 +213,12 @@ def init_distributed(strategy: Zero, case: Case) -> None:
 def initialize_deepspeed(
     strategy: Zero, context: RankContext, config: dict[str, Any], module: nn.Module, layers: list[nn.Module]
 ) -> Any:
-    """DeepSpeed's engine around *module*, whose layers are *layers*, by *config*."""
+    """DeepSpeed's engine around *module*, whose layers are *layers*, configured by *config*."""
     engine, *_ = deepspeed.initialize(
         model=module,
-        # of one that the configuration names it makes its own
+        # an optimizer named in the configuration would be created by DeepSpeed
         optimizer=None if "optimizer" in config else _optimizer(strategy, context, module, layers),
-        # it steps it after each update that it takes, and after no other
+        # DeepSpeed steps it after each update that it takes, and only then
         lr_scheduler=_scheduler(context),
         config=config,
         dist_init_required=False,
@@ -228,7 +228,7 @@ def initialize_deepspeed(
 
 
 def model_sizes(workload: Workload) -> ModelSizes:
-    """What DeepSpeed's sizes are chosen by."""
+    """Model sizes from which DeepSpeed's sizes are chosen."""
     skeleton = weights.meta_module(workload)
     parameters = [p.numel() for p in skeleton.parameters()]
     layers = [sum(p.numel() for p in layer.parameters()) for layer in workload.layers(skeleton)]
@@ -236,9 +236,9 @@ def model_sizes(workload: Workload) -> ModelSizes:
 
 
 def _sharded_module(context: RankContext, config: dict[str, Any]) -> nn.Module:
-    """Module with each parameter sharded, and the weights loaded; no more than one layer is ever whole.
+    """Module with each parameter sharded, and the weights loaded; at most one layer is unsharded at a time.
 
-    But for the host's copy of a module that can't be built on the meta device.
+    Except for the host's copy of a module that can't be built on the meta device.
     """
     (compute, master), on_meta = dtypes(context.case), context.workload.on_meta
     module = weights.cast(weights.meta_module(context.workload), compute, buffers=master)
@@ -257,17 +257,17 @@ def _sharded_module(context: RankContext, config: dict[str, Any]) -> nn.Module:
 
 
 def _initialize_shard(parameter: Any, initial: weights.WeightFile, name: str) -> None:
-    """Make this rank's shard of *parameter*, which stage 3 cuts as if it were flat."""
+    """Initialize this rank's shard of *parameter*, which stage 3 shards as if it were flat."""
     shard = parameter.ds_tensor
-    # hpZ's copy was made of what stood there before, and DeepSpeed keeps it until the first update
+    # hpZ's copy was made from the previous values, and DeepSpeed keeps it until the first update
     parameter.ds_secondary_tensor = None
     if shard.final_location == OffloadDeviceEnum.nvme:
-        # it is on the disk already; a modified whole is written there again
+        # the shard is on the disk already; after a change the full parameter is written there again
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             weights.fill_tensor(parameter.data, initial, name)
         return
-    start = dist.get_rank(rank_partitions.shard_group(parameter)) * shard.numel()
-    # the last shards are longer than what is left for them
+    start = dist.get_rank(pieces.shard_group(parameter)) * shard.numel()
+    # the last shards are longer than the rest of the tensor
     own = max(0, min(shard.numel(), parameter.ds_numel - start))
     initial.fill(shard.view(-1)[:own], name, start)
 

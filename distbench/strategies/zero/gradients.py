@@ -1,4 +1,4 @@
-"""Gradients of DeepSpeed's engine: the loss scale that is in them, and whole ones, one after another."""
+"""Gradients of DeepSpeed's engine: their loss scale, and full gradients, one after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distbench.strategies.zero import rank_partitions
 
 
 def loss_scale(engine: Any) -> float:
-    """Factor by which the live engine divides gradients before an update; 1 where it has none."""
+    """Factor by which the live engine divides gradients before an update; 1 if it has none."""
     return float(getattr(engine.optimizer, "loss_scale", 1.0))
 
 
@@ -29,20 +29,20 @@ def describe_scale(engine: Any) -> dict[str, float | str | None]:
 
 
 def scale_loss(engine: Any, loss: torch.Tensor) -> torch.Tensor:
-    """*loss* as ``engine.backward`` must get it, so that the gradients have the loss scale in them.
+    """*loss* as ``engine.backward`` needs it, so that the gradients contain the loss scale.
 
-    It multiplies by the scale itself for the optimizers of stages 1 to 3 only. Those of stage 0 in 16 bits
-    divide all the same, so that without this the update, and the norm that is clipped, are too small by the
-    scale (found with 0.19.8).
+    DeepSpeed itself multiplies by the scale only for the optimizers of stages 1 to 3. Those of stage 0 in 16
+    bits still divide, so that without this function the update, and the norm for clipping, are too small by
+    the scale (found with 0.19.8).
     """
     scale = loss_scale(engine)
     return loss if scale == 1 or hasattr(engine.optimizer, "scale_if_loss") else loss * scale
 
 
 def full_gradients(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Plain name and whole gradient of one parameter after another, on its device, with the loss scale in it.
+    """Plain name and full gradient of each parameter, on its device, with the loss scale in it.
 
-    A collective call. No more than one is gathered at a time, unless the caller keeps them.
+    Collective call. At most one is gathered at a time, unless the caller keeps them.
     """
     for name, parameter in rank_partitions.named_parameters(engine):
         if (gradient := safe_get_full_grad(parameter)) is not None:
@@ -50,15 +50,15 @@ def full_gradients(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def unscale(engine: Any, gradient: torch.Tensor) -> torch.Tensor:
-    """*gradient* without the loss scale: not in 16 bits, in which a small one would be 0."""
+    """*gradient* without the loss scale; not in 16 bits, in which a small one would be 0."""
     scale = loss_scale(engine)
     return gradient.float() if scale == 1 else gradient.float() / scale
 
 
 def gradient_dtype(engine: Any) -> str:
     """Dtype in which the live engine accumulates gradients; it has freed the tensors themselves."""
-    # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
-    # stage 0 autograd adds up, in the dtype of the parameters
+    # stages 1 to 3 store it, the optimizer of bf16 with fp32 gradients under another name; in stage 0
+    # autograd accumulates, in the dtype of the parameters
     for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
         if accumulates_in := getattr(engine.optimizer, name, None):
             return readback.dtype_name([accumulates_in])

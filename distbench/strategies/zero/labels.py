@@ -1,4 +1,4 @@
-"""Short names of ZeRO's cases, with the options that matter. Without torch."""
+"""Labels of ZeRO's cases, with the options that matter. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def zero_label(strategy: Zero) -> str:
-    """Name of *strategy*."""
+    """Label of *strategy*."""
     name = f"zero{strategy.stage}"
     if strategy.model_parallelism.ranks > 1:
         name += f"+{strategy.model_parallelism.dimension}{strategy.model_parallelism.ranks}"

@@ -1,4 +1,4 @@
-"""Why DeepSpeed can't train a case as requested, found before launch. Without torch."""
+"""Cases that DeepSpeed can't train as requested, detected before launch. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def zero_problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
-    """Why *case* can't be trained with *strategy* on *machine*, or None; its tools aside."""
+    """Reason why *case* can't be trained with *strategy* on *machine* (build tools aside); None if it can."""
     cut: TensorLayout = (
         "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.ranks > 1 else "whole"
     )
@@ -61,7 +61,7 @@ def _unused_option_problem(strategy: Zero) -> str | None:
 
 
 def _options_problem(strategy: Zero, case: Case) -> str | None:
-    """Why the options don't go together."""
+    """Reason why the options can't be combined."""
     if strategy.offload_optimizer != "none" and strategy.stage == 0:
         return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
     if strategy.offload_parameters != "none" and strategy.stage != 3:
@@ -79,7 +79,7 @@ def _options_problem(strategy: Zero, case: Case) -> str | None:
     if strategy.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
         return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
     if strategy.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
-        # its hooks carry torch.compiler.disable, which torch can't leave out of a checkpoint (gb0098)
+        # its hooks use torch.compiler.disable, which torch can't trace inside a checkpoint (gb0098)
         return (
             "stage = 3 gathers parameters inside each layer, and torch can't compile such a layer with "
             "activation checkpointing, so nothing would be compiled; use activation_checkpointing: none or "
@@ -107,7 +107,7 @@ def _nvme_problem(strategy: Zero, machine: Machine) -> str | None:
 
 
 def _group_problem(strategy: Zero, case: Case, option: str) -> str | None:
-    """Why the groups of ranks of *option* are not possible."""
+    """Reason why the groups of ranks of *option* are impossible."""
     size, ranks = getattr(strategy, option), case.world_size
     if size == 1:
         return None
@@ -123,7 +123,7 @@ def _group_problem(strategy: Zero, case: Case, option: str) -> str | None:
 
 
 def _mics_problem(strategy: Zero, machine: Machine) -> str | None:
-    """Why the DeepSpeed that is installed can't train by MiCS."""
+    """Reason why the installed DeepSpeed can't train with MiCS."""
     version = machine.packages.get("deepspeed")
     if strategy.mics_shard_size == 1 or version is None:
         return None
@@ -139,7 +139,7 @@ def _mics_problem(strategy: Zero, machine: Machine) -> str | None:
 
 
 def _mesh_problem(strategy: Zero, case: Case) -> str | None:
-    """Why the model can't be split across ranks that process the same samples."""
+    """Reason why the model can't be split across ranks that process the same samples."""
     over = strategy.model_parallelism
     if over.ranks == 1:
         return None
@@ -154,20 +154,20 @@ def _mesh_problem(strategy: Zero, case: Case) -> str | None:
 
 
 def _disable_offload_text(strategy: Zero) -> str:
-    """What to set so that nothing is offloaded."""
+    """Advice on the options that disable offload."""
     options = ("offload_optimizer", "offload_parameters")
     return "use " + " and ".join(f"{name}: none" for name in options if getattr(strategy, name) != "none")
 
 
 def _autotp_problem(strategy: Zero, case: Case) -> str | None:
-    """Why DeepSpeed's AutoTP can't split the layers."""
+    """Reason why DeepSpeed's AutoTP can't split the layers."""
     if strategy.stage == 3:
         return (
             "mesh: tp is AutoTP, which DeepSpeed documents for stages 0 to 2; use stage: 2, or "
             "fsdp: {mesh: {tp: 2}}"
         )
     if strategy.stage == 0 and _is_mixed_precision(case) and case.optimizer.clip_grad_norm is not None:
-        # it takes the norm of gradients, which are not marked as cut, where it should of parameters
+        # it computes the norm from gradients, which are not marked as split, where it should use parameters
         return (
             "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of one rank's "
             "gradients, not of all tensor-parallel ranks'; use stage: 1, or optimizer.clip_grad_norm: null"
@@ -176,7 +176,7 @@ def _autotp_problem(strategy: Zero, case: Case) -> str | None:
 
 
 def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
-    """Why DeepSpeed's PipelineModule can't run as asked."""
+    """Reason why DeepSpeed's PipelineModule can't run as requested."""
     if strategy.stage > 1:
         return (
             f"mesh: pp with stage = {strategy.stage}: DeepSpeed's pipeline accumulates the gradients of "
@@ -191,7 +191,7 @@ def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
             "optimizer state anyway; use stage: 1, which says so"
         )
     if strategy.stage == 0 and case.optimizer.clip_grad_norm is not None:
-        # clip_grad_norm_ takes the first stage for the only one whose parameters are not copies
+        # clip_grad_norm_ treats only the first stage's parameters as not replicated
         return (
             "mesh: pp in stage 0: DeepSpeed (0.19.8) would clip by the norm of the first stage's gradients, "
             "not of all stages'; use stage: 1, or optimizer.clip_grad_norm: null"
@@ -206,12 +206,12 @@ def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
 
 
 def _is_mixed_precision(case: Case) -> bool:
-    """Whether parameters are shorter than their master weights."""
+    """True if parameters are shorter than their master weights."""
     return case.precision.compute != case.precision.master
 
 
 def _quantization_problem(strategy: Zero, case: Case) -> str | None:
-    """Why the communication of ZeRO++ can't be quantized."""
+    """Reason why the communication of ZeRO++ can't be quantized."""
     asked = [name for name in ("quantized_weights", "quantized_gradients") if getattr(strategy, name)]
     if not asked:
         return None

@@ -1,4 +1,4 @@
-"""What DeepSpeed's optimizer updates: master weights, wherever a stage keeps them."""
+"""Tensors that DeepSpeed's optimizer updates: master weights, wherever a stage keeps them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from distbench.strategies.zero import rank_partitions
 
 
 def updated_tensors(engine: Any) -> list[torch.Tensor]:
-    """Tensors that the optimizer updates: stage 3 lends them to it for the step only."""
+    """Tensors that the optimizer updates; stage 3 passes them to it only for the step."""
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return optimizer.optimized_tensors(engine.basic_optimizer)
 
 
 def stage0_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
-    """Master weight of each parameter of stage 0, which keeps no partitions.
+    """Master weight of each parameter of stage 0, which has no partitions.
 
     Raises:
-        NotImplementedError: DeepSpeed keeps it in one flat tensor of all parameters.
+        NotImplementedError: DeepSpeed keeps the master weights in one flat tensor of all parameters.
     """
     wrapper = engine.optimizer
     if hasattr(wrapper, "fp32_groups_flat"):
@@ -49,9 +49,9 @@ def unlinked_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
 
 
 def full_master(parameter: nn.Parameter, separate: Mapping[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The whole of what is updated for *parameter*: what *separate* has of it, or DeepSpeed itself.
+    """Full tensor that is updated for *parameter*: from *separate*, or from DeepSpeed itself.
 
-    A collective call where it is sharded or cut.
+    Collective call if it is sharded or split.
     """
     master = separate.get(parameter)
     if master is None:
@@ -62,7 +62,7 @@ def full_master(parameter: nn.Parameter, separate: Mapping[torch.Tensor, torch.T
 
 
 def _gather_parameter(parameter: nn.Parameter) -> torch.Tensor:
-    """Whole copy of a parameter without a master, such as a frozen one of stage 3."""
+    """Full copy of a parameter without a master weight, such as a frozen one of stage 3."""
     if not hasattr(parameter, "ds_status"):
         return parameter.detach()
     with deepspeed.zero.GatheredParameters([parameter]):
@@ -70,12 +70,12 @@ def _gather_parameter(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def undo_dry_run_step(engine: Any) -> None:
-    """Take back the step without gradients by which DeepSpeed allocates the optimizer's moments.
+    """Undo the step without gradients by which DeepSpeed allocates the optimizer's moments.
 
-    In stage 0 with 16-bit parameters that step stays counted, so that Adam's bias correction is one
-    step ahead of everybody else's, and it decays the master weights once more than anybody
-    (found with 0.19.8: the first update is 0.7 times what it should be, and with a decay of 0.1
-    at a rate of 0.001 the masters start 0.01% smaller).
+    In stage 0 with 16-bit parameters that step stays counted, so that Adam's bias correction is one step
+    ahead of other strategies', and it decays the master weights one extra time (found with 0.19.8: the first
+    update is 0.7 times what it should be, and with a decay of 0.1 at a rate of 0.001 the master weights start
+    0.01% smaller).
     """
     for parameter, master in unlinked_masters(engine).items():
         master.data.copy_(parameter.data)

@@ -1,4 +1,4 @@
-"""Where DeepSpeed's engine keeps what it keeps, by stage."""
+"""Count the storages of a DeepSpeed engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from distbench.strategies.torch_engine.readback import StorageCounter
 
-# names of the ZeRO optimizers' own members; a stage that has no such member keeps nothing there
+# attributes of the ZeRO optimizers; a stage without such an attribute keeps nothing there
 _PARAMETERS = ("bit16_groups_flat", "fp16_groups_flat", "bf16_groups_flat", "lp_param_buffer")
 _BUFFERS = (
     "temp_grad_buffer_for_cpu_offload",
@@ -26,9 +26,9 @@ _GRADIENTS = (
 
 
 def count_engine_storages(counter: StorageCounter, engine: Any, masters: list[torch.Tensor]) -> None:
-    """Book all that DeepSpeed's *engine* keeps; a gradient that lies in a bucket is the bucket's."""
+    """Count all storages of DeepSpeed's *engine*; a gradient inside a bucket counts as the bucket's."""
     optimizer, parameters = engine.optimizer, list(engine.module.parameters())
-    # in stage 3 a parameter is its partition, and its data stand only while it is gathered
+    # in stage 3 a parameter is its partition, and its data exist only while it is gathered
     counter.count("parameters", [getattr(p, "ds_tensor", p) for p in parameters])
     counter.count("parameters", [getattr(p, "ds_secondary_tensor", None) for p in parameters])
     counter.count("parameters", _members(optimizer, _PARAMETERS))
@@ -37,7 +37,7 @@ def count_engine_storages(counter: StorageCounter, engine: Any, masters: list[to
     buckets = getattr(optimizer, "ipg_buckets", {})
     counter.count("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
     counter.count("buffers", parameters)
-    # into these a pipeline receives
+    # receive buffers of a pipeline
     counter.count("buffers", _members(engine, ("pipe_recv_buf", "_grad_layer_buf", "meta_buffer")))
     counter.count("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
     counter.count("gradients", [getattr(p, "grad_accum", None) for p in parameters])

@@ -1,4 +1,4 @@
-"""The worker's side of ``zero`` with states on a disk: what is looked at before, and read back afterwards."""
+"""Engine of ``zero`` with states on a disk: checks before training, and states read back after it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _CANNOT_RESUME = (
     "the count of steps nor tensors of less than 1 MiB, and fails where parameters alone are there"
 )
 _DOUBLE_PREFETCH = "already assigned swap buffer"
-"""In DeepSpeed's error where what it reads ahead comes twice, in the forward and in the backward pass."""
+"""Text in DeepSpeed's error if a prefetch is repeated, in the forward and in the backward pass."""
 _STEP_KEY = "step"
-"""Key of the updates that torch's optimizers have counted, among the moments of a tensor."""
+"""Key of the step counter of torch's optimizers, among the moments of a tensor."""
 _GROWING_UPDATES = 2
-"""Updates before which a part of the files is new: later ones overwrite what is there."""
+"""Number of updates before which some of the files are new: later ones overwrite existing data."""
 
 
 class NvmeEngine(ZeroEngine):
-    """DeepSpeed's engine whose states lie in files of *folder*."""
+    """DeepSpeed's engine with its states in files below *folder*."""
 
     def __init__(self, context: RankContext, engine: Any, layers: list[nn.Module], folder: Path) -> None:
         super().__init__(context, engine, layers)
@@ -49,7 +49,7 @@ class NvmeEngine(ZeroEngine):
             return super().forward_backward(micro_batch)
 
     def step(self) -> None:
-        # the first backward pass has made the files of gradients, and the first update those of moments
+        # the first backward pass creates the files of gradients, and the first update those of moments
         if self._updates < _GROWING_UPDATES:
             disk.check_free_space(self._folder)
             self._updates += 1
@@ -59,16 +59,14 @@ class NvmeEngine(ZeroEngine):
     def grad_norm(self) -> float:
         if self._places["optimizer"] != "nvme":
             return super().grad_norm()
-        # read parameter by parameter, each would bring all states of its part from the disk
-        squares = torch.stack(
-            [readback.sum_of_squares(part) for part in _gradient_chunks(self._engine)]
-        ).sum()
+        # reading parameter by parameter would load all states of the part from the disk for each
+        squares = torch.stack([reading.sum_of_squares(part) for part in _gradient_chunks(self._engine)]).sum()
         dist.all_reduce(squares, group=self._engine.data_parallel_group)
         return math.sqrt(squares) / gradients.loss_scale(self._engine)
 
     def effective_settings(self) -> dict[str, Any]:
         found = disk.bytes_on_disk(self._folder, self._context.rank)
-        # what was asked for is what the settings say; this is what the disk says
+        # the settings report the request; this reports the content of the disk
         places = {
             what: place if place != "nvme" or found[what] else "cpu" for what, place in self._places.items()
         }
@@ -82,8 +80,8 @@ class NvmeEngine(ZeroEngine):
             _scatter_to_disk(self._engine, state)
 
     def memory_by_kind(self) -> dict[str, int]:
-        ledger = readback.StorageCounter(self._context.device)
-        # DeepSpeed's own allocator makes them, which torch's books don't know of
+        ledger = reading.StorageCounter(self._context.device)
+        # DeepSpeed's own allocator creates them, which torch's accounting does not cover
         ledger.count_external("buffers", list(_locked_buffers(self._engine)))
         count_engine_storages(ledger, self._engine, master_weights.updated_tensors(self._engine))
         return ledger.bytes
@@ -98,9 +96,8 @@ def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
     """Engine of this rank, with states in files below ``nvme_path``.
 
     Raises:
-        DiskFullError: the disk has no room for them.
-        UnsupportedCase: nothing of the model is large enough to be moved there, or this machine lets nobody
-            do so.
+        OffloadDiskFullError: the disk has too little space for them.
+        Refused: no tensor of the model is large enough to be offloaded, or this machine does not permit it.
     """
     case, size = context.case, model_sizes(context.workload)
     _check_size(strategy, context, size)
@@ -109,7 +106,7 @@ def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
         True
     ) or context.world_size
     folder = disk.create_folder(strategy.nvme_path, here * disk.disk_bytes(strategy, case, size.total))
-    # a rank may take room only when all have seen that there is enough
+    # a rank may use disk space only after all ranks have checked that there is enough
     dist.barrier()
     sizes = sizes_for_model(strategy, size) | disk.sizes(strategy, size, context.world_size)
     config = disk.with_folder(configuration(strategy, case, sizes), folder)
@@ -118,7 +115,7 @@ def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
 
 
 def _check_size(strategy: Zero, context: RankContext, size: ModelSizes) -> None:
-    """Raise UnsupportedCase if DeepSpeed would keep all in memory that is to go to the disk."""
+    """Raise Refused if all tensors are too small for DeepSpeed to offload them."""
     precision, ranks = context.case.precision, context.world_size
     largest = {
         "offload_optimizer": size.total * DTYPE_BYTES[precision.master],
@@ -133,7 +130,7 @@ def _check_size(strategy: Zero, context: RankContext, size: ModelSizes) -> None:
 
 
 def _scatter_to_disk(engine: Any, state: TrainingState) -> None:
-    """Put *state* in its places, in memory or on the disk."""
+    """Load *state* into memory or onto the disk."""
     named = {parameter: weights.plain_name(name) for name, parameter in engine.module.named_parameters()}
     example = next(iter(state.optimizer.values()), {})
     for part, master in enumerate(engine.optimizer.fp32_partitioned_groups_flat):
@@ -171,7 +168,7 @@ def _report_double_prefetch() -> Iterator[None]:
 
 @contextmanager
 def _swapped_in(optimizer: Any, part: int) -> Iterator[None]:
-    """Have the states of *part* in memory, and write what becomes of them, new ones among them."""
+    """Load the states of *part* into memory, and write them back, including new ones."""
     is_on_disk = optimizer._swappable_optimizer_subgroup(part)
     if is_on_disk:
         optimizer._optimizer_states_and_gradient_swap_in(part)
@@ -181,7 +178,7 @@ def _swapped_in(optimizer: Any, part: int) -> Iterator[None]:
 
 
 def _write_shard(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torch.Tensor) -> None:
-    """Put this rank's shard of *whole*, which is of *parameter*, into its place in *flat*.
+    """Put this rank's shard of *whole*, the full tensor of *parameter*, into its position in *flat*.
 
     DeepSpeed's own call (safe_set_local_fp32_param) takes the size of a shard that is on the disk for 1, and
     fills all of it with its first element (0.19.8).
@@ -193,7 +190,7 @@ def _write_shard(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torc
 
 
 def _gradient_chunks(engine: Any) -> Iterator[torch.Tensor]:
-    """Gradients of this rank's shard, with the loss scale in them, part by part as the disk gives them."""
+    """Gradients of this rank's shard, with the loss scale in them, part by part as read from the disk."""
     optimizer = engine.optimizer
     for part, master in enumerate(optimizer.fp32_partitioned_groups_flat):
         is_on_disk = optimizer._swappable_optimizer_subgroup(part)

@@ -1,4 +1,4 @@
-"""DeepSpeed's PipelineModule by theory: 1F1B, one stage on a rank. Without torch."""
+"""Theory of DeepSpeed's PipelineModule: 1F1B, one stage per rank. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distbench.strategies._pipeline import (
 from distbench.strategies.description import ExpectedCollective
 
 DEFAULT_MICRO_BATCHES = 4
-"""Of a pipeline for which nobody has said how many."""
+"""Default number of parts of a micro-batch in a pipeline."""
 DEEPSPEED_SCHEDULE = "1F1B"
-"""The order in which DeepSpeed's TrainSchedule runs the passes."""
+"""Order in which DeepSpeed's TrainSchedule runs the passes."""
 
 
 @dataclass(frozen=True)
 class DeepSpeedPipeline:
-    """The layers of a case in stages, one on each of *devices*, which process the same samples."""
+    """The layers of a case in stages, one on each of ``ranks`` ranks, which process the same samples."""
 
     dimension: ClassVar = "pp"
     ranks: int
@@ -37,7 +37,7 @@ class DeepSpeedPipeline:
         return split_evenly(len(model.layer_parameters), self.ranks) if model else []
 
     def required_settings(self, case: Case) -> dict[str, Any]:
-        """What ``Engine.effective_settings`` must show of it."""
+        """Settings of it that ``Engine.effective_settings`` must report."""
         return {
             "schedule": DEEPSPEED_SCHEDULE,
             "stages": self.ranks,
@@ -46,7 +46,7 @@ class DeepSpeedPipeline:
         }
 
     def problem(self, case: Case) -> str | None:
-        """Why *case* can't be trained so, or None if it can."""
+        """Reason why *case* can't be trained with it; None if it can."""
         model = stages_of(case)
         if model is None:
             return undeclared_stages(case)
@@ -76,7 +76,7 @@ class DeepSpeedPipeline:
         return None
 
     def parameters_per_rank(self, case: Case, parameters: int) -> int:
-        """Parameters of a stage, mean over ranks, with copies of tied ones."""
+        """Parameters of a stage, mean over ranks, including copies of tied ones."""
         every = self._parameters_of_stages(case)
         return round(sum(every) / self.ranks) if every else parameters
 
@@ -85,10 +85,10 @@ class DeepSpeedPipeline:
         return max(self._parameters_of_stages(case), default=parameters)
 
     def traffic(self, case: Case, samples: int) -> list[ExpectedCollective]:
-        """Collectives of a rank in a step for *samples* rows, over the dimension ``pp``: means over ranks.
+        """Collectives of a rank in a step for *samples* samples, over the dimension ``pp``: means over ranks.
 
-        Over each border between two stages the activations of every sample go forward, and as many gradients
-        back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2).
+        Across each boundary between two stages the activations of every sample are sent forward, and
+        gradients of the same size back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2).
         """
         model, ranks = stages_of(case), self.ranks
         if model is None:
@@ -99,7 +99,7 @@ class DeepSpeedPipeline:
         return [ExpectedCollective(op, crossing, "pp", calls) for op in ("send", "recv")]
 
     def tied_weight_traffic(self, case: Case, dtype: str) -> list[ExpectedCollective]:
-        """Sums of the gradients of tied weights in *dtype* over both ends, in a step: means over ranks."""
+        """Sums of the gradients of tied weights in *dtype* over both ends, per step: means over ranks."""
         model, ranks = stages_of(case), self.ranks
         if model is None or not model.tied_names:
             return []
@@ -112,5 +112,5 @@ class DeepSpeedPipeline:
 
 
 def _nearest_divisors(samples: int, parts: int) -> str:
-    """Numbers of parts near to *parts* that *samples* can be cut into, in words."""
+    """Numbers of parts close to *parts* into which *samples* can be split, in words."""
     return nearest_text((number for number in range(1, samples + 1) if samples % number == 0), parts)

@@ -1,4 +1,4 @@
-"""The worker's side of ``zero`` in a pipeline: DeepSpeed's engine of PipelineModule, and reading it back."""
+"""Engine of ``zero`` in a pipeline, in the worker: DeepSpeed's PipelineModule, and its settings read back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class ZeroPipelineEngine(ZeroEngine):
-    """DeepSpeed's engine of a pipeline, of which this rank has one stage."""
+    """DeepSpeed's engine of a pipeline; this rank has one of its stages."""
 
     def __init__(self, context: RankContext, engine: Any, model: PipelineStages, stage: StageLayer) -> None:
         super().__init__(context, engine, stage.layers)
@@ -66,7 +66,7 @@ class ZeroPipelineEngine(ZeroEngine):
             for p in self._own_parameters().values()
             if p.requires_grad
         ]
-        # a stage may have nothing that is trained
+        # a stage may have nothing to train
         none = torch.zeros((), dtype=torch.float64, device=self._context.device)
         squares = torch.stack([none, *own]).sum()
         dist.all_reduce(squares, group=self._group)
@@ -81,8 +81,8 @@ class ZeroPipelineEngine(ZeroEngine):
         )
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See the base; the last stage gives its copies of tied weights of the first, to be compared."""
-        separate = master_weights.unlinked_masters(self._engine)
+        """Parameters as in the base class; the last stage adds its copies of tied weights, for comparison."""
+        separate = masters.unlinked_masters(self._engine)
         yield from self._gather_tensors(
             self._own_parameters(), lambda each: master_weights.full_master(each, separate)
         )
@@ -141,13 +141,13 @@ class ZeroPipelineEngine(ZeroEngine):
         )
 
     def _gather_per_stage(self, own: T) -> list[T]:
-        """What each stage gives as *own*. A collective call."""
+        """The value of *own* of each stage. Collective call."""
         given: list[Any] = [None] * self._group.size()
         dist.all_gather_object(given, own, group=self._group)
         return given
 
     def _count_totals(self, stage: StageLayer) -> dict[str, Any]:
-        """What the live modules of all stages have together, and the schedule's theory."""
+        """Totals of the live modules over all stages, and the schedule's theory."""
         parts = self._engine.micro_batches
         recomputed = recomputation.describe_checkpointing(self._engine.module)["checkpointed_layers"]
         counts = {
@@ -173,7 +173,7 @@ def build_pipeline(strategy: Zero, pipeline: DeepSpeedPipeline, context: RankCon
     """Engine of this rank.
 
     Raises:
-        UnsupportedCase: the workload does not say how it is cut, or nothing is trained in this rank's stage.
+        Refused: the workload does not declare how to split it, or nothing is trained in this rank's stage.
     """
     if (model := stages_of(context.case)) is None:
         raise UnsupportedCase(undeclared_stages(context.case))

@@ -1,4 +1,4 @@
-"""The instructions of DeepSpeed's pipeline: marked as parts of a step, and all but the last run."""
+"""Instructions of DeepSpeed's pipeline: mark the passes of a step, and run all but the update."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from distbench.strategies.engine import SpanMarker
 
 
 class PipelineInstructions:
-    """Stands between the schedule of an engine and what carries out its instructions.
+    """Replaces the instructions of an engine's pipeline schedule.
 
-    ``train_batch`` runs a whole step; its update is left to who asks for it: gradients are looked at before.
+    ``train_batch`` runs a full step; the caller runs its update, because gradients are read before it.
     """
 
     def __init__(self, engine: Any, span: SpanMarker) -> None:
-        """Take over the instructions of *engine*; *span* marks a part of a step."""
+        """Replace the instructions of *engine*; *span* marks a part of a step."""
         self.max_in_flight = 0
-        """Micro-batches that went forward and not yet back, at most."""
+        """Maximum number of micro-batches that ran forward and not yet backward."""
         self._span, self._stage = span, engine.stage_id
         self._counts = {"F": 0, "B": 0}
         known = dict(type(engine)._INSTRUCTION_MAP)
@@ -33,11 +33,11 @@ class PipelineInstructions:
         }
 
     def reset(self) -> None:
-        """Count micro-batches from 0 on."""
+        """Restart the micro-batch numbers at 0."""
         self._counts = {"F": 0, "B": 0}
 
     def _timed_pass(self, kind: str, part: str, execute: Callable[..., None]) -> Callable[..., None]:
-        """A pass that bears torch's name of it: ``1F2`` is stage 1, forward, micro-batch 2."""
+        """Mark a pass with torch's name of it: ``1F2`` is stage 1, forward, micro-batch 2."""
 
         def marked(engine: Any, **arguments: Any) -> None:
             with self._span(f"{self._stage}{kind}{self._counts[kind]}"), self._span(part):

@@ -1,4 +1,4 @@
-"""What a rank of DeepSpeed's engine has of the model: parts of tensors (AutoTP), or a stage of a pipeline."""
+"""Parameters and mesh of a live DeepSpeed engine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from distbench.workloads.weights import plain_name
 
 
 def underlying_module(engine: Any) -> nn.Module:
-    """The module of *engine* in which tensors have the model's own names: of a pipeline this rank's stage."""
+    """Module of *engine* with the model's own names; in a pipeline, this rank's stage."""
     module: nn.Module = engine.module
     if isinstance(module, PipelineModule):
-        # the layer that we have made of it; DeepSpeed's names begin with the number of a layer
+        # the layer that distbench builds; DeepSpeed's names begin with the number of a layer
         (module,) = module.forward_funcs
     return module
 
@@ -30,18 +30,18 @@ def named_parameters(engine: Any) -> Iterator[tuple[str, nn.Parameter]]:
         yield plain_name(name), parameter
 
 
-# an older DeepSpeed, in another environment, cuts nothing of which it would tell
+# older releases of DeepSpeed do not mark split parameters
 _AUTOTP_ATTRIBUTE = getattr(constants, "DS_AUTOTP_UC_META", "")
 
 
 def partition_dim(parameter: torch.Tensor) -> int | None:
-    """Along which dimension *parameter* is cut; None: it is whole on every rank."""
+    """Dimension along which *parameter* is split; None: every rank has all of it."""
     found: int | None = getattr(parameter, _AUTOTP_ATTRIBUTE, {}).get("partition_dim")
     return found
 
 
 def unpartition(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-    """The whole of *piece*, which is cut as *parameter* is; a collective call where it is cut."""
+    """Full tensor of *piece*, which is split like *parameter*; a collective call if it is split."""
     cut = partition_dim(parameter)
     if cut is None:
         return piece
@@ -53,7 +53,7 @@ def unpartition(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
 
 
 def local_partition(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's piece of the whole *tensor*, which is cut as *parameter* is."""
+    """This rank's piece of the full *tensor*, split like *parameter*."""
     cut = partition_dim(parameter)
     if cut is None:
         return tensor
@@ -61,13 +61,13 @@ def local_partition(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tens
 
 
 def full_elements(parameter: Any) -> int:
-    """Elements of *parameter* before it was cut, by AutoTP or by stage 3."""
+    """Elements of *parameter* before it was split, by AutoTP or by stage 3."""
     cut = 1 if partition_dim(parameter) is None else _tp_group().size()
     return int(getattr(parameter, "ds_numel", parameter.numel())) * cut
 
 
 def uses_mics(engine: Any) -> bool:
-    """Whether stage 3 shards over groups of ranks (MiCS), each of which has a copy."""
+    """True if stage 3 shards over groups of ranks (MiCS), each of which has a replica."""
     return hasattr(next(engine.module.parameters()), "comm")
 
 
@@ -79,12 +79,12 @@ def shard_group(parameter: Any) -> dist.ProcessGroup:
 
 
 def data_parallel_size(engine: Any) -> int:
-    """Ranks of *engine* that have rows of their own."""
+    """Data-parallel size of *engine*: number of ranks with different samples."""
     return int(dist.get_world_size(group=engine.data_parallel_group))
 
 
 def mesh_sizes(engine: Any) -> dict[str, int]:
-    """Ranks of *engine* in each dimension of its device mesh."""
+    """Number of ranks of *engine* in each dimension of its device mesh."""
     sizes = {"dp_shard" if engine.zero_optimization_stage() else "dp_replicate": data_parallel_size(engine)}
     if isinstance(engine.module, PipelineModule):
         return {"pp": engine.grid.get_pipe_parallel_group().size(), **sizes}

@@ -1,4 +1,4 @@
-"""What DeepSpeed's live engine does by its own account, in our words."""
+"""Read settings back from a live DeepSpeed engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def engine_settings(engine: Any) -> dict[str, Any]:
         settings |= {key: getattr(zero, key) for key in _STAGE3_SETTINGS}
         settings["shared_parameters"] = _shared_elements(engine.module)
         if zero.zero_hpz_partition_size > 1:
-            # of the live group, which DeepSpeed makes no larger than the ranks that there are
+            # of the live group, which DeepSpeed limits to the existing ranks
             settings["hpz_partition_size"] = next(engine.module.parameters()).ds_secondary_tensor_group_size
         if rank_partitions.uses_mics(engine):
             settings["mics_shard_size"] = next(engine.module.parameters()).comm.param_shard_size
@@ -46,7 +46,7 @@ def engine_settings(engine: Any) -> dict[str, Any]:
 
 
 def _global_batch_size(engine: Any) -> int:
-    """Samples of a step; DeepSpeed's own number counts rows once for each rank that shares them."""
+    """Samples per step; DeepSpeed's own number counts samples once for each rank that shares them."""
     if engine.autotp_size() <= 1:
         return int(engine.train_batch_size())
     samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
@@ -54,16 +54,16 @@ def _global_batch_size(engine: Any) -> int:
 
 
 def _nvme_settings(engine: Any) -> dict[str, Any]:
-    """How DeepSpeed moves states to a disk, and in what portions."""
+    """NVMe offload of the live engine: method, and sizes of its chunks."""
     zero, aio = engine._config.zero_config, engine._config.aio_config
     by_parameter = {"nvme_buffer_size": zero.offload_param.buffer_size} if zero.offload_param else {}
     return {"sub_group_size": zero.sub_group_size, **by_parameter, "aio": dict(aio)}
 
 
 def _shared_elements(module: Any) -> int:
-    """Elements of parameters that more than one module owns, for each owner but the first.
+    """Elements of parameters that more than one module owns, for each owner after the first.
 
-    Each owner gathers its parameters and releases them: a tied embedding is gathered as the head, too.
+    Each owner gathers its parameters and releases them: a tied embedding is gathered again as the head.
     """
     owned = sum(p.ds_numel for part in module.modules() for p in part.parameters(recurse=False))
     return int(owned - sum(p.ds_numel for p in module.parameters()))

@@ -1,4 +1,4 @@
-"""What ZeRO moves and keeps by theory. Without torch."""
+"""Traffic and model states of ZeRO. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
     """Collectives of a rank in a step; see ``Strategy.traffic``.
 
     Rajbhandari et al. 2020 (arXiv:1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3; from stage 2
-    on gradients are kept in shards and so reduced after every micro-batch. hpZ (arXiv:2306.10209, section
-    3.2) gathers as often, but all but the first time in a step inside its groups. How many calls that makes
-    follows DeepSpeed's buckets.
+    on gradients are stored in shards and therefore reduced after every micro-batch. hpZ (arXiv:2306.10209,
+    section 3.2) gathers equally often, but inside its groups except for the first time in a step. The number
+    of calls depends on DeepSpeed's buckets.
     """
     over, ranks = strategy.model_parallelism, strategy.data_parallel_size(case.world_size)
     between = over.traffic(case, case.batch.global_batch_size // ranks)
@@ -43,10 +43,10 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
 
 
 def _mics_traffic(strategy: Zero, case: Case, parameters: float) -> list[ExpectedCollective]:
-    """What ranks of different groups of MiCS reduce, for so many *parameters* in all.
+    """Collectives between groups of MiCS, for *parameters* parameters in all.
 
-    Zhang et al. 2022 (arXiv:2205.00119), "2-hop gradient synchronization": shards of gradients, after the
-    last micro-batch alone, in the dtype in which DeepSpeed accumulates them.
+    Zhang et al. 2022 (arXiv:2205.00119), "2-hop gradient synchronization": shards of gradients, only after
+    the last micro-batch, in the dtype in which DeepSpeed accumulates them.
     """
     size = strategy.mics_shard_size
     if size in (1, case.world_size):
@@ -56,13 +56,13 @@ def _mics_traffic(strategy: Zero, case: Case, parameters: float) -> list[Expecte
 
 
 def reduces_full_gradients(strategy: Zero, case: Case) -> bool:
-    """Whether DeepSpeed trains *case* by its BF16_Optimizer, a stage 1 that all-reduces whole gradients."""
+    """True if DeepSpeed trains *case* with BF16_Optimizer, a stage 1 that all-reduces full gradients."""
     is_apart = case.precision.compute == "bf16" and strategy.accumulates_in_other_dtype(case)
     return strategy.stage == 1 and is_apart and strategy.offload_optimizer == "none"
 
 
 def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
-    """Bytes of a rank's model states, by kind, which are not on a disk; see ``Strategy.model_states``."""
+    """Bytes of a rank's model states that are not on a disk, by kind; see ``Strategy.model_states``."""
     stage, ranks, stored = (
         strategy.stage,
         strategy.data_parallel_size(case.world_size),
@@ -77,24 +77,24 @@ def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, 
         parameters,
         stored=stored,
         gradients=strategy.grad_accum_dtype if strategy.accumulates_in_other_dtype(case) else stored,
-        # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
+        # from stage 1 on DeepSpeed keeps master weights even if they have the same dtype
         master=case.precision.master if stage or stored != case.precision.master else None,
         shards=(
             ranks if stage == 3 else 1,
-            # stage 1 keeps whole gradients only to add others to them; the paper's always does
+            # stage 1 keeps full gradients only for accumulation; the paper's always does
             ranks if stage > 1 or (stage == 1 and not accumulates) else 1,
             ranks if stage else 1,
         ),
     )
     if reduces_full_gradients(strategy, case):
-        # a whole buffer to sum in, beside the gradients that the backward pass makes
+        # a full buffer for the sum, beside the gradients that the backward pass creates
         summed = DTYPE_BYTES[strategy.grad_accum_dtype] + DTYPE_BYTES[stored]
         sizes["gradients"] = float(parameters * summed)
     if strategy.hpz_partition_size > 1:
-        # the second copy, which stands from the first use of a layer in a step to the update
+        # the secondary copy, which exists from the first use of a layer in a step to the update
         sizes["parameters"] += parameters * DTYPE_BYTES[stored] / strategy.hpz_partition_size
     if strategy.offload_optimizer != "none":
-        # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
+        # the CPU's optimizer has its own gradients, into which stages 1 and 2 receive them
         received = sizes["gradients"] if stage == 3 or accumulates else 0.0
         sizes["gradients"] = received + parameters * DTYPE_BYTES[case.precision.master] / ranks
     return sizes
