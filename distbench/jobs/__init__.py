@@ -1,1 +1,1 @@
-"""Kinds of job: what a trial can be for, one folder each, from its options to its view."""
+"""Job kinds: one package each, from options to results and view."""

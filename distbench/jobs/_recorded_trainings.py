@@ -1,4 +1,4 @@
-"""Tables of the kinds of job that compare trainings step by step."""
+"""Tables of job kinds that compare trainings step by step."""
 
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.ipc.trial_files import SKETCH_COLUMNS
@@ -8,7 +8,7 @@ STEP = TableColumn("step", "bigint", "Step of that training, from 0 on.")
 
 
 def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
-    """Tables ``<prefix>_curve`` and ``<prefix>_tensors``, of kinds that compare trainings step by step."""
+    """Tables ``<prefix>_curve`` and ``<prefix>_tensors`` of kinds that compare trainings step by step."""
     curve = (
         TableColumn("loss", "double", "Loss before the update, over the global batch."),
         TableColumn("grad_norm", "double", "Norm of the whole gradient, before clipping."),

@@ -1,1 +1,1 @@
-"""Metrics: one file a metric, named as in a suite."""
+"""Metrics: one file per metric, named as in a suite."""

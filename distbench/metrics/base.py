@@ -1,4 +1,4 @@
-"""The seam of metrics: described columns, hooks in the worker, and a summary over ranks."""
+"""Metric plug-ins: columns, hooks in the ranks, and summaries over ranks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Pass = Literal["probe", "warmup", "time", "count", "profile", "grad_norm", "unsy
 
 
 class NotAvailable(Exception):
-    """A metric's numbers can't be known here; the message is the reason."""
+    """A value is not available; the message is the reason."""
 
 
 Values = dict[str, "float | list[float | None] | NotAvailable"]
 
 
 def value_or_reason(number: Callable[[], float]) -> float | NotAvailable:
-    """Result of *number*, or the reason why it has none."""
+    """Return the result of *number*, or the reason why it is not available."""
     try:
         return float(number())
     except NotAvailable as reason:
@@ -39,11 +39,11 @@ def value_or_reason(number: Callable[[], float]) -> float | NotAvailable:
 
 
 def partial_training_reason(effective: Mapping[str, Any]) -> NotAvailable | None:
-    """Why a strategy has no theory for a model of which only a part is trained; None if all of it is.
+    """Reason why theory does not apply: a part of the model is not trained. None if all of it is.
 
     Args:
-        effective: What the live engine told (``Engine.effective_settings``); one of a plug-in may not tell
-            it.
+        effective: Effective settings reported by the live engine (``Engine.effective_settings``); a plug-in's
+            engine may not report all.
     """
     every = effective["parameters"]
     trained = effective.get("trained_parameters", every)
@@ -55,7 +55,7 @@ def partial_training_reason(effective: Mapping[str, Any]) -> NotAvailable | None
 
 
 class SharedResult:
-    """Base of what a metric leaves for metrics of later passes of the same rank, which ask for its class."""
+    """Base class of results that a metric shares with metrics of later passes on the same rank."""
 
 
 SharedT = TypeVar("SharedT", bound=SharedResult)
@@ -63,7 +63,7 @@ SharedT = TypeVar("SharedT", bound=SharedResult)
 
 @dataclass
 class PassContext:
-    """What a metric may look at in the worker, in one pass of one rank."""
+    """State of one pass on one rank, given to the hooks of a metric."""
 
     case: Case
     workload: Workload
@@ -73,14 +73,14 @@ class PassContext:
     rank: int
     world_size: int
     nodes: Sequence[int]
-    """Number of the node of each rank."""
+    """Node number of each rank."""
     pass_name: Pass
     folder: Path
-    """The trial's folder, for files too large for a record."""
+    """Folder of the trial, for files too large for a record."""
     effective: dict[str, Any] = field(default_factory=dict)
-    """What the live engine really does; known once the ``time`` pass has ended."""
+    """Effective settings of the live engine; known once the ``time`` pass has ended."""
     keep_traces: bool = False
-    """Whether traces were asked for."""
+    """True if traces were requested."""
     step_times: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
     earlier_step_times: Mapping[Pass, list[float]] = field(default_factory=dict)
@@ -90,9 +90,9 @@ class PassContext:
     grad_norms: list[float] = field(default_factory=list)
     """Gradient norm of each step, filled when the ``grad_norm`` pass has ended."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows that a metric leaves in the record, by the name of a table that ``Metric.tables`` describes."""
+    """Rows for the record, by the name of a table in ``Metric.tables``."""
     shared_results: dict[type[SharedResult], SharedResult] = field(default_factory=dict)
-    """What metrics have left so far."""
+    """Results that metrics have shared so far."""
 
     @property
     def devices_per_rank(self) -> int:
@@ -100,18 +100,18 @@ class PassContext:
         return self.case.world_size // self.world_size
 
     def share(self, result: SharedResult) -> None:
-        """Leave *result* for metrics of later passes."""
+        """Share *result* with metrics of later passes."""
         self.shared_results[type(result)] = result
 
     def shared(self, kind: type[SharedT]) -> SharedT | None:
-        """Result of class *kind* that another metric left, or None: that metric takes no part."""
+        """Return the shared result of class *kind*; None if no metric has shared one."""
         result = self.shared_results.get(kind)
         return result if isinstance(result, kind) else None
 
 
 @dataclass(frozen=True)
 class TrialData:
-    """What a metric may look at in the parent to make one number of all ranks."""
+    """Data of one trial from all ranks, from which a metric computes its summary."""
 
     case: Case
     tokens_per_sample: int
@@ -120,33 +120,33 @@ class TrialData:
     phases: dict[str, list[float]]
     """Phase (start, build and each pass) -> seconds by rank."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
+    """Rows from metrics in the ranks (each with its ``rank``) and from samplers."""
     flops_per_sample: int | None = None
     """Model FLOPs of forward and backward for one sample, by formula or counted; None: unknown."""
     recomputed_flops_per_sample: int | None = None
-    """Those that activation checkpointing computes again; None: unknown."""
+    """FLOPs per sample that activation checkpointing computes again; None: unknown."""
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Column -> why rank 0 gave no number."""
+    """Column -> reason why rank 0 gave no number."""
     window: tuple[float, float] = (0.0, 0.0)
-    """``clock.now()`` when the first rank began the ``time`` pass and when the last had ended it."""
+    """``clock.now()`` when the first rank began the ``time`` pass and when the last one ended it."""
     effective: dict[str, Any] = field(default_factory=dict)
-    """What the live engine of rank 0 really did."""
+    """Effective settings of the live engine on rank 0."""
     nodes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Node -> its ranks; empty: all are where the command is."""
+    """Node -> its ranks; empty: all ranks are on the host of the command."""
 
     def slowest_steps(self, column: str) -> list[float]:
         """Largest value over ranks in each step: the slowest rank determines the step.
 
         Raises:
-            Absent: a rank gave no such number.
+            NotAvailable: a rank did not give this column for every step.
         """
         return [max(step) for step in self.by_step(column)]
 
     def by_step(self, column: str) -> list[list[float]]:
-        """Values of all ranks in each step.
+        """Values of all ranks, by step.
 
         Raises:
-            Absent: a rank gave no such number.
+            NotAvailable: a rank did not give this column for every step.
         """
         ranks = self.samples.get(column) or [[]]
         if len({len(rank) for rank in ranks}) > 1:
@@ -157,103 +157,106 @@ class TrialData:
         return steps
 
     def slowest_mean(self, column: str) -> float:
-        """Mean over the steps of the slowest rank: the ranks begin together, so its window is the trial's.
+        """Mean over steps on the slowest rank: ranks begin together, so its window is that of the trial.
 
-        The mean of ``slowest_steps`` would be longer where ranks are loosely coupled and take turns in being
-        late, although the trial is not.
+        The mean of ``slowest_steps`` would be longer if loosely coupled ranks take turns in being late, while
+        the trial takes no longer.
 
         Raises:
-            Absent: a rank gave no such number.
+            NotAvailable: a rank did not give this column for every step.
         """
         steps = self.by_step(column)
         return max(map(math.fsum, zip(*steps, strict=True))) / len(steps)
 
 
 class Sampler(ABC):
-    """Watches from outside of the ranks while a trial runs: in the command, or in the agent of each node."""
+    """Observer of a trial from outside its ranks: in the command, or in the agent of each node."""
 
     @abstractmethod
     def stop(self) -> list[dict[str, Any]]:
-        """End the watching; return rows for the table that bears the metric's name."""
+        """Stop sampling; return rows for the table that has the name of the metric."""
 
 
 def sampler_failure(metric: str, error: Exception) -> str:
-    """Why there is nothing of the sampler of *metric*, which raised *error*."""
+    """Reason why the sampler of *metric*, which raised *error*, has no results."""
     return f"the sampler of metric {metric}: {type(error).__name__}: {error}"
 
 
 class Metric(ABC):
-    """Something measured. A frozen dataclass for its options; state of a pass lives in ``start``'s return."""
+    """Base class of metrics: a frozen dataclass of options. ``start`` returns the state of a pass."""
 
     columns: ClassVar[tuple[Column, ...]]
     passes: ClassVar[frozenset[Pass]] = frozenset({"time"})
-    """The passes in which it takes part. Whatever slows a step has no place in ``time``: ``count`` is
-    one step in which operations and bytes are booked, ``profile`` some steps under the profiler."""
+    """Passes in which the metric takes part. Nothing that slows a step may run in ``time``. ``count`` is one
+    communication cycle in which operations and bytes are recorded; ``profile`` is some steps under the
+    profiler."""
 
     tables: ClassVar[tuple[TableSpec, ...]] = ()
-    """The tables that it leaves."""
+    """Tables of the metric."""
     early_imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that every warm parent of ranks imports once: they need torch alone and take long. One that
-    fails is left to the ranks that need it."""
+    """Modules that every warm parent of ranks imports once: they need only torch and take long to import. A
+    failed import is left to the ranks that need the module."""
 
     devices: ClassVar[frozenset[Device]] = frozenset({"cpu", "cuda"})
-    """On which devices ``prepare`` and ``install`` have something to do; elsewhere they are not called."""
+    """Devices on which ``prepare`` and ``install`` have something to do; they are not called on others."""
 
     def prepare(self) -> list[str]:
-        """Build once, in a process of its own, what trials need; return what users should know."""
+        """Build once, in a separate process, what trials need; return messages for users."""
         return []
 
     def install(self) -> None:  # noqa: B027
-        """Switch on what must be on before the model is built. Runs in the rank."""
+        """Enable what must be active before the model is built. Runs in the rank."""
 
     def start(self, context: PassContext) -> Any:
-        """Begin a pass; what is returned is handed to the other hooks."""
+        """Begin a pass; the return value is passed to the other hooks."""
         return None
 
     def before_step(self, context: PassContext, state: Any) -> None:  # noqa: B027
-        """Called before each step of the pass. Only overridden versions are called at all."""
+        """Run before each step of the pass. Called only if overridden."""
 
     def after_step(self, context: PassContext, state: Any) -> None:  # noqa: B027
-        """Called after each step of the pass. Only overridden versions are called at all."""
+        """Run after each step of the pass. Called only if overridden."""
 
     def around(self, context: PassContext, state: Any, span: str) -> AbstractContextManager[Any]:
         """Context around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
 
-        A pipeline has a pass of a stage around it: see ``Engine.span``.
+        In a pipeline also around each pass of a stage: see ``Engine.span``.
 
-        Only overridden versions are called at all; never in ``warmup`` or ``time``: a strategy sees where
-        observing begins or ends, and where the timed window begins it is not to see.
+        Called only if overridden, and never in ``warmup`` or ``time``: a strategy can detect where
+        observation begins or ends, and must not detect where the timed window begins.
         """
         return nullcontext()
 
     def values(self, context: PassContext, state: Any) -> Values:
-        """End a pass: return this rank's numbers by column (a list for a ``per_step`` column).
+        """End a pass: return the numbers of this rank by column (a list for a ``per_step`` column).
 
-        ``NotAvailable`` in place of a number: it can't be known here, and the record keeps the reason.
+        ``NotAvailable`` instead of a number: it is not available here, and the record keeps the reason.
 
         Raises:
-            Absent: none of them can.
+            NotAvailable: no number is available.
         """
         return {}
 
     def summary(self, trial: TrialData) -> Mapping[str, float | NotAvailable]:
-        """Numbers of all ranks together, by column, or ``NotAvailable`` as in ``values``. Runs in the parent.
+        """Return the numbers of all ranks together, by column. Runs in the parent.
+
+        A value may be ``NotAvailable``, as in ``values``.
 
         Raises:
-            Absent: none of them can.
+            NotAvailable: no number is available.
         """
         return {}
 
     def sampler(self, case: Case) -> Sampler | None:
-        """Begin to watch a trial from outside of its ranks, in the parent; None: nothing to watch.
+        """Start to sample a trial from outside its ranks, in the parent; None: nothing to sample.
 
-        On several nodes it is the agent of each that begins, with *case* as if there were only the node's
-        ranks: ``world_size`` is their number. Its rows then have a ``node``.
+        On several nodes the agent of each node starts its sampler. Its *case* has only the ranks of the node:
+        ``world_size`` is their number. Its rows then have a ``node``.
         """
         return None
 
     def degraded_reason(self, trial: TrialData) -> str:
-        """Why a measured trial must be kept out of comparisons (a noisy machine); empty if it is clean."""
+        """Reason to exclude a measured trial from comparisons (a noisy machine); empty if it is clean."""
         return ""
 
 

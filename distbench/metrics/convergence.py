@@ -34,7 +34,7 @@ class ConvergenceMetric(Metric):
     )
 
     def start(self, context: PassContext) -> int:
-        """Steps that were skipped before the pass."""
+        """Return the number of steps that were skipped before the pass."""
         return context.engine.skipped_steps
 
     def values(self, context: PassContext, state: int) -> Values:

@@ -24,9 +24,9 @@ _TABLE = "expert_load"
 @dataclass
 class _State:
     load: dict[str, list[int]] = field(default_factory=dict)
-    """Name of a router -> tokens that it has sent to each expert."""
+    """Router name -> tokens that it has sent to each expert."""
     dropped: dict[str, list[int]] = field(default_factory=dict)
-    """The same of tokens for which the expert had no room."""
+    """Router name -> tokens that each expert had no capacity for."""
     hooks: list[Any] = field(default_factory=list)
     is_forward: bool = False
     steps: int = 0
@@ -63,7 +63,7 @@ class ExpertLoad(Metric):
     @contextmanager
     def around(self, context: PassContext, state: _State, span: str) -> Iterator[None]:
         state.steps += span == "data"
-        # layers that are computed again in the backward pass choose again; of several steps one is looked at
+        # layers that are recomputed in the backward pass choose again; of several steps only one is observed
         state.is_forward = span == "forward" and state.steps <= 1
         try:
             yield
@@ -95,7 +95,7 @@ class ExpertLoad(Metric):
 
 
 def _relative_loads(rows: list[dict[str, Any]]) -> list[float]:
-    """Tokens of each expert of one layer, whose *rows* are of all ranks, over their mean."""
+    """Tokens of each expert of one layer, summed over the *rows* of all ranks, relative to their mean."""
     tokens = [
         math.fsum(same) for same in group_pairs((row["expert"], row["tokens"]) for row in rows).values()
     ]
@@ -104,7 +104,7 @@ def _relative_loads(rows: list[dict[str, Any]]) -> list[float]:
 
 
 def _hook_routers(context: PassContext, mixture: ExpertLayers) -> _State:
-    """Watch the routers of the live module, wherever in wrappers they are. A collective call."""
+    """Observe the routers of the live module inside any wrappers. A collective call."""
     state, first = _State(), mixture.routers.partition("*")[0]
 
     def found(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -129,7 +129,7 @@ def _plain(name: str) -> str:
 
 
 def _hook_router(state: _State, name: str, router: nn.Module, mixture: ExpertLayers) -> None:
-    """Add to *state* what *router* chooses in the forward passes to come."""
+    """Add the choices of *router* in later forward passes to *state*."""
     state.load[name], state.dropped[name] = [0] * mixture.experts, [0] * mixture.experts
 
     def look(_router: nn.Module, _inputs: Any, output: Any) -> None:

@@ -353,7 +353,7 @@ class Strategy(ABC):
         """Engine of this rank, with its weights loaded. Runs in the worker.
 
         Raises:
-            Refused: a condition that only a rank can check rules it out.
+            UnsupportedCase: a condition that only a rank can check rules it out.
         """
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:

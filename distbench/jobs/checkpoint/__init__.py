@@ -22,7 +22,7 @@ from distbench.strategies.base import REFERENCE_STRATEGY
 _StepCount = Annotated[int, Bound(1, 10_000)]
 
 FROM_SHARDS, FROM_FULL_STATE = "directly", "whole state"
-"""Ways from one case to another, as the table ``checkpoint_parts`` names them."""
+"""Ways from one case to another, as named in the table ``checkpoint_parts``."""
 _ON_DISK_DOC = "until every file is on the disk (fsync) and every rank has ended"
 _FULL_STATE_DOC = "parameters, buffers and optimizer state by name in one safetensors file"
 
@@ -43,14 +43,14 @@ class CheckpointSection:
 
 @dataclass(frozen=True)
 class CheckpointOptions(CheckpointSection, JobOptions):
-    """What the ranks of a checkpoint's trial get."""
+    """Options for the ranks of a checkpoint trial."""
 
     source: str = ""
-    """Name of the case whose state the case also resumes from; empty: of none."""
+    """Name of another case from whose state the case also resumes; empty: none."""
     source_id: str = ""
     directly: bool = False
-    """Whether the case and the other one load each other's shards as they lie, so that no process gathers the
-    whole state; otherwise, and where the shards are not at hand, they load the whole state."""
+    """True if the case and the other one load each other's shards directly, so no process gathers the full
+    state. Otherwise, and if the shards are not available, they load the full state."""
 
 
 @dataclass(frozen=True)
@@ -94,31 +94,31 @@ class CheckpointJob(JobKind):
     )
     is_deterministic: ClassVar[bool] = True
     needs_shared_files: ClassVar[bool] = True
-    # most of such a trial is building engines, and writing and reading what they hold
+    # most of the time such a trial builds engines, and writes and reads their state
     step_limit_key: ClassVar[str] = "build"
     order: ClassVar[int] = 20
 
     def planned_trials(
         self, section: CheckpointSection, cases: Sequence[Case], machine: Machine
     ) -> list[PlannedTrial]:
-        """Tasks that test the checkpoints of *cases*.
+        """Plan trials that test the checkpoints of *cases*.
 
         Each case saves, continues, and resumes from its own checkpoint; it also resumes from that of the
         reference of its group, and the reference from that of the case. With this star the number of trials
-        grows linearly with the cases, and a fault has one name.
+        grows linearly with the cases, and a fault belongs to one case.
         """
         # the same training, on any number of devices and by any means
         groups = group_by(cases, _training_key)
         return [task for group in groups.values() for task in _star_trials(section, group)]
 
     def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
-        """Those before a save, and after it of the training and of each of up to three resumptions."""
+        """Steps before a save, and after it those of the training and of up to three resumed trainings."""
         options = task.job.options_as(CheckpointOptions)
         return options.steps_before + 4 * options.steps_after
 
 
 def _training_key(case: Case) -> Hashable:
-    """What two cases have alike whose trainings are the same."""
+    """Key shared by cases whose trainings are the same."""
     return case.work_key(
         (*TUNABLE_FIELDS, "world_size")
     ), case.batch.total_micro_batches if case.depends_on_batch_division else 0
@@ -149,11 +149,11 @@ def _star_trials(checkpoint: CheckpointSection, cases: Sequence[Case]) -> list[P
 
 
 def _share_shard_format(case: Case, other: Case) -> bool:
-    """Whether the shards of each are loaded by the other."""
+    """True if each of the two cases can load the shards of the other."""
     formats = {
         registry.create_plugin("strategies", each.strategy).checkpoint_format for each in (case, other)
     }
-    # codes and scales of blocks are no tensors that could be cut elsewhere
+    # block-wise codes and scales are not tensors that could be split differently
     is_quantized = optimizers.entry_of(case.optimizer).is_compiled
     return (
         formats != {""} and len(formats) == 1 and not is_quantized and case.environment == other.environment

@@ -1,7 +1,7 @@
-"""The job ``checkpoint``: saves a training and resumes it from what was saved.
+"""Save a training and resume it from its checkpoints, on one rank.
 
-Each continuation starts in a new engine from the initial weights, so that whatever a load leaves out shows.
-Its fingerprints are compared with those of the training that never stopped.
+Each continuation starts in a new engine from the initial weights, so anything that a load omits shows.
+Its fingerprints are compared with those of the uninterrupted training.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LoadState = Callable[[Engine], None]
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    """Result of this rank; only rank 0 has rows.
+    """Return the result of this rank; only rank 0 has rows.
 
     Raises:
         UnsupportedCase: the model draws random numbers, or the state to resume from is missing.
         Mismatch: the engine is not the requested one.
         OSError: a checkpoint could not be written.
     """
-    # the states of generators are in no checkpoint that another strategy resumes from
+    # no checkpoint that a different strategy resumes from has the states of random generators
     context, dropped = without_dropout(context)
     options = trial.job.options_as(CheckpointOptions)
     job = _CheckpointRecorder(trial, context, phases)
@@ -64,9 +64,9 @@ class _CheckpointRecorder(TrainingRecorder):
         self._feed = MicroBatchReader(context)
         self._phase_count = 0
         self._began = 0.0
-        """When the current phase began."""
+        """Start time of the current phase."""
         self.continuation_rows: Rows = []
-        """A row for each continuation: whose state it resumes from, why it can't, and why the optimizer
+        """Row per continuation: the case whose state it resumes from, why it can't, and why the optimizer
         state that it loaded can't be inspected."""
 
     def run_own(self) -> None:
@@ -78,18 +78,18 @@ class _CheckpointRecorder(TrainingRecorder):
             self._resume("full", self._load_full, case.name, case.id, no_file)
             is_kept = self._options.directly and not no_shards
         finally:
-            # of a disk that they have filled, too
+            # also on a disk that the shards have filled
             if self._context.rank == 0 and not is_kept:
                 shutil.rmtree(self._shards, ignore_errors=True)
 
     def run_exchange(self) -> None:
-        """Resume from the shards of another case where they can be loaded, otherwise from its full state.
+        """Resume from the shards of another case if they can be loaded, otherwise from its full state.
 
         Raises:
-            UnsupportedCase: it has left neither, and the trial does nothing else.
+            UnsupportedCase: the other case left neither, and the trial does nothing else.
         """
         source, source_id = self._options.source, self._options.source_id
-        # they end with the run, and are not copied where nodes share no files
+        # shards are deleted with the run, and are not copied if nodes share no files
         shards = self._shards_of(source_id)
         if self._options.directly and shards.is_dir():
             self._resume("exchanged", partial(self._load_shards, shards), source, source_id, "", FROM_SHARDS)
@@ -100,7 +100,7 @@ class _CheckpointRecorder(TrainingRecorder):
         self._resume("exchanged", self._load_other, source, source_id, lacking, FROM_FULL_STATE)
 
     def _train_and_save(self) -> tuple[str, str]:
-        """Train, save, and continue; return why there is no sharded, and why no full state."""
+        """Train, save, and continue; return the reasons why there are no shards and no full state."""
         trainer = self._build()
         engine = trainer.engine
         self.training = "before"
@@ -117,7 +117,7 @@ class _CheckpointRecorder(TrainingRecorder):
     def _resume(
         self, training: str, load: LoadState, source: str, source_id: str, lacking: str, way: str = ""
     ) -> None:
-        """Resume in a new engine from what *load* restores, unless something is *lacking*."""
+        """Resume in a new engine from the state that *load* restores, unless it is *lacking* (a reason)."""
         unseen = ""
         if not lacking:
             trainer = self._build()
@@ -137,14 +137,14 @@ class _CheckpointRecorder(TrainingRecorder):
 
     def _save(self, engine: Engine) -> None:
         if self._context.rank == 0:
-            # those of a trial that was ended from outside are another training's
+            # shards of a trial that was stopped from outside belong to a different training
             shutil.rmtree(self._shards, ignore_errors=True)
             self._shards.mkdir()
         with self._timed("save", "checkpoint_save_s"):
             engine.save_sharded(self._shards)
             dist.barrier()
             files = [file for file in self._shards.rglob("*") if file.is_file()]
-            # DCP flushes what it writes and DeepSpeed doesn't; both are timed until it is on disk
+            # DCP flushes what it writes and DeepSpeed doesn't; both are timed until the data is on disk
             for file in files:
                 with file.open("rb") as stream:
                     os.fsync(stream.fileno())
@@ -178,7 +178,7 @@ class _CheckpointRecorder(TrainingRecorder):
         engine.scatter_state(_read_full_state(self._input_file))
 
     def _continue(self, trainer: Trainer, training: str) -> str:
-        """Keep the state and continue; return why the optimizer state can't be inspected, or nothing."""
+        """Record the state and continue; return why the optimizer state can't be inspected, or ""."""
         self.training = training
         before = self._options.steps_before
         self.record_tensors(before - 1, "parameter", trainer.engine.full_parameters())
@@ -201,7 +201,7 @@ class _CheckpointRecorder(TrainingRecorder):
 
     @contextmanager
     def _timed(self, phase: str, column: str) -> Iterator[None]:
-        """Time the body from one barrier to another."""
+        """Time the body from one barrier to the next."""
         self._enter_phase(phase)
         dist.barrier()
         began = time.perf_counter()
@@ -210,7 +210,7 @@ class _CheckpointRecorder(TrainingRecorder):
         self.result.samples[column] = [time.perf_counter() - began]
 
     def end(self) -> None:
-        """The last phase is over."""
+        """End the last phase."""
         self._enter_phase("check")
 
     def _enter_phase(self, phase: str) -> None:
@@ -227,14 +227,14 @@ _COLUMNS_OF = {
     "full": ("full_save_s", "full_load_s", "full_bytes"),
     "exchanged": (),
 }
-"""Continuation -> the numbers that are unknown without it."""
+"""Continuation -> columns that are unknown without it."""
 
 
 _NO_LOSS_SCALE = "checkpoints do not have the state of a dynamic loss scale"
 
 
 def _refusal(action: LoadState, engine: Engine) -> str:
-    """Call *action* with *engine*; return why the engine can't do it, or nothing."""
+    """Call *action* with *engine*; return why the engine can't do it, or ""."""
     try:
         action(engine)
     except NotImplementedError as error:
@@ -243,11 +243,11 @@ def _refusal(action: LoadState, engine: Engine) -> str:
 
 
 _UPDATES = "updates"
-"""Key of the number of updates in the file, among those of tensors, which have a kind before a slash."""
+"""Key of the number of updates in the file; the keys of tensors have a kind before a slash."""
 
 
 def _write_full_state(state: TrainingState, file: Path) -> None:
-    """Write *state* as safetensors, which hold tensors and no code; *file* is whole or absent."""
+    """Write *state* as safetensors, which contain tensors and no code; *file* is complete or absent."""
     named = {f"parameters/{name}": tensor for name, tensor in state.parameters.items()}
     named |= {f"buffers/{name}": tensor for name, tensor in state.buffers.items()}
     if state.scheduled_updates:
@@ -259,7 +259,7 @@ def _write_full_state(state: TrainingState, file: Path) -> None:
 
 
 def _read_full_state(file: Path) -> TrainingState:
-    """State that ``_write_full_state`` wrote."""
+    """Read a state that ``_write_full_state`` wrote."""
     tensors = weights.read_tensors(file)
     state = TrainingState(scheduled_updates=int(tensors.pop(_UPDATES, 0)))
     for key, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What the records of checkpoints say: verdicts, and each continuation for programs."""
+"""Results of checkpoint trials: verdicts, and each continuation as JSON."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Whether a case resumes from a checkpoint as the same training: a pure function of records.
+"""Judge resumed trainings: bit-identical, within rounding, or different.
 
-Two things are checked. What was loaded is a copy, so parameters and optimizer state must be those that
-were saved, bit for bit, in any strategy. And the steps after it must be those of the uninterrupted
-training: bit for bit if the same strategy resumes at the same world size (unless its kernels are not
-deterministic), and up to rounding if another one does, which sums in a different order.
+Two things are checked. Loading is a copy, so parameters and optimizer state must equal the saved ones bit
+for bit, in any strategy. And the steps after it must equal those of the uninterrupted training: bit for bit
+if the same strategy resumes at the same world size (unless its kernels are not deterministic), and up to
+rounding if a different one resumes, because it sums in a different order.
 
-What counts as rounding was measured (two cores of a CPU, torch 2.13, DeepSpeed 0.19.8; 44 exchanges of 23
+The size of rounding was measured (two cores of a CPU, torch 2.13, DeepSpeed 0.19.8; 44 exchanges of 23
 cases with ``single``, three steps, AdamW and SGD with and without momentum), in units of eps of the
-coarsest dtype: see ``ROUNDING_LIMITS``. A lost optimizer state is far above: it puts the parameters off by
-0.6 to 0.8 of their movement.
+coarsest dtype: see ``ROUNDING_LIMITS``. The error of a lost optimizer state is far larger: 0.6 to 0.8 of the
+movement of the parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distbench.jobs.checkpoint import FROM_FULL_STATE, FROM_SHARDS
 from distbench.record import Record, RecordRow, Status
 
 TensorRows = dict[str, RecordRow]
-"""Fingerprints by the names of tensors."""
+"""Fingerprints by tensor name."""
 # from the best to the worst: the worst continuation decides
 _GRAVITY: dict[str, Gravity] = {
     "same": "ok",
@@ -44,18 +44,18 @@ _EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
 @dataclass(frozen=True)
 class RoundingLimit:
-    """How far apart two values may be and still be equal up to rounding."""
+    """Largest relative difference that counts as rounding."""
 
     per_eps: float
     """Relative difference in units of eps."""
     maximum: float
-    """Upper bound of the limit: in 16 bits that many eps would hide anything."""
+    """Upper bound of the limit: in 16 bits, that many eps would hide any error."""
 
     def for_case(self, case: Case) -> float:
-        """Largest relative difference of trainings of *case* that is rounding."""
+        """Largest relative difference between trainings of *case* that counts as rounding."""
         precision = case.precision
         dtypes = {precision.compute, precision.reduce, precision.master, precision.optimizer_state}
-        # Muon's updates, as FSDP2 adds up their products in parts: 3 eps of bf16 in a case in fp32
+        # Muon's updates, whose products FSDP2 sums in parts: 3 eps of bf16 in a case in fp32
         dtypes |= {optimizers.entry_of(case.optimizer).compute_dtype or precision.compute}
         return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.maximum)
 
@@ -65,43 +65,43 @@ ROUNDING_LIMITS = {
     "loss": RoundingLimit(64, 0.01),
     # measured: 1.4 eps in fp32, 0.07 eps in bf16
     "gradient norm": RoundingLimit(64, 0.02),
-    # of all parameters together, relative to how far they have moved since the checkpoint; measured:
-    # 4 eps in fp32 (250 if DeepSpeed's own Adam goes on from torch's), 0.9 eps in bf16 (0.007); Adam
-    # turns noise around zero into whole steps
+    # of all parameters together, relative to their movement since the checkpoint; measured: 4 eps in fp32
+    # (250 if DeepSpeed's own Adam continues from torch's), 0.9 eps in bf16 (0.007); Adam turns noise around
+    # zero into full steps
     "parameters": RoundingLimit(4096, 0.1),
 }
 
 
 @dataclass(frozen=True)
 class ResumedTraining:
-    """How one case resumed from one checkpoint."""
+    """Comparison of one resumed training with the uninterrupted one."""
 
     case: Case
     judged_case_id: str
-    """Id of the case that it judges: where the reference loads a state, the case that saved it."""
+    """Id of the case that it judges: if the reference loads a state, the case that saved it."""
     training: str
-    """sharded: its own shards; full: its own whole state; exchanged: what another case had saved."""
+    """State to resume from: sharded: own shards; full: own full state; exchanged: saved by another case."""
     source: str
-    """Name of the case that had saved it."""
+    """Name of the case that saved the state."""
     word: str
-    """same: bit for bit. rounding: apart by no more than that. differs. lacking: not tried."""
+    """same: bit for bit. rounding: within the rounding limits. differs. lacking: not tried."""
     step: int | None = None
-    """First step that differs; the last one before the checkpoint if what was loaded differs."""
+    """First step that differs; the last one before the checkpoint if the loaded state differs."""
     what: str = ""
-    """What differs there: ``loss``, ``gradient norm``, ``parameters``, or a tensor that was not restored."""
+    """First difference there: ``loss``, ``gradient norm``, ``parameters``, or a tensor not restored."""
     apart: float = 0.0
     """Largest relative difference (of a loss, a norm, or all parameters relative to their movement)."""
     reason: str = ""
-    """Why it was not tried."""
+    """Reason why it was not tried."""
     way: str = FROM_FULL_STATE
-    """From another case: directly, by its shards as they lie, or by the whole state that it gathered."""
+    """Way from another case: directly, by its shards, or by the full state that it gathered."""
 
     def __str__(self) -> str:
         return f"{self.case.name} {self.outcome}"
 
     @property
     def outcome(self) -> str:
-        """What was loaded, and how it went on."""
+        """Loaded state, and the comparison of the steps after it."""
         own = {"sharded": "its own shards", "full": "its own full state"}
         kind = "shards" if self.way == FROM_SHARDS else "state"
         return f"from {own.get(self.training, f'the {kind} of {self.source}')}: {self._comparison()}"
@@ -114,7 +114,7 @@ class ResumedTraining:
         return outcomes.get(self.word, f"equivalent within rounding ({self.apart:.1e})")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Fields as plain JSON types."""
         return {
             "case": self.case.name,
             "case_id": self.case.id,
@@ -131,18 +131,18 @@ class ResumedTraining:
 
 @dataclass(frozen=True)
 class CheckpointEvidence:
-    """How one case, and the reference from its state, resumed from checkpoints."""
+    """Resumed trainings of one case, and of the reference from its state."""
 
     case_id: str
     continuations: tuple[ResumedTraining, ...]
     failures: tuple[str, ...]
-    """How its failed trials ended."""
+    """Status and reason of each failed trial."""
     without_dropout: str = ""
-    """Which dropout of the model was turned off; empty: none."""
+    """Dropout of the model that was disabled; empty: none."""
 
     @property
     def verdict(self) -> Verdict:
-        """What this comes to: the worst decides."""
+        """Verdict on the case: the worst continuation decides."""
         tried = [each for each in self.continuations if each.word != "lacking"]
         words = [each.word for each in tried] + ["failed"] * bool(self.failures)
         word = max(words, key=list(_GRAVITY).index, default="lacking")
@@ -165,7 +165,7 @@ class CheckpointEvidence:
         return f"{len(tried)} continuations equivalent, {exact} of them bit-identical"
 
     def to_json(self) -> dict[str, Any]:
-        """The continuations and failures."""
+        """Continuations and failures."""
         return {
             "continuations": [each.to_json() for each in self.continuations],
             "failures": list(self.failures),
@@ -173,7 +173,7 @@ class CheckpointEvidence:
 
 
 def evidence_by_case(records: Sequence[Record]) -> dict[str, CheckpointEvidence]:
-    """How each case that *records* of such jobs are about resumes, by case id."""
+    """Evidence for each case that *records* of checkpoint trials are about, by case id."""
     resumed = group_by(resumed_trainings(records), lambda each: each.judged_case_id)
     return {
         case_id: CheckpointEvidence(
@@ -192,7 +192,7 @@ def _judged_case_id(record: Record) -> str:
 
 
 def resumed_trainings(records: Sequence[Record]) -> list[ResumedTraining]:
-    """How every case resumed from every checkpoint that it was given."""
+    """Compare every resumed training in *records* with its uninterrupted one."""
     measured = [record for record in records if record.status is Status.MEASURED]
     saved = {
         record.case_id: _RecordedTraining(record, "continued")
@@ -207,7 +207,7 @@ def resumed_trainings(records: Sequence[Record]) -> list[ResumedTraining]:
 
 
 class _RecordedTraining:
-    """Values of one training of a record."""
+    """Values of one training in a record."""
 
     def __init__(self, record: Record, name: str) -> None:
         curve, tensors = (
@@ -219,12 +219,12 @@ class _RecordedTraining:
         for row in tensors:
             self.tensors[row["step"], row["of"]][row["tensor"]] = row
         self.fingerprint_versions = {fingerprint_version(row["digest"]) for row in tensors}
-        """Laws of its fingerprints, of which there is one."""
+        """Versions of its fingerprints; there is only one."""
 
 
 def _resumed_training(record: Record, part: RecordRow, saved: _RecordedTraining | None) -> ResumedTraining:
     training, source = part["training"], part["source"]
-    # earlier versions know no other way
+    # earlier versions have no other way
     way = part.get("way") or FROM_FULL_STATE
     resumed = partial(ResumedTraining, record.case, _judged_case_id(record), training, source, way=way)
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
@@ -245,7 +245,7 @@ def _resumed_training(record: Record, part: RecordRow, saved: _RecordedTraining 
 def _differences(
     saved: _RecordedTraining, loaded: _RecordedTraining, *, sees_moments: bool
 ) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, what, relative difference), in the order in which things happen.
+    """Yield (step, quantity, relative difference), in the order of events.
 
     *saved* never stopped, *loaded* resumed from its checkpoint; *sees_moments*: the engine that loaded can
     show its optimizer state.
@@ -265,19 +265,19 @@ def _differences(
 
 
 def _restore_differences(of: str, saved: TensorRows, loaded: TensorRows) -> Iterator[tuple[str, float]]:
-    """Yield the first tensor of a kind that is not what was saved, with the number of others."""
+    """Yield the first tensor of a kind that differs from the saved one, with the number of others."""
     wrong = [name for name, row in saved.items() if loaded.get(name, {}).get("digest") != row["digest"]]
     if wrong:
         name, norm = wrong[0], saved[wrong[0]]["norm"]
         apart = _distance({name: saved[name]}, loaded) / norm if name in loaded and norm else math.inf
         what = name if of == "parameter" else f"{of} of {name}"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        # a difference too small for the sketch is a difference all the same
+        # a difference too small for the sketch is still a difference
         yield f"{what}{more}", apart or math.inf
 
 
 def _relative_to_update(before: TensorRows, saved: TensorRows, loaded: TensorRows) -> float:
-    """How far apart the parameters *saved* and *loaded* are, relative to their movement since *before*."""
+    """Distance of the parameters *loaded* from *saved*, relative to their movement since *before*."""
     if saved.keys() != loaded.keys():
         return math.inf
     if all(row["digest"] == loaded[name]["digest"] for name, row in saved.items()):
@@ -287,7 +287,7 @@ def _relative_to_update(before: TensorRows, saved: TensorRows, loaded: TensorRow
 
 
 def _distance(tensors: TensorRows, others: TensorRows) -> float:
-    """Length of the difference of *tensors* from those of the same names, by their sketches."""
+    """L2 norm of the difference between *tensors* and *others* of the same names, from their sketches."""
     return math.hypot(
         *(row[key] - others[name][key] for name, row in tensors.items() for key in SKETCH_COLUMNS)
     )

@@ -1,4 +1,4 @@
-"""The view ``checkpoint``: what checkpoints cost, and whether a training resumes from them as the same."""
+"""View ``checkpoint``: cost of checkpoints, and trainings resumed from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _resume_fields(name: str, heading: str, source: str) -> tuple[Field, Field]:
 
 
 class CheckpointView(View):
-    """What checkpoints cost, and whether a training resumes from them as the same."""
+    """Cost of checkpoints, and comparison of resumed trainings with uninterrupted ones."""
 
     title: ClassVar[str] = "Checkpoints"
     order: ClassVar[int] = 130
@@ -69,7 +69,7 @@ class CheckpointView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        """A row for each case whose own checkpoint was tried."""
+        """Table with a row per case whose own checkpoint was tried."""
         records = records_of_kind(run.records, "checkpoint")
         resumed = resumed_trainings(records)
         own = [record for record in records if record.status is Status.MEASURED and not record.round]
@@ -79,13 +79,13 @@ class CheckpointView(View):
         return self.make_table(rows, [*_notes(run, records, resumed)] if records else [_EMPTY_NOTE])
 
     def is_requested(self, run: RunAnalysis) -> bool:
-        """Whether any checkpoint was tried."""
+        """True if any checkpoint was tried."""
         return bool(records_of_kind(run.records, "checkpoint"))
 
 
 def _row(record: Record, name: str, resumed: Sequence[ResumedTraining]) -> TableRow:
     own = {each.training: each for each in resumed if each.case.id == record.case_id}
-    # the reference has not one partner but all, each of which has a row
+    # the reference is exchanged not with one case but with all, each of which has a row
     partner = getattr(record.job.options, "source_id", "")
     given = (each for each in resumed if each.training == "exchanged" and each.source == record.case.name)
     taken, back = (own.get("exchanged"), next(given, None)) if partner else (None, None)
@@ -103,7 +103,7 @@ def _row(record: Record, name: str, resumed: Sequence[ResumedTraining]) -> Table
 
 
 def _exchange_way(*exchanged: ResumedTraining | None) -> str | None:
-    """How both directions went; None: neither was tried."""
+    """Ways of both directions; None: neither was tried."""
     ways = dict.fromkeys(each.way for each in exchanged if each and each.word != "lacking")
     return ", ".join(ways) or None
 

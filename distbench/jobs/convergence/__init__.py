@@ -21,7 +21,7 @@ from distbench.plan.references import reference_case
 from distbench.workloads.base import Workload
 
 REFERENCE_SEED_FACTOR = 2
-"""Trainings of the reference for each training of a case (MLPerf's training rules ask for 2N)."""
+"""Trainings of the reference per training of a case (MLPerf's training rules require 2N)."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ _STEP = TableColumn("step", "bigint", "Step of the training, from 1 on.")
 
 @dataclass(frozen=True)
 class ConvergeOptions(ConvergeSection, JobOptions):
-    """What the ranks of a training to a target get."""
+    """Options for the ranks of a training to a target."""
 
     targets: dict[str, float] = field(default_factory=dict)
     merit: dict[str, Any] = field(default_factory=dict)
-    """By what the held-out data are judged (``data.base.Merit``)."""
+    """Figure of merit on the held-out data (``data.base.HeldOutMetric``)."""
     target: float | None = None
     problem: str = ""
-    """Why nothing can be judged."""
+    """Reason why nothing can be judged."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ConvergenceJob(JobKind):
     def planned_trials(
         self, section: ConvergeSection, cases: Sequence[Case], machine: Machine
     ) -> list[PlannedTrial]:
-        """Tasks that train *cases* and their references: all with the first seed, then with the second."""
+        """Plan trainings of *cases* and their references: all with the first seed, then with the second."""
         jobs: dict[str, tuple[Case, ConvergeOptions, int]] = {}
         for case in cases:
             reference = _with_unique_name(reference_case(case))
@@ -129,7 +129,7 @@ class ConvergenceJob(JobKind):
             jobs.setdefault(reference.id, (reference, theirs, REFERENCE_SEED_FACTOR * section.seeds))
             jobs[case.id] = case, own, section.seeds
         return [
-            # with other weights and batches each time
+            # with different weights and batches each time
             PlannedTrial(
                 dataclasses.replace(case, seed=case.seed + i),
                 i,
@@ -142,14 +142,14 @@ class ConvergenceJob(JobKind):
         ]
 
     def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
-        """Those of the training, and for each evaluation as many as train on so many samples."""
+        """Steps of the training, plus for each evaluation as many as train on the same number of samples."""
         options = task.job.options_as(ConvergeOptions)
         evaluations = math.ceil(options.max_steps / options.eval_every)
         each = math.ceil(options.eval_samples / task.case.batch.global_batch_size)
         return options.max_steps + evaluations * each
 
     def problems(self, section: ConvergeSection, cases: Sequence[Case]) -> list[Problem]:
-        """Targets that are missing, and those that no case uses."""
+        """Report targets that are missing, and targets that no case uses."""
         judged: dict[str, Case] = {}
         for case in cases:
             if merit := figure_of_merit(case):
@@ -175,7 +175,7 @@ def figure_of_merit(case: Case) -> HeldOutMetric | None:
 
 
 def _evaluation_problem(case: Case, merit: HeldOutMetric | None) -> str | None:
-    """Why a training of *case* can't be evaluated, or None."""
+    """Reason why a training of *case* can't be evaluated; None if it can."""
     if merit is None:
         return f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
     source: DataSource = registry.create_plugin("data", case.data)

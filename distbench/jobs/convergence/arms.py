@@ -1,10 +1,10 @@
-"""Trainings of several arms from the same seeds: how each differs from the reference, and how sure that is.
+"""Compare cases with their reference over seeds, with confidence intervals.
 
-A seed decides the weights and the batches of every arm alike, so part of what a training comes to
-belongs to its seed. Arms and seeds are taken to add up (the randomised blocks of Fisher, The Design of
-Experiments, 1935): what both leave is the noise of one training, which all arms together tell
-far better than the few trainings of one. But an arm may be noisier than the others, more than three
-trainings show, and so may the reference: what either may be (``analysis.shrinkage``) is in every chance.
+A seed determines the weights and the batches of every arm, so part of the result of a training belongs to
+its seed. Effects of arms and seeds are assumed to add up (the randomised blocks of Fisher, The Design of
+Experiments, 1935): the remainder is the noise of one training, which all arms together estimate far better
+than the few trainings of one. But an arm may be noisier than the others, by more than three trainings show,
+and so may the reference: every p-value allows for this (``analysis.statistics.variance_shrinkage``).
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from distbench.analysis.statistics.variance_shrinkage import (
 )
 
 SeedResults = Mapping[str, Mapping[int, float]]
-"""Name of an arm -> seed -> what its training came to."""
+"""Arm -> seed -> result of its training."""
 _MIN_DEVIATION = 1e-9
-"""Trainings that rounding alone tells apart have no spread to speak of."""
+"""Smallest relative deviation: trainings that differ only by rounding have no meaningful spread."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Difference of an arm from the reference, the seeds' own taken out.
+    """Difference of an arm from the reference, without the effects of seeds.
 
-    Each row of the two arrays tells what its standard error may be: in the first as the arm may be noisier
-    than others, then as the reference may be. What is said is what both allow, for that one of the two
-    is so noisy needs no correction for the other.
+    Each row of the two arrays has possible standard errors: the first if the arm may be noisier than others,
+    the second if the reference may be. Results are the more cautious of the two: a correction for one noisy
+    side need not include the other.
     """
 
     difference: float
     errors: np.ndarray
     probabilities: np.ndarray
-    """Of each of ``errors``, every row with the sum 1."""
+    """Probability of each of ``errors``; every row sums to 1."""
 
     @property
     def p_above(self) -> float:
-        """Chance of a difference as large or larger if there is none."""
+        """Probability of a difference as large or larger if there is none."""
         return self._tail_probability(self.difference)
 
     @property
     def p_below(self) -> float:
-        """Chance of a difference as small or smaller if there is none."""
+        """Probability of a difference as small or smaller if there is none."""
         return self._tail_probability(-self.difference)
 
     def upper_bound(self, confidence: float) -> float:
-        """Upper end of its one-sided interval; *confidence* above 0.5."""
+        """Upper end of the one-sided interval of the difference; *confidence* above 0.5."""
         return self.difference + float(
             mixture_quantiles(self.errors, self.probabilities, 1 - confidence).max()
         )
@@ -75,7 +75,7 @@ def contrasts(arms: SeedResults, reference: Mapping[int, float]) -> dict[str, Co
 
 
 def _paired_contrast(arm: Mapping[int, float], reference: Mapping[int, float]) -> Contrast:
-    """Contrast of the only arm, by its pairs: Student's t."""
+    """Contrast of a single arm by its pairs: Student's t."""
     pairs = np.array([value - reference[seed] for seed, value in arm.items()])
     smallest = _rounding_variance([*arm.values(), *reference.values()])
     own = np.array([max(float(pairs.var(ddof=1)), smallest)])
@@ -85,18 +85,18 @@ def _paired_contrast(arm: Mapping[int, float], reference: Mapping[int, float]) -
 
 @dataclass(frozen=True)
 class _SeedBlockFit:
-    """Least squares of a level for each arm and one for each seed; the first arm is the reference."""
+    """Least-squares fit of a level per arm and one per seed; the first arm is the reference."""
 
     arm: np.ndarray
-    """Place of the arm of each training."""
+    """Arm index of each training."""
     values: np.ndarray
-    """What each training came to."""
+    """Result of each training."""
     level_weights: np.ndarray
     """Weight of each training in the level of each arm, of shape (arms, trainings)."""
     spreads: VariancePosterior
 
     def contrast(self, arm: int) -> Contrast:
-        """Contrast of that arm with the reference."""
+        """Contrast of arm number *arm* with the reference."""
         weights = self.level_weights[arm] - self.level_weights[0]
         parts = np.bincount(self.arm, weights**2)
         shares = parts * self.spreads.typical
@@ -107,11 +107,12 @@ class _SeedBlockFit:
 
 
 def _fit(arms: Sequence[Mapping[int, float]]) -> _SeedBlockFit:
-    """The effects add up as in ``analysis.rounds``, where each case has an interval of its own.
+    """Fit levels of arms and seeds that add up, as in ``analysis.statistics.block_model``.
 
-    Contrasts with one reference share its error and its seeds. That each side may be noisier is held against
-    the other's typical spread: if intervals of both allowed for both at once, a case of 23 that takes a
-    fifth more steps would be found in a third of suites (500 drawn) instead of in six of ten.
+    There each case has its own interval; here contrasts with one reference share its error and its seeds. A
+    noisier side is combined with the typical spread of the other side: if intervals allowed for both at
+    once, a case of 23 that takes a fifth more steps would be detected in a third of suites (500 drawn)
+    instead of in six of ten.
     """
     seeds = sorted(set().union(*arms[1:]))
     cells = [(arm, seed, arms[arm][seed]) for arm in range(len(arms)) for seed in seeds if seed in arms[arm]]
@@ -121,7 +122,7 @@ def _fit(arms: Sequence[Mapping[int, float]]) -> _SeedBlockFit:
     for row, (place, seed, _) in enumerate(cells):
         design[row, [place, len(arms) + seeds.index(seed)]] = 1
     weights = np.ones(len(arms))
-    # the second time, what is noisy has little say in what belongs to a seed
+    # in the second iteration, noisy arms have little weight in the effects of seeds
     for _ in range(2):
         weighted = design * weights[arm][:, None]
         solved = np.linalg.pinv(design.T @ weighted, rcond=SINGULAR) @ weighted.T
@@ -135,5 +136,5 @@ def _fit(arms: Sequence[Mapping[int, float]]) -> _SeedBlockFit:
 
 
 def _rounding_variance(values: Sequence[float] | np.ndarray) -> float:
-    """The variance that rounding alone makes of *values*."""
+    """Variance of *values* from rounding alone."""
     return (_MIN_DEVIATION * max(1.0, float(np.abs(values).max()))) ** 2

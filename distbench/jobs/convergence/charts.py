@@ -1,4 +1,4 @@
-"""The charts of trainings to a target: curves over steps, tokens and seconds, with the target."""
+"""Charts of trainings to a target: curves over steps, tokens and seconds, with the target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AXES = {
     "seconds": "seconds of training",
 }
 REFERENCE_NAME = "reference (single)"
-"""What a reference is called."""
+"""Name of a reference in charts."""
 _MAX_POINTS = 200
 _MAX_COLUMNS = 8
 
@@ -30,7 +30,7 @@ _MAX_COLUMNS = 8
 def charts(
     groups: Sequence[list[ConvergenceEvidence]], names: dict[str, str], style: CaseStyle
 ) -> list[Chart]:
-    """The charts of each of *groups*: cases with the same reference."""
+    """Charts of each of *groups*: cases with the same reference."""
     return [
         chart
         for number, same in enumerate(groups, start=1)
@@ -40,7 +40,7 @@ def charts(
 
 
 class _Curves:
-    """The charts of one reference and its cases."""
+    """Charts of one reference and its cases."""
 
     def __init__(
         self, number: int, same: list[ConvergenceEvidence], names: dict[str, str], style: CaseStyle
@@ -55,7 +55,7 @@ class _Curves:
         self._curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
 
     def charts(self) -> list[Chart]:
-        """The figure of merit over each axis, and the training loss over steps."""
+        """Figure of merit over each axis, and training loss over steps."""
         last = self._curve[-1]
         axes = ("step", "tokens" if last["tokens"] != last["samples"] else "samples", "seconds")
         return [*(self._merit_chart(axis) for axis in axes), self._loss_chart()]
@@ -94,7 +94,7 @@ class _Curves:
         return traces
 
     def _sheet(self, key: str, word: str, axis: str = "") -> Table:
-        """Means over seeds of *key* at some steps; with *axis*, behind what it took to reach the target."""
+        """Means over seeds of *key* at some steps; with *axis*, preceded by its value at the target."""
         steps = _thin([row["step"] for row in self._curve if row["value"] is not None], _MAX_COLUMNS)
         columns = [Field(f"step_{step}", f"{word} {step}", format="{:.4g}".format) for step in steps]
         took = [Field("to_target", f"{_AXES[axis]} to the target")] if axis else []
@@ -117,7 +117,7 @@ def _mean_at(group: TrainingGroup, key: str, step: int) -> float | None:
 
 
 def _thin(items: list[T], most: int) -> list[T]:
-    """At most *most* of *items*, equally far apart, the last among them."""
+    """At most *most* of *items*, equally spaced, including the last."""
     every = -(-len(items) // most) or 1
     return items[::-1][::every][::-1]
 
@@ -137,7 +137,7 @@ def _band_and_line(
         "lines",
         fill="toself",
         fillcolor=line["color"],
-        # the bands of honest cases lie on one another
+        # the bands of equivalent cases overlap
         opacity=0.05,
         line={"width": 0},
         hoverinfo="skip",

@@ -1,4 +1,4 @@
-"""The cases of a run against their references: what is tested, and how sure it is for so many tests."""
+"""Test each case against its reference, with p-values adjusted for multiple tests."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from distbench.jobs.convergence.trainings import FinishedTraining, Target, Train
 from distbench.record import Record
 
 P_VALUE = 0.05
-"""Chance that any honest case of a run is called worse."""
+"""Probability that any case of a run that trains like its reference is reported as worse."""
 CONFIDENCE = 0.95
-"""Of the one-sided interval that says which slow-down is excluded."""
+"""Confidence of the one-sided interval that excludes a slowdown."""
 MIN_DIFFERENCE = 0.001
-"""A smaller difference of the values at the end, as a fraction, is none."""
+"""Differences of final values below this fraction are ignored."""
 
 
 @dataclass(frozen=True)
 class MeanTest:
-    """Mean of a case and of its reference."""
+    """Test of the mean of a case against that of its reference."""
 
     mean: float
     reference: float
     p_worse: float
-    """Chance of a mean as bad as the case's or worse if it trains as its reference, adjusted for the number
-    of tests in the run."""
+    """Probability of a mean as bad as the case's or worse if it trains like its reference, adjusted for the
+    number of tests in the run."""
     p_better: float
     most: float
-    """Fraction by which it may still be worse: upper end of the one-sided 95% interval."""
+    """Largest fraction by which it may still be worse: upper end of the one-sided 95% interval."""
 
     @property
     def is_worse(self) -> bool:
-        """Whether the case is worse beyond chance."""
+        """True if the case is significantly worse."""
         return self.p_worse < P_VALUE
 
     @property
     def is_better(self) -> bool:
-        """Whether the case is better beyond chance."""
+        """True if the case is significantly better."""
         return self.p_better < P_VALUE
 
 
 class ConvergenceComparison:
-    """A case and its reference, as trained."""
+    """Trainings of a case and of its reference."""
 
     def __init__(self, case_id: str, mine: list[Record], by_case: dict[str, list[Record]]) -> None:
         self.case_id = case_id
@@ -62,12 +62,12 @@ class ConvergenceComparison:
 
     @property
     def key(self) -> tuple[str, Target]:
-        """What it shares with the cases that have the same reference."""
+        """Key shared by cases that have the same reference."""
         return self.options.reference, self.merit
 
     @property
     def certain_verdict(self) -> tuple[str, str]:
-        """Word and reason of what needs no test; empty if there is nothing."""
+        """Word and reason of a verdict that needs no test; empty if there is none."""
         if self.group.failures:
             count = len(self.group.failures) + len(self.group.trainings)
             return "broke down", f"{len(self.group.failures)} of {count} trainings: {self.group.failures[0]}"
@@ -77,7 +77,7 @@ class ConvergenceComparison:
 
     @property
     def insufficient_data(self) -> str:
-        """Why there are too few trainings to judge; empty if there are enough."""
+        """Reason why there are too few trainings to judge; empty if there are enough."""
         seeds, mine, theirs = self.options.seeds, self.group.trainings, self.reference.trainings
         if seeds < 2:
             return f"one training is too few; at least 2 are needed (converge.seeds = {seeds})"
@@ -95,22 +95,22 @@ class ConvergenceComparison:
 
     @property
     def reference_misses(self) -> int:
-        """How many of the reference's did not."""
+        """Number of trainings of the reference that did not reach the target."""
         return sum(not training.target_row for training in self.reference.trainings)
 
 
 @dataclass(frozen=True)
 class CaseTests:
-    """What is known of one case beyond its own numbers."""
+    """Test results of one case."""
 
     steps: MeanTest | None = None
     final: MeanTest | None = None
     p_missed: float | None = None
-    """Chance of as many missed targets or more, for the number of tests; None if no target was missed."""
+    """Adjusted probability of as many missed targets or more; None if no target was missed."""
 
 
 def run_tests(sides: Sequence[ConvergenceComparison]) -> dict[str, CaseTests]:
-    """Tests of each case by its id, their chances adjusted for the number of all of them."""
+    """Test each case; return the results by case id, with p-values adjusted for the number of all tests."""
     steps: dict[str, MeanTest] = {}
     finals: dict[str, MeanTest] = {}
     for same in group_by(sides, lambda side: side.key).values():
@@ -143,7 +143,7 @@ def run_tests(sides: Sequence[ConvergenceComparison]) -> dict[str, CaseTests]:
 
 
 def _test_steps(same: Sequence[ConvergenceComparison]) -> dict[str, MeanTest]:
-    """Steps to the target of cases with one reference, on a log scale: a slow-down is a ratio."""
+    """Test steps to the target of cases with one reference, on a log scale: a slowdown is a ratio."""
     found = _contrasts(same, lambda training: math.log(training.crossing_step))
     return {side.case_id: _step_test(side, contrast) for side, contrast in found}
 
@@ -154,13 +154,13 @@ def _step_test(side: ConvergenceComparison, contrast: Contrast) -> MeanTest:
         side, lambda training: float(training.target_row["step"]) if training.target_row else math.inf
     )
     trainings = (*side.group.trainings, *side.reference.trainings)
-    # of one that was there at its first evaluation only the end of that stretch is known
+    # if a training reached the target at its first evaluation, only the end of that interval is known
     vague = every / means[1] if any(training.crossing_step <= every for training in trainings) else 0.0
     return _mean_test(means, contrast, every, math.expm1(contrast.upper_bound(CONFIDENCE)) + vague)
 
 
 def _test_finals(same: Sequence[ConvergenceComparison]) -> dict[str, MeanTest]:
-    """Values at the end of cases with one reference, as fractions of the reference's; worse is above."""
+    """Test final values of cases with one reference, as fractions of the reference's; worse is above."""
     scale = abs(statistics.fmean(same[0].reference.finals or [0.0])) or 1.0
     sign = -1 if same[0].merit.better == "higher" else 1
     return {
@@ -177,7 +177,7 @@ def _test_finals(same: Sequence[ConvergenceComparison]) -> dict[str, MeanTest]:
 def _contrasts(
     same: Sequence[ConvergenceComparison], value: Callable[[FinishedTraining], float]
 ) -> list[tuple[ConvergenceComparison, Contrast]]:
-    """Cases with one reference that can be compared with it in *value*."""
+    """Cases with one reference that can be compared with it in *value*, each with its contrast."""
     if not same:
         return []
     arms = {side.case_id: _by_seed(side.group, value) for side in same}
@@ -186,7 +186,7 @@ def _contrasts(
 
 
 def _mean_test(means: tuple[float, float], contrast: Contrast, least: float, most: float) -> MeanTest:
-    """Differences of the means up to *least* are not significant, whatever their chance."""
+    """Build a test; differences of the means up to *least* are never significant."""
     if abs(means[0] - means[1]) <= least:
         return MeanTest(*means, 0.5, 0.5, most)
     return MeanTest(*means, contrast.p_above, contrast.p_below, most)

@@ -1,4 +1,4 @@
-"""What a larger global batch gains in throughput and loses in convergence."""
+"""Effect of a larger global batch on throughput and convergence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from distbench.jobs.convergence.verdict import ConvergenceEvidence
 class BatchSizeEffect:
     """A strategy with a larger global batch, compared with its smallest.
 
-    Time to the target is (samples to the target) / (samples per second): the first is what the batch
-    costs, the second what more devices gain (McCandlish et al. 2018, arXiv 1812.06162).
+    Time to the target is (samples to the target) / (samples per second): the first is the cost of the larger
+    batch, the second the gain of more devices (McCandlish et al. 2018, arXiv 1812.06162).
     """
 
     name: str
@@ -24,20 +24,20 @@ class BatchSizeEffect:
     """Global batch in samples."""
     base_size: int
     learning_rate_note: str
-    """The learning rates if they differ; else empty."""
+    """Learning rates if they differ; else empty."""
     throughput: float
     """Samples per second (by the median step), as a multiple of the base's."""
     samples: float
-    """Samples until the target was reached, as a multiple of the base's; 1 loses nothing."""
+    """Samples until the target was reached, as a multiple of the base's; 1: no loss."""
 
     @property
     def seconds(self) -> float:
-        """Seconds until then at that pace, as a multiple of the base's."""
+        """Seconds to the target at that throughput, as a multiple of the base's."""
         return self.samples / self.throughput
 
 
 def batch_size_effects(trained: Sequence[ConvergenceEvidence]) -> list[BatchSizeEffect]:
-    """Effect of each larger batch on cases that differ only in the batch and the world size."""
+    """Effect of each larger batch on cases that differ only in batch, world size and learning rate."""
     done = [
         each for each in trained if each.group.trainings and all(t.target_row for t in each.group.trainings)
     ]

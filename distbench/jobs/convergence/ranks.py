@@ -1,4 +1,4 @@
-"""The job ``converge``: one training to a target with one seed, its curve, and findings about its health."""
+"""Train to a target with one seed, on one rank; record the curve and findings about training health."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distbench.worker.trainer import RankResult, Rows, StepHooks, Trainer, Train
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    """Result of this rank; only rank 0 has rows.
+    """Return the result of this rank; only rank 0 has rows.
 
     Raises:
         Mismatch: the engine is not the requested one.
@@ -41,7 +41,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
 
 
 class _ConvergenceHooks(StepHooks):
-    """Keeps the curve of the training, whose steps count from 1."""
+    """Recorder of the curve of a training, whose steps count from 1."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _ConvergenceHooks(StepHooks):
         self._curve: Rows = []
         self._norm: float | None = None
         self._is_comparison_due = False
-        """Whether the copies of ranks are to be compared as soon as they should be equal."""
+        """True if the copies of ranks are due to be compared at the next step where they should be equal."""
         tables = {"converge_curve": self._curve, "converge_findings": self._health.findings}
         self.delivery = RankResult(tables=tables if context.rank == 0 else {})
 
@@ -78,7 +78,7 @@ class _ConvergenceHooks(StepHooks):
     def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
         setting, options, number = self._context, self._options, step.number + 1
         if not self.delivery.effective and engine.skipped_steps < number:
-            # the optimizer's state exists from here on, and an evaluation would change the settings in use
+            # the optimizer state exists from here on, and an evaluation would change the effective settings
             self.delivery.effective = checks.effective_settings(engine)
             checks.check_effective(self.delivery.effective, setting, number - engine.skipped_steps)
         self._health.check_loss(number, step.loss)

@@ -1,4 +1,4 @@
-"""What the records of trainings to a target say: verdicts and curves."""
+"""Results of trainings to a target: verdicts and curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distbench.system.files import slug
 
 @dataclass(frozen=True)
 class ConvergenceResults(JobResults):
-    """Judge whether each case converges as its reference, and give its curves."""
+    """Judge whether each case converges like its reference, and give its curves."""
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         return {case_id: convergence.verdict for case_id, convergence in evidence_by_case(records).items()}

@@ -1,4 +1,4 @@
-"""The trainings of a case, or of a reference, as their records tell them."""
+"""Trainings of a case or a reference, read from records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
     doc: str = ""
 
     def is_reached_by(self, value: float) -> bool:
-        """Whether *value* is the target or better."""
+        """True if *value* is the target or better."""
         return value >= self.target if self.better == "higher" else value <= self.target
 
 
@@ -33,15 +33,15 @@ class FinishedTraining:
 
     seed: int
     curve: Sequence[RecordRow]
-    """A row per step: step, samples, tokens, seconds, loss, value and grad_norm (None: not evaluated)."""
+    """Row per step: step, samples, tokens, seconds, loss, value and grad_norm (None: not evaluated)."""
     target_row: RecordRow | None
-    """The first row whose value is the target or better."""
+    """First row whose value is the target or better; None: there is none."""
     crossing_step: float
-    """Step at which the value passed the target, between evaluations on a line; infinite if never."""
+    """Step at which the value crossed the target, interpolated between evaluations; infinite if never."""
 
     @property
     def final(self) -> float:
-        """The held-out value after the last step."""
+        """Held-out value after the last step."""
         return float(self.curve[-1]["value"])
 
     @property
@@ -53,15 +53,15 @@ class FinishedTraining:
 
 @dataclass(frozen=True)
 class TrainingGroup:
-    """The trainings of a case, or of a reference."""
+    """Trainings of a case, or of a reference."""
 
     case: Case
-    """With the seed of the first training."""
+    """Case with the seed of the first training."""
     trainings: tuple[FinishedTraining, ...]
     failures: tuple[str, ...] = ()
-    """Why the others did not finish."""
+    """Reasons why other trainings did not finish."""
     findings: tuple[RecordRow, ...] = ()
-    """Findings on their health: seed, step, rank, module, kind and text."""
+    """Findings about training health: seed, step, rank, module, kind and text."""
 
     def to_target(self, key: str) -> list[float]:
         """Steps, samples or seconds (*key*) at which each training reached the target."""
@@ -69,12 +69,12 @@ class TrainingGroup:
 
     @property
     def finals(self) -> list[float]:
-        """Value of each training at its end."""
+        """Final value of each training."""
         return [training.final for training in self.trainings]
 
 
 def training_group(records: Sequence[Record], merit: Target, fallback: Sequence[Record]) -> TrainingGroup:
-    """The trainings in *records*; without any, none of the case of *fallback*."""
+    """Group the trainings in *records*; if empty, a group of the case of *fallback* without trainings."""
     ordered = sorted(records, key=lambda record: record.round)
     finished = [record for record in ordered if record.status is Status.MEASURED]
     done = [
@@ -119,7 +119,7 @@ def _finished_training(record: Record, merit: Target) -> FinishedTraining:
 
 
 def _crossing_step(before: RecordRow | None, reached: RecordRow, target: float) -> float:
-    """Step at which the value passed the target, on a line from the evaluation *before*."""
+    """Step at which the value crossed the target, interpolated from the evaluation *before*."""
     if before is None or not math.isfinite(before["value"]):
         return float(reached["step"])
     part = (target - before["value"]) / (reached["value"] - before["value"])

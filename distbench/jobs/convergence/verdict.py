@@ -1,14 +1,15 @@
-"""Whether a case converges as its reference does, as MLPerf's reference convergence points have it.
+"""Judge convergence against a reference, after MLPerf's reference convergence points.
 
 The trainings of the reference (one process, the same global batch, at least twice as many seeds)
-are the reference distribution. Steps to the target and the value at the end are each compared seed by
+are the reference distribution. Steps to the target and final values are each compared seed by
 seed (``arms``), with one-sided tests, and missed targets are counted by Fisher's exact test. MLPerf's
-checker (mlcommons/logging, rcp_checker.py) tests one submission; a run has many cases, so the chances are
-adjusted for the number of all its tests (Holm), and 5% is the chance that any honest case of a run is
-called worse. MLPerf rejects what is faster than the reference; here worse fails too, and better is flagged.
+checker (mlcommons/logging, rcp_checker.py) tests one submission; a run has many cases, so the p-values are
+adjusted for the number of all its tests (Holm), and 5% is the probability that any case that trains like
+its reference is reported as worse. MLPerf rejects results that are faster than the reference; here worse
+fails too, and better is flagged.
 
-That nothing was found proves little where little could be seen: a case converges as its reference only
-if 95% intervals exclude a slow-down and a value at the end that matter (``converge.max_slowdown``,
+Finding no difference proves little if the tests have little power: a case converges like its reference only
+if 95% intervals exclude a slowdown and a final value that matter (``converge.max_slowdown``,
 ``converge.max_worse``): two one-sided tests of equivalence (D. J. Schuirmann 1987, J. Pharmacokinetics and
 Biopharmaceutics 15).
 """
@@ -45,12 +46,12 @@ _WORDS: dict[str, tuple[Gravity, str]] = {
     "ranks drifted apart": ("bad", "ranks diverged"),
     "broke down": ("bad", "training failed"),
 }
-"""Word of a verdict -> its gravity, and how people read it."""
+"""Word of a verdict -> its gravity, and the text shown to users."""
 
 
 @dataclass(frozen=True)
 class ConvergenceEvidence:
-    """How a case trains next to its reference."""
+    """Evidence for the convergence of a case relative to its reference."""
 
     case_id: str
     group: TrainingGroup
@@ -58,14 +59,14 @@ class ConvergenceEvidence:
     merit: Target
     word: str
     why: str
-    """What the word rests on."""
+    """Reason for the word."""
     steps: MeanTest | None = None
-    """Steps to the target; None where not both reached it in every training."""
+    """Steps to the target; None unless both reached it in every training."""
     final: MeanTest | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """What this comes to."""
+        """Verdict on the case."""
         gravity, shown = _WORDS[self.word]
         extent = None
         if self.steps and self.word == AS_REFERENCE:
@@ -82,7 +83,7 @@ class ConvergenceEvidence:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The trainings, the tests and what was found of their health."""
+        """Trainings, tests and findings about training health."""
         return {
             "why": self.why,
             "merit": dataclasses.asdict(self.merit),
@@ -98,7 +99,7 @@ class ConvergenceEvidence:
 
 
 def evidence_by_case(records: Iterable[Record]) -> dict[str, ConvergenceEvidence]:
-    """Convergence of each case that was trained to a target, by case id: judged together, as many are."""
+    """Judge all cases that were trained to a target together, as tests are adjusted; by case id."""
     by_case = group_by(records, lambda record: record.job.options.of)
     sides = [
         ConvergenceComparison(case_id, mine, by_case)
@@ -133,7 +134,7 @@ def _judge(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, str]:
 
 
 def _judge_power(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, str]:
-    """The verdict on a case of which nothing was found to be worse, by what that excludes."""
+    """Judge a case of which nothing was found to be worse, by what its intervals exclude."""
     if side.reference_misses:
         return INCONCLUSIVE, (
             f"{side.reference_misses} of {len(side.reference.trainings)} trainings of the reference did not "

@@ -1,4 +1,4 @@
-"""The view ``convergence``: targets, what it took to reach them, and verdicts."""
+"""View ``convergence``: targets, the steps, samples and time to reach them, and verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _mean(name: str, heading: str, doc: str, unit: str = "") -> tuple[Field, Fie
 
 
 class ConvergenceView(View):
-    """Targets, what it took to reach them, and verdicts."""
+    """Targets, the steps, samples and time to reach them, and verdicts."""
 
     title: ClassVar[str] = "Convergence"
     order: ClassVar[int] = 70
@@ -62,7 +62,7 @@ class ConvergenceView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        """A row for each reference, and one for each case below its own."""
+        """Table with a row per reference, and below it one per case."""
         trained, names = _trained_cases(run)
         rows: list[TableRow] = []
         for same in _by_reference(trained):
@@ -72,7 +72,7 @@ class ConvergenceView(View):
         return self.make_table(rows, notes)
 
     def charts(self, run: RunAnalysis) -> list[Chart]:
-        """Curves of each reference and its cases, if any was trained to a target."""
+        """Curves of each reference and its cases, if any case was trained to a target."""
         trained, names = _trained_cases(run)
         return convergence_charts.charts(_by_reference(trained), names, CaseStyle.for_cases(run.cases))
 
@@ -84,7 +84,7 @@ def _trained_cases(run: RunAnalysis) -> tuple[list[ConvergenceEvidence], dict[st
 
 
 def _by_reference(trained: Sequence[ConvergenceEvidence]) -> list[list[ConvergenceEvidence]]:
-    """*trained* in groups of one reference and figure of merit."""
+    """Group *trained* by reference and figure of merit."""
     return list(group_by(trained, lambda each: (each.reference.case.id, each.merit.name)).values())
 
 

@@ -23,7 +23,7 @@ from distbench.plan.references import micro_batched_reference, trusted_case
 from distbench.strategies.base import REFERENCE_STRATEGY, SHARDED_REFERENCE, Strategy
 
 ADVICE = "advice"
-"""What a remark of a reference is called that says what to do about a difference, once for all cases."""
+"""Name of a remark of a reference that advises on a difference, once for all cases."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CheckSection:
     """Steps that each case and its reference train."""
     sgd_lr: Positive = 0.1
     """Learning rate of the second training, with SGD: Adam hides gradients that are scaled wrongly."""
-    # fewer say nothing about a spread
+    # fewer give no information about a spread
     perturbed: Annotated[int, Bound(4, 1000)] = 8
     """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
     false_alarm: Annotated[float, Bound(1e-6, 0.5)] = 0.001
@@ -56,27 +56,27 @@ class CheckSection:
 
 @dataclass(frozen=True)
 class CheckOptions(JobOptions):
-    """What the ranks of a check get."""
+    """Options for the ranks of a check."""
 
     steps: int = 0
     arm: str = ""
     """Name of the optimizer that the case is trained with."""
     precision: str = ""
-    """Dtype that a case in 16 bits is trained in as well; empty: its own."""
+    """Dtype that a 16-bit case is also trained in; empty: its own."""
     perturbed: int | None = None
-    """Of a reference: its trainings with rounding-sized changes."""
+    """Of a reference: number of its perturbed trainings."""
     parts: list[int] | None = None
-    """Of a reference: the numbers of parts in which the cases compute a global batch."""
+    """Of a reference: numbers of parts into which the cases split a global batch."""
     fp64: bool = True
-    """Of a reference: whether it is trained in fp64 as well where that fits."""
+    """Of a reference: True if it is also trained in fp64 if that fits."""
     dropout: str = "off"
-    """What becomes of dropout: ``off`` or ``refuse``."""
+    """Treatment of dropout: ``off`` or ``refuse``."""
     work: str = ""
-    """How the work is reduced, in words; empty: it is not."""
+    """Reduced work, in words; empty: full work."""
     asked: str = ""
-    """On reduced work: id of the case of the suite that is trained as this one is; empty: none."""
+    """On reduced work: id of the case of the suite that this training stands for; empty: none."""
     also: str = ""
-    """On reduced work: id of the suite's own case in fp32, whose trainings are trainings of this case too."""
+    """On reduced work: id of the suite's own fp32 case, whose trainings also count for this case."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class EquivalenceJob(JobKind):
     def planned_trials(
         self, section: CheckSection, cases: Sequence[Case], machine: Machine
     ) -> list[PlannedTrial]:
-        """Tasks that check *cases*: each reference is followed by the cases compared with it."""
+        """Plan the checks of *cases*: each reference is followed by the cases compared with it."""
         groups: dict[str, list[PlannedTrial]] = {}
         asked = {case.id for case in cases}
         for case in cases:
@@ -136,7 +136,7 @@ class EquivalenceJob(JobKind):
                 )
                 if reference.id not in groups:
                     groups[reference.id] = [_reference_trial(section, reference, options, cases, machine)]
-                # the suite's own training has been asked about
+                # the suite's own training has been checked for problems already
                 problem = _strategy(armed).problem(armed, machine.for_case(armed)) if full != case else None
                 task = PlannedTrial(
                     armed, job=JobSpec("check", options), depends_on=reference.id, problem=problem
@@ -165,22 +165,22 @@ class EquivalenceJob(JobKind):
 
 _PREDICTION_BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
 MAX_SCHEDULE_STEPS = 200
-"""The last corner of a learning-rate schedule that a check is made longer for."""
-# an update by the new law, a loss that shows it, and one more
+"""Last breakpoint of a learning-rate schedule for which a check is extended."""
+# an update in the new phase, a loss that shows it, and one more
 _STEPS_AFTER_CORNER = 3
 
 
 def planned_trainings(case: Case, check: CheckSection, asked: Container[str]) -> list[Case]:
-    """The trainings of *case*: as it is, with SGD, which hides no wrong scale, and both again in fp32.
+    """Trainings of *case*: unchanged, with SGD, which hides no wrong scale, and both again in fp32.
 
-    Not in fp32 where the suite asks for that case too (*asked* are the ids of its cases).
+    Not in fp32 if the suite has that case too (*asked* are the ids of its cases).
     """
     as_asked, again = _with_sgd(case, check), as_fp32(case) if check.fp32 else None
     return as_asked if again is None or again.id in asked else as_asked + _with_sgd(again, check)
 
 
 def as_fp32(case: Case) -> Case | None:
-    """The case in 16 bits that *case* is, in fp32; None if it has more already."""
+    """Return the 16-bit *case* in fp32; None if its dtype is longer already."""
     if case.precision.compute not in ("bf16", "fp16"):
         return None
     name = case.name.replace(f"/{case.precision.label}", "/fp32")
@@ -190,7 +190,7 @@ def as_fp32(case: Case) -> Case | None:
 def _with_sgd(case: Case, check: CheckSection) -> list[Case]:
     if case.optimizer.name == "sgd":
         return [case]
-    # clipping and the schedule stay
+    # keep clipping and the schedule
     sgd = dataclasses.replace(
         case.optimizer,
         name="sgd",
@@ -207,14 +207,14 @@ def _with_sgd(case: Case, check: CheckSection) -> list[Case]:
 def _reduced_work(
     case: Case, check: CheckSection, arms: Sequence[Case], machine: Machine
 ) -> ReducedWork | None:
-    """Reduced work on which *case* is checked; None: the full work."""
+    """Reduced work on which *case* is checked; None: full work."""
     if check.work == "full":
         return None
     return reduce_work(case, arms, machine, _steps(check, case), check.perturbed, check.minutes * 60)
 
 
 def _steps(check: CheckSection, case: Case) -> int:
-    """Steps to train: those asked for, or more that lead past the corners of a schedule within reach."""
+    """Steps to train: those requested, or enough to pass the breakpoints of a schedule within reach."""
     within = [corner for corner in breakpoints(case.optimizer) if corner <= MAX_SCHEDULE_STEPS]
     return max([check.steps, *(corner + _STEPS_AFTER_CORNER for corner in within)])
 
@@ -232,7 +232,7 @@ def _reference_trial(
     own = dataclasses.replace(
         options, role=REFERENCE, perturbed=check.perturbed, parts=parts, fp64=check.fp64
     )
-    # if it doesn't fit: with micro-batches that are computed again, then sharded over a few devices too
+    # if it doesn't fit: with recomputed micro-batches, then also sharded over a few devices
     micro = min(case.batch.micro_batch_size for case in alike)
     smaller = [
         trusted_case(

@@ -1,4 +1,4 @@
-"""The evidence of an equivalence check, and its verdict in words."""
+"""Evidence of an equivalence check, and its verdict in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distbench.jobs.equivalence.envelope import DetectionLimit
 from distbench.jobs.equivalence.values import QUANTITY_NAMES, Quantity
 
 EQUIVALENT = "equivalent"
-"""No number differs in any bit."""
+"""All numbers are bit-identical."""
 ROUNDING = "equivalent within rounding"
 DIFFERS = "differs"
 NOT_CHECKED = "not checked"
@@ -27,27 +27,27 @@ PER_RANK = (
 )
 MISSING, NO_NUMBER = "is missing", "is no number"
 _DETECTION_TEXTS = {"gradient": "a gradient", "parameter": "an update"}
-"""Families of which a verdict says how small an error would be seen."""
+"""Families whose smallest detectable error a verdict reports."""
 _MEAN = "mean_size"
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
-"""``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
+"""Relative tolerances of ``torch.testing.assert_close``, shown only next to the measured envelope."""
 
 
 @dataclass(frozen=True)
 class LargestDeviation:
-    """Where one kind of quantity is furthest from the reference, relative to the envelope."""
+    """Largest deviation of one kind of quantity, relative to the rounding envelope."""
 
     place: Quantity
     error: float
-    """Relative to the reference's own number, gradient, or update of the parameter."""
+    """Error relative to the reference's own number, gradient, or update of the parameter."""
     of_limit: float
     """Ratio over the limit of the envelope; above 1 it differs by more than rounding."""
     flaw: str = ""
-    """What is wrong where no error is relative to anything: "is missing"."""
+    """Flaw that can't be given as a relative error: "is missing"."""
 
     @property
     def has_no_value(self) -> bool:
-        """Whether there is no number that could be near the reference's or far from it."""
+        """True if there is no number to compare with the reference's."""
         return self.flaw in (MISSING, NO_NUMBER)
 
 
@@ -68,77 +68,77 @@ class EquivalenceArm:
     optimizer: str
     word: str
     reason: str = ""
-    """Why it is not checked."""
+    """Reason why it is not checked."""
     compute: str = ""
     """Dtype of forward and backward pass."""
     is_asked: bool = True
-    """Whether the suite trains so: with this optimizer, in this dtype."""
+    """True if the suite requests this training: this optimizer in this dtype."""
     can_run: bool = True
     """False: it can't run here."""
     reference: str = ""
     """Name of the reference."""
     worst: tuple[LargestDeviation, ...] = ()
-    """One for each family of quantities."""
+    """Largest deviation of each family of quantities."""
     first: LargestDeviation | None = None
     """First quantity outside the envelope, the furthest of its step and kind."""
     drift: ReplicaDivergence | None = None
-    """Where ranks that keep full copies began to differ."""
+    """First difference between ranks that keep full copies."""
     from_fp64: float | None = None
     """Distance of the trained parameters from those of the fp64 training, relative to its update."""
     reference_from_fp64: float | None = None
-    """The same of the reference: what rounding costs."""
+    """The same distance of the reference: the effect of rounding."""
     design: str = ""
-    """What makes it another training by design; empty: it is not meant to be one."""
+    """Reason why the strategy trains differently by design; empty: it does not."""
     in_parts: int = 0
-    """Into how many parts its reference divides a batch as well, since these matter; 0: they do not."""
+    """Number of parts into which its reference also splits a batch, since these matter; 0: they do not."""
     without_dropout: str = ""
-    """Which dropout of the model was turned off; empty: none."""
+    """Dropout of the model that was disabled; empty: none."""
     cause: str = ""
-    """Why every data-parallel training of this work must differ, if the reference shows it."""
+    """Reason why every data-parallel training of this work must differ, if the reference shows it."""
     advice: str = ""
-    """What can be done about that."""
+    """Advice on that cause."""
     notes: tuple[str, ...] = ()
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
     sights: tuple[DetectionLimit, ...] = ()
-    """The smallest error that would have been seen, by family."""
+    """Smallest error that would have been detected, by family."""
     work: str = ""
-    """What the work is that it was trained on, in words; empty: the case's own."""
+    """Reduced work that it was trained on, in words; empty: the case's own work."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the verdict on the case rests on it.
+        """True if the verdict on the case counts this training.
 
-        It does without one that nobody asked for and this strategy can't have (DeepSpeed's Adam under SGD),
-        which says nothing about the others. One that broke down could have shown anything.
+        A training that the suite did not request and the strategy can't run (DeepSpeed's Adam with SGD) says
+        nothing about the others, so it is not counted. One that broke down could have shown anything.
         """
         return self.is_asked or self.can_run
 
     @property
     def limit_share(self) -> float:
-        """The largest fraction of the envelope that any quantity takes; above 1 is outside."""
+        """Largest fraction of the envelope that any quantity takes; above 1 is outside."""
         return max((worst.of_limit for worst in self.worst), default=0.0)
 
 
 @dataclass(frozen=True)
 class EquivalenceEvidence:
-    """The evidence of a check of one case."""
+    """Evidence of the check of one case."""
 
     word: str
-    """That of the arm that decides."""
+    """Word of the arm that decides."""
     arms: tuple[EquivalenceArm, ...]
 
     @property
     def limit_share(self) -> float:
-        """The largest fraction of the envelope that any quantity of any arm takes."""
+        """Largest fraction of the envelope that any quantity of any arm takes."""
         return max((arm.limit_share for arm in self.arms), default=0.0)
 
     @property
     def checked_arms(self) -> list[EquivalenceArm]:
-        """The arms that have a verdict."""
+        """Arms that have a verdict."""
         return [arm for arm in self.arms if arm.word != NOT_CHECKED]
 
     def sentence(self) -> str:
-        """The verdict with what it rests on."""
+        """Return the verdict with its basis, as a sentence."""
         decisive = [arm for arm in self.arms if arm.word == self.word]
         arm = max(decisive, key=lambda arm: (arm.is_counted, arm.limit_share))
         if arm.word == DIFFERS:
@@ -156,7 +156,7 @@ class EquivalenceEvidence:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What holds for several cases: what was trained otherwise, and what to do about differences."""
+        """Remarks that apply to several cases: different training conditions, and advice on differences."""
         dropped = [arm.without_dropout for arm in self.arms if arm.without_dropout]
         said = [
             f"Checked without dropout ({one_line(text)}): what it drops depends on how rows are divided "
@@ -169,7 +169,7 @@ class EquivalenceEvidence:
         return tuple(dict.fromkeys(said))
 
     def basis(self) -> str:
-        """The arms that the verdict rests on, and those that it does without."""
+        """Name the arms on which the verdict rests, and those that are not counted."""
         rests = self._listed(self.checked_arms)
         without = self._listed([arm for arm in self.arms if not arm.is_counted])
         parts = ", in equal parts" if any(arm.in_parts for arm in self.checked_arms) else ""
@@ -182,7 +182,7 @@ class EquivalenceEvidence:
         )
 
     def _listed(self, arms: Sequence[EquivalenceArm]) -> str:
-        """The names of *arms*, those of one dtype together."""
+        """Names of *arms*, grouped by dtype."""
         several = len({arm.compute for arm in self.arms}) > 1
         groups = group_pairs((arm.compute, arm.optimizer) for arm in arms)
         return ", ".join(
@@ -190,14 +190,14 @@ class EquivalenceEvidence:
         )
 
     def arm_label(self, arm: EquivalenceArm) -> str:
-        """The optimizer of *arm*, with the dtype if the arms differ in that."""
+        """Optimizer of *arm*, with the dtype if the arms differ in that."""
         several = len({arm.compute for arm in self.arms}) > 1
         return f"{arm.optimizer} in {arm.compute}" if several else arm.optimizer
 
     def smallest_detectable_error(self, family: str, compute: str = "") -> float | None:
-        """The smallest error of *family*, in the median tensor, that an arm would have seen.
+        """Smallest error of *family*, in the median tensor, that an arm would have detected.
 
-        Of updates only with the suite's own optimizer, which SGD says nothing about. *compute*: among arms
+        For updates only with the suite's own optimizer, about which SGD says nothing. *compute*: among arms
         in that dtype; empty: among all.
         """
         own = {arm.optimizer for arm in self.arms if arm.is_asked}
@@ -213,9 +213,9 @@ class EquivalenceEvidence:
 
     @property
     def insensitivity(self) -> str:
-        """Why nothing can be called equivalent by its arms; empty if it can.
+        """Reason why none of its arms can be called equivalent; empty if they can.
 
-        None of them would see, in the median tensor, that a gradient, or an update, was lost altogether.
+        None of them would detect, in the median tensor, that a gradient, or an update, was lost altogether.
         """
         for family, name in _DETECTION_TEXTS.items():
             error = self.smallest_detectable_error(family)
@@ -227,7 +227,7 @@ class EquivalenceEvidence:
         return ""
 
     def _sensitivity_text(self) -> str:
-        """The smallest errors that would have been seen, in each dtype, the case's own first."""
+        """Smallest errors that would have been detected, in each dtype, the case's own first."""
         computes = list(dict.fromkeys(arm.compute for arm in self.arms))
         told = {compute: text for compute in computes if (text := self._detectable_errors_text(compute))}
         if len(computes) == 1:
@@ -244,30 +244,30 @@ class EquivalenceEvidence:
         return f"{', '.join(most)} or {last}" if most else last
 
     def to_json(self) -> dict[str, Any]:
-        """The arms."""
+        """Arms as JSON."""
         return {"arms": [dataclasses.asdict(arm) for arm in self.arms]}
 
 
 def _percent(part: float) -> str:
     percent = 100 * part
-    # one digit, as it is no more exact
+    # one digit: it is no more exact
     return f"{percent:.0f}%" if percent >= 9.5 else f"{Decimal(f'{percent:.1g}'):f}%"
 
 
 def _reduced_work_text(arms: Sequence[EquivalenceArm]) -> str:
-    """On which reduced work *arms* were trained; empty: on that of the case."""
+    """Reduced work on which *arms* were trained, in words; empty: the case's own work."""
     works = dict.fromkeys(arm.work for arm in arms if arm.work)
     return f", on reduced work ({'; '.join(works)})" if works else ""
 
 
 def quantity_text(worst: LargestDeviation) -> str:
-    """The quantity that *worst* is: ``gradient of layers.0.weight``."""
+    """Name the quantity of *worst*: ``gradient of layers.0.weight``."""
     family = QUANTITY_NAMES[worst.place.family]
     return f"{family} of {one_line(worst.place.tensor)}" if worst.place.tensor else family
 
 
 def _difference_text(arm: EquivalenceArm, name: str) -> str:
-    """What differs first, and which rank's copy does."""
+    """Describe the first difference, and the first rank whose copy differs."""
     drift, first = arm.drift, arm.first
     if drift and (first is None or drift.step < first.place.step):
         copy = f"rank {drift.rank}, whose {one_line(drift.tensor)} is not rank 0's"
@@ -278,14 +278,14 @@ def _difference_text(arm: EquivalenceArm, name: str) -> str:
 
 
 def _by_design_text(arm: EquivalenceArm, name: str) -> str:
-    """How far it is from its reference, and where that begins."""
+    """Describe its deviation from the reference, and where that begins."""
     if arm.first is None:
         return f"{DIFFERENT_BY_DESIGN}, but not in the steps that were checked ({name})"
     return _deviation_text(DIFFERENT_BY_DESIGN, arm.first, name)
 
 
 def _deviation_text(word: str, first: LargestDeviation, name: str) -> str:
-    """*word*, and where and how far *first* is beyond rounding."""
+    """Describe *first*, the deviation beyond rounding, after *word*."""
     where = f"{word} {_step_text(first.place.step)} ({name}), first in {quantity_text(first)}"
     if first.flaw:
         return f"{where}, which {first.flaw}"

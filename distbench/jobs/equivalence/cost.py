@@ -1,6 +1,6 @@
-"""What a check costs, before it begins.
+"""Predict the cost of a check, and reduce its work to fit a time limit.
 
-It decides how much work is checked, so it must be the same whenever it is asked: nothing is timed here.
+The prediction decides how much work is checked, so it must always be the same: nothing is timed here.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from distbench.workloads.base import Workload
 
 # a training in fp64 takes about two of them
 _FP64 = 2
-# the reference as it is, and once more
+# the reference unchanged, and once more
 _REPEATS = 2
 
 
 @dataclass(frozen=True)
 class ReducedWork:
-    """Reduced work."""
+    """A smaller workload on which a case is checked."""
 
     choice: PluginChoice
     text: str
-    """What it is, in words: ``seq_len 128, depth 2: 53 of 124 million parameters``."""
+    """Description: ``seq_len 128, depth 2: 53 of 124 million parameters``."""
 
 
 def training_seconds(case: Case, steps: int, perturbed: int | None = None) -> float | None:
-    """Predicted seconds of a training of *case*; None where its workload has no formulas.
+    """Predicted seconds of a training of *case*; None if its workload has no formulas.
 
-    Of a reference, with its trainings that are *perturbed*: in fp64, as it is, once more, and those.
+    With *perturbed*, the seconds of a reference: in fp64, unchanged, once more, and *perturbed* trainings.
     """
     workload: Workload = registry.create_plugin("workloads", case.workload)
     parameters, computed = workload.parameters(), predicted_compute_s(case)
@@ -51,10 +51,10 @@ def training_seconds(case: Case, steps: int, perturbed: int | None = None) -> fl
 def reduce_work(
     case: Case, arms: Sequence[Case], machine: Machine, steps: int, perturbed: int, limit_s: float
 ) -> ReducedWork | None:
-    """The most work on which *case* is checked within *limit_s* by prediction, with its references.
+    """Find the largest work on which *case* can be checked, with its references, in *limit_s* seconds.
 
-    *arms* are the trainings of the case. The least work there is where all of it takes longer; None: the full
-    work, which is short enough, of unknown cost, or the least.
+    *arms* are the trainings of the case. If no work is predicted to fit, use the smallest possible.
+    None: the full work, because it fits, has unknown cost, or is the smallest.
     """
     fits, found = False, case.workload
     for found in itertools.chain([case.workload], _reduced_workloads(case, arms, machine)):
@@ -76,7 +76,7 @@ def _seconds_with_reference(arm: Case, steps: int, perturbed: int) -> float | No
 
 
 def _reduced_workloads(case: Case, arms: Sequence[Case], machine: Machine) -> Iterator[PluginChoice]:
-    """Workloads that are less and less work, of those that the data can feed and the strategy can divide."""
+    """Yield smaller and smaller workloads that the data can feed and the strategy can divide."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     data: DataSource = registry.create_plugin("data", case.data)
     trained = [arm for arm in arms if _problem(arm, machine) is None]

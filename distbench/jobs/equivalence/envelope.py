@@ -1,9 +1,9 @@
-"""How far apart two trainings are, and how far rounding alone drives them apart.
+"""Rounding envelope: how far two trainings may differ by rounding alone.
 
-The reference is trained several times with changes as small as rounding. Their distances from it
+The reference is trained several times with rounding-sized perturbations. Their distances from it
 are the scale of each quantity: a loss, a gradient norm, a gradient, a parameter, each at its step.
-A case's ratio is its largest distance over that scale; the ratios that the reference's own
-trainings reach, each against the others, show how large a ratio rounding makes.
+A case's ratio is its largest distance over that scale; the ratios of the reference's own perturbed
+trainings, each against the others, show how large a ratio rounding makes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from distbench.core.grouping import group_by
 from distbench.jobs.equivalence.values import QUANTITY_NAMES, Quantity, RecordedTraining
 
 MAX_LIMIT = 50.0
-"""No limit allows more times the distance of rounding: a looser one would tell nothing apart."""
+"""Largest limit, as a multiple of the distance of rounding: a looser one could not detect a difference."""
 
 _EPS32 = float(np.finfo(np.float32).eps)
 EPSILON = {"bf16": 2.0**-7, "fp16": 2.0**-10}
-"""Distance of 1 from the next number in each dtype of 16 bits."""
-# a family's own variance has the weight of one, the usual variance of the families that of six
+"""Distance from 1 to the next number in each 16-bit dtype."""
+# a family's own variance has weight 1, the typical variance of all families weight 6
 _PRIOR_WEIGHT = 6.0
 _TYPICAL_QUANTILE = 0.75
 # a correct framework may round several times more often than the reference: twice the distance allows
@@ -38,22 +38,22 @@ _MAX_DISTANCE = 1e150
 
 @dataclass(frozen=True)
 class DetectionLimit:
-    """The smallest relative error of one family that would have been outside of the envelope.
+    """Smallest relative error of one family that would have been outside the envelope.
 
-    Of each tensor at its best step: an error that lasts is seen there.
+    Of each tensor at its best step: an error that lasts is detected there.
     """
 
     family: str
     typical: float
-    """Of the median tensor."""
+    """Limit of the median tensor."""
     coarsest: float
-    """Of the tensor in which most hides."""
+    """Limit of the tensor in which the largest error can hide."""
     tensor: str
-    """That tensor."""
+    """Name of that tensor."""
 
 
 class RoundingEnvelope:
-    """What rounding does to the trainings of one reference."""
+    """Rounding envelope of one reference: scales and limits of every quantity."""
 
     max_limit: ClassVar[float] = MAX_LIMIT
 
@@ -65,13 +65,13 @@ class RoundingEnvelope:
         compute: str = "fp32",
         exact: RecordedTraining | None = None,
     ) -> None:
-        """The envelope of *reference*, which *perturbed* trainings surround.
+        """Build the envelope of *reference* from its *perturbed* trainings.
 
         Args:
             parameters: Number of elements of the model.
             compute: Dtype that it is computed in.
-            exact: The same training in fp64; None: there is none, or rounding to *compute* is no measure of
-                rounding, as in 16 bits, where every honest training rounds the same weights alike.
+            exact: The same training in fp64; None: there is none, or rounding to *compute* does not measure
+                rounding, as in 16 bits, where every correct training rounds the same weights alike.
         """
         self.reference = reference
         self._parameters, self._compute = parameters, compute
@@ -81,7 +81,7 @@ class RoundingEnvelope:
         ]
         self._sizes = np.array([reference.size(place) for place in self._places])
         places = {place: i for i, place in enumerate(self._places)}
-        # means are of unlike things
+        # means combine different kinds of quantities
         single = [place for place in self._places if place.family != "mean_size"]
         steps = group_by(single, lambda place: (place.step, place.family)).values()
         self._step_groups = [[places[place] for place in alike] for alike in steps if alike[0].step >= 0]
@@ -94,7 +94,7 @@ class RoundingEnvelope:
         own = np.array([[t.distance(reference, place) for t in perturbed] for place in self._places])
         # initial weights have no envelope: every training begins with the same
         own[[place.step < 0 for place in self._places]] = 0.0
-        # (places, trainings); one that broke down is far, but its square is still a number
+        # (places, trainings); one that broke down is far away, but the square of its distance is finite
         self._distances = np.minimum(own, _MAX_DISTANCE)
         self._reference_error = self._squared_error(exact)
 
@@ -108,11 +108,11 @@ class RoundingEnvelope:
         """Ratio by family above which a training differs by more than rounding.
 
         A one-sided prediction limit for the largest ratio of one more training, log-normal, with
-        *false_alarm* shared out over the families, and a factor for frameworks that round more often than
-        the reference. Each family has a spread of its own, moderated toward the usual one, the median of the
-        families', as those of genes are (Smyth 2004, doi:10.2202/1544-6115.1027): eight trainings alone
-        know it badly, and a mean over the families would widen them all where one of them scatters. At most
-        ``MAX_LIMIT``, whatever a log-normal tail comes to.
+        *false_alarm* divided among the families, and a factor for frameworks that round more often than
+        the reference. Each family has its own spread, moderated toward the median of all families, like those
+        of genes (Smyth 2004, doi:10.2202/1544-6115.1027): eight trainings alone estimate it badly, and a mean
+        over the families would widen them all if one of them scatters. At most ``MAX_LIMIT``, whatever the
+        log-normal tail gives.
         """
         logs = np.log(self._largest_ratios())
         families, count = logs.shape
@@ -135,9 +135,9 @@ class RoundingEnvelope:
         )
 
     def problem(self, false_alarm: float) -> str:
-        """Why its limits don't say how far rounding goes; empty if they do.
+        """Reason why its limits don't bound rounding; empty if they do.
 
-        One of the reference's own trainings is beyond them, so an honest one may be as well.
+        One of the reference's own perturbed trainings is beyond them, so a correct training may be as well.
         """
         limits = self.limits(false_alarm)
         largest = dict(zip(self._families, self._largest_ratios().max(axis=1).tolist(), strict=True))
@@ -150,12 +150,12 @@ class RoundingEnvelope:
         )
 
     def detection_limits(self, false_alarm: float) -> tuple[DetectionLimit, ...]:
-        """The smallest error that is seen, by family."""
+        """Smallest error that is detected, by family."""
         limits = self.limits(false_alarm)
         seen: dict[str, dict[str, float]] = {family: {} for family in self._families}
         for place, scale in zip(self._places, self._scales.tolist(), strict=True):
             size = self.reference.size(place)
-            # what every training begins with, and what stands still, has no relative error
+            # initial values, and tensors that do not move, have no relative error
             if place.step >= 0 and size:
                 error = limits[place.family] * scale / size
                 seen[place.family][place.tensor] = min(error, seen[place.family].get(place.tensor, math.inf))
@@ -174,11 +174,11 @@ class RoundingEnvelope:
         )[:, 0]
 
     def _smooth(self, squares: np.ndarray) -> np.ndarray:
-        """Distances of rounding from mean *squares* of distances (places, n); few trainings know them badly.
+        """Distances of rounding from mean *squares* of distances (places, n), with lower bounds.
 
-        A place where none of them was far, by luck, would make any other far: so none has less than the
-        resolution of its numbers, than the same quantity one step before, or than the usual tensor of its
-        step (the upper quartile), relative to their sizes.
+        Few trainings estimate them badly: a place where all of them were close by chance would make any other
+        training look far. So no distance is below the resolution of its numbers, the same quantity one step
+        before, or the upper quartile of the tensors of its step, relative to their sizes.
         """
         sizes = self._sizes[:, None]
         relative = np.sqrt(squares) / np.where(sizes > 0, sizes, np.inf)
@@ -198,21 +198,21 @@ class RoundingEnvelope:
         others = (squares.sum(axis=1, keepdims=True) - squares) / (squares.shape[1] - 1)
         ratios = _quotient(self._distances, self._smooth(np.maximum(others, self._reference_error)))
         of = np.array([place.family for place in self._places])
-        # a distance below the resolution of its numbers says nothing about how far rounding goes
+        # a distance below the resolution of its numbers carries no information about rounding
         return np.array([ratios[of == family].max(axis=0, initial=1.0) for family in self._families])
 
     def _squared_error(self, exact: RecordedTraining | None) -> np.ndarray:
         """Square of the reference's own distance from the *exact* training, at each place (places, 1).
 
-        All of the reference's trainings may share an error that a framework need not make: theirs is a sum
-        in one order, say, where another's is in parts. None may be asked to be closer to the reference than
-        that is to the truth.
+        All trainings of the reference may share an error that a framework need not make: for example, they
+        sum in one order and the framework in parts. No training needs to be closer to the reference than the
+        reference is to the exact training.
         """
         if exact is None:
             return np.zeros((len(self._places), 1))
         apart = np.array([[exact.distance(self.reference, place)] for place in self._places])
         apart[[place.step < 0 for place in self._places]] = 0.0
-        # where it broke down, or has no value, it says nothing
+        # a place where it broke down, or has no value, gives no information
         squared: np.ndarray = np.where(apart < _MAX_DISTANCE, apart, 0.0) ** 2
         return squared
 
@@ -221,18 +221,18 @@ class RoundingEnvelope:
 
         A loss and an element are fp32 at most; a norm is a sum of as many squares as there are
         parameters, and its error grows with the depth of a pairwise sum (Higham 2002, section 4.2).
-        Buffers are cast to the dtype of the computation by some frameworks and left alone by others.
+        Buffers are cast to the compute dtype by some frameworks and not by others.
         """
         if place.family == "buffer":
             return EPSILON.get(self._compute, _EPS32) * self.reference.size(place)
         if place.family == "parameter":
-            # what has moved is known as well as the parameter itself
+            # an update is known only as exactly as the parameter itself
             place = place._replace(step=-1)
         depth = math.log2(max(2, self._parameters)) if place.family == "grad_norm" else 1.0
         return depth * _EPS32 * self.reference.size(place)
 
 
 def _quotient(distances: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Quotient; no distance is 0 on any scale, and any distance infinite on a scale of 0."""
+    """Ratio of *distances* to *scales*: 0 if there is no distance, infinite on a scale of 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(distances == 0, 0.0, distances / scales)

@@ -1,4 +1,4 @@
-"""One reference, and the verdict on each training that is compared with it."""
+"""Judge trainings by one reference."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from distbench.strategies.description import IntendedDifference
 
 # lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
 _MAX_DESIGN_RATIO = 3.0
-# of a remark that is no cause of a difference
+# training name of a remark that is no cause of a difference
 _EXACT_REMARK = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
 
 
 def arm_from_record(record: Record, word: str, **more: Any) -> EquivalenceArm:
-    """The arm that was trained in *record*, called *word*; *more* are its other fields."""
+    """Build the arm that was trained in *record*, with verdict *word*; *more* are its other fields."""
     case = record.case
     return EquivalenceArm(case.optimizer.name, word, compute=case.precision.label, **more)
 
 
 class ReferenceJudge:
-    """Compares trainings with those of one reference."""
+    """Judge of trainings that are compared with one reference."""
 
     def __init__(self, record: Record) -> None:
         self._record, self.case = record, record.case
@@ -67,26 +67,29 @@ class ReferenceJudge:
             self.envelope = RoundingEnvelope(reference, perturbed, count, compute, self._fp64)
 
     def cause(self, *, disproved: bool = False) -> str:
-        """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
+        """Reason why other trainings of this work must differ.
+
+        *disproved*: without a cause that an equivalent training with a split batch disproves.
+        """
         rows = self._record.tables.get("check_notes", [])
         left_out = (_EXACT_REMARK, ADVICE, "fp64") if disproved else (_EXACT_REMARK, ADVICE)
         return "; ".join(row["text"] for row in rows if row["training"] not in left_out)
 
     def problem(self, false_alarm: float) -> str:
-        """Why nothing can be compared with the reference; empty: nothing speaks against it."""
+        """Reason why nothing can be compared with the reference; empty: there is none."""
         if self._most_exact is None or self.case.precision.float8 != "none":
-            # float8 rounds by more than its trainings scatter
+            # float8 rounds by more than the spread of its trainings
             return ""
         return reference_problem(self.envelope, self.case.precision.compute, *self._most_exact, false_alarm)
 
     @property
     def advice(self) -> str:
-        """What can be done about the cause."""
+        """Advice on the cause."""
         rows = self._record.tables.get("check_notes", [])
         return "; ".join(row["text"] for row in rows if row["training"] == ADVICE)
 
     def judge(self, record: Record, false_alarm: float) -> EquivalenceArm:
-        """Verdict on the training in *record*."""
+        """Judge the training in *record*."""
         if broken := self.problem(false_alarm):
             return arm_from_record(record, NOT_CHECKED, reason=broken)
         training, reference = recorded_trainings(record)["case"], self.envelope.reference
@@ -134,7 +137,7 @@ class ReferenceJudge:
     def _deviations(
         self, training: RecordedTraining, limits: Mapping[str, float], hides_buffers: bool
     ) -> list[LargestDeviation]:
-        """How far *training* is from the reference at each place, by the *limits* of its family."""
+        """Deviations of *training* from the reference at each place, relative to *limits* by family."""
         return [
             self._deviation(training, place, ratio / limits[place.family])
             for place, ratio in self.envelope.ratios(training).items()
@@ -157,7 +160,7 @@ class ReferenceJudge:
         return LargestDeviation(place, distance / size, of_limit)
 
     def _distance_from_fp64(self, training: RecordedTraining) -> float | None:
-        """How far the trained parameters are from those of the fp64 training."""
+        """Distance of the trained parameters from those of the fp64 training, relative to its update."""
         if self._fp64 is None:
             return None
         last = max(place.step for place in self._fp64.values)
@@ -176,7 +179,7 @@ class ReferenceJudge:
             notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
         rows = self._record.tables.get("check_notes", [])
         notes += [row["text"] for row in rows if row["training"] == _EXACT_REMARK]
-        # a record of an earlier version does not say
+        # a record of an earlier version does not have it
         modes = [
             each.environment.get(DETERMINISM_KEY, STRICTLY_DETERMINISTIC) for each in (self._record, record)
         ]
@@ -193,9 +196,9 @@ def _first_divergence(record: Record) -> ReplicaDivergence | None:
 
 
 def _is_by_design(error: LargestDeviation, design: IntendedDifference | None) -> bool:
-    """Whether *error* may be as large as it is by *design*.
+    """True if *design* allows a deviation as large as *error*.
 
-    The loss of a step is that before its update, and so may be its gradients.
+    The loss of a step precedes its update, and so may its gradients.
     """
     if design is None or error.has_no_value or error.place.step < design.since:
         return False
@@ -206,14 +209,14 @@ def _is_by_design(error: LargestDeviation, design: IntendedDifference | None) ->
 def _beyond_design(
     training: RecordedTraining, reference: RecordedTraining, design: IntendedDifference
 ) -> list[LargestDeviation]:
-    """The first step after which the median tensor has moved as far as *design* does not explain."""
+    """First step after which the median tensor has moved by an amount that *design* does not explain."""
     moves = [place for place, size in reference.sizes.items() if size and place.family == "parameter"]
     for step, places in group_by(moves, lambda place: place.step).items():
         if step < design.bounded_from or (design.bounded_until is not None and step >= design.bounded_until):
             continue
         moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
         times = statistics.median(moved)
-        # what is no number is told of its tensor
+        # a tensor with NaN is reported by itself
         if any(map(math.isnan, moved)) or 1 / _MAX_DESIGN_RATIO <= times <= _MAX_DESIGN_RATIO:
             continue
         told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"

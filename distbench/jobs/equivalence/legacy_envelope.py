@@ -1,6 +1,6 @@
-"""The envelope of records whose moves are not weighted, as it was when they were made.
+"""Rounding envelope for older records, whose parameter updates are not weighted.
 
-What was said about a stored run stays so; a new run is judged by ``envelope``.
+Verdicts on a stored run stay unchanged; a new run is judged by ``envelope``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from distbench.jobs.equivalence.values import QUANTITY_NAMES
 
 
 class UnweightedEnvelope(RoundingEnvelope):
-    """Knows each place by itself, and has one spread for all families."""
+    """Envelope that treats each place separately, with one spread for all families."""
 
     max_limit: ClassVar[float] = math.inf
 
     def problem(self, false_alarm: float) -> str:
-        """Why its limits are of no use, one of them allowing whatever there is; empty if they are of use."""
+        """Reason why its limits are useless, because one allows anything; empty if they are useful."""
         limits = self.limits(false_alarm)
         loosest = max(limits, key=limits.__getitem__)
         if limits[loosest] <= MAX_LIMIT:

@@ -1,4 +1,4 @@
-"""What the reference of a check says about the losses of the timed trials, which train the same batches."""
+"""Expected losses of timed trials, from the reference of the equivalence check."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from distbench.jobs.equivalence.envelope import EPSILON
 from distbench.jobs.equivalence.judge import ReferenceJudge
 from distbench.record import Record, Status
 
-# of the largest distance so far of the reference's perturbed trainings: one more of them came to 2.5 at most,
-# and the timed pass takes other kernels, which round elsewhere and more often (docs/equivalence.md)
+# multiple of the largest distance so far of the reference's perturbed trainings: one more reached 2.5 at
+# most, and the timed pass uses other kernels, which round in other places and more often
+# (docs/equivalence.md)
 _LOSS_MARGIN = 5.0
-# a loss is an fp32 number at most, of a sum as long as the batch
+# a loss is at most an fp32 number, a sum over the whole batch
 _RESOLUTION = 8 * float(np.finfo(np.float32).eps)
 
 
 def expected_losses(records: Sequence[Record]) -> dict[str, ReferenceLosses]:
-    """Losses of the reference of each case by its id, with how far rounding may lead from them.
+    """Losses of the reference of each case by its id, with the deviation that rounding may cause.
 
-    A deviation is allowed up to a multiple of the largest that any perturbed training of the reference has
-    had up to that step. Only the training with the case's own optimizer is the one that is timed.
+    A deviation may be a multiple of the largest one of any perturbed training of the reference up to that
+    step. Only the training with the case's own optimizer is the one that is timed.
     """
     references = {
         record.job.provided_reference: record
         for record in records
-        # timed trials train with the dropout that a check leaves out
+        # timed trials use the dropout that a check disables
         if record.job.provided_reference
         and record.status is Status.MEASURED
         and NO_DROPOUT_KEY not in record.environment
@@ -53,8 +54,8 @@ def expected_losses(records: Sequence[Record]) -> dict[str, ReferenceLosses]:
 
 
 def _is_reference_broken(record: Record) -> bool:
-    """Whether the reference in *record* is one that no timed trial need be like."""
-    # of another dtype nobody says so, and a judge takes its time
+    """True if the reference in *record* is wrong, so no timed trial has to match it."""
+    # only 16-bit references can be judged wrong, and building a judge takes time
     return record.case.precision.compute in EPSILON and bool(
         ReferenceJudge(record).problem(CheckSection.false_alarm)
     )
@@ -71,6 +72,6 @@ def _reference_losses(record: Record) -> ReferenceLosses:
     perturbed = [curve for name, curve in curves.items() if name.startswith("perturbed ")]
     apart = np.max([np.abs(curve - reference) for curve in perturbed], axis=0)
     allowed = _LOSS_MARGIN * np.maximum.accumulate(np.maximum(apart, _RESOLUTION * np.abs(reference)))
-    # where one of them broke down, nobody knows how far rounding leads
+    # if one of them broke down, the effect of rounding is unknown
     known = np.where(np.isfinite(allowed), reference, np.nan)
     return ReferenceLosses(f"the check's {record.case.name}", known, allowed)

@@ -1,6 +1,6 @@
-"""The equivalence check: trains a case for some steps and keeps fingerprints by which it is compared.
+"""Train a case or its reference for an equivalence check and record fingerprints, on one rank.
 
-The reference is trained several times: as it is, once more, with perturbations as small as rounding (whose
+The reference is trained several times: unchanged, once more, with rounding-sized perturbations (their
 spread is the envelope of an equivalent case), and in fp64.
 """
 
@@ -38,11 +38,11 @@ from distbench.workloads import batch_norm, weights
 
 # far above the rounding of the dtype, far below any other difference
 _TOLERANCES: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
-# how many times further than rounding takes the fp64 training something must be to be a cause of its own
+# multiple of the rounding of the fp64 training above which a difference has a cause of its own
 _BEYOND_ROUNDING = 10.0
 _PROBES = 2
 _MAX_ERROR_TEXT = 300
-"""Characters of what a model says that fails in fp64."""
+"""Characters kept of the error of a model that fails in fp64."""
 _LOSS_ADVICE = (
     "Where parts of a batch have unequal numbers of labels, as when tokens are masked, let the loss return a "
     'sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = (labels != '
@@ -60,25 +60,25 @@ _BATCH_NORM_ADVICE = (
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """One training of the check."""
+    """Settings of one training of the check."""
 
     name: str
     steps: int
     case: Case
     weights: Path
     order: int | None = None
-    """Seed of a permutation of the rows in each global batch; None: as they come."""
+    """Seed of a permutation of the rows in each global batch; None: unchanged order."""
     seed: int = 0
-    """Seed of what the model itself draws."""
+    """Seed of the random numbers that the model itself draws."""
     rounds: bool = False
-    """Round the gradients to the compute dtype after each micro-batch, as do frameworks that accumulate
-    them in it; to that of an optimizer which computes in less, as another order of sums does there."""
+    """Round the gradients to the compute dtype after each micro-batch, as frameworks do that accumulate in
+    it. If the optimizer computes in a shorter dtype, round to that, like a different order of sums there."""
     clips_exactly: bool = False
-    """Clip by a norm in fp64, where the engine's own may be off by more than any other rounding."""
+    """Clip by a norm in fp64: the engine's own may have a larger error than any other rounding."""
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    """Result of this rank; only rank 0 has rows.
+    """Return the result of this rank; only rank 0 has rows.
 
     Raises:
         UnsupportedCase: the model draws random numbers while it trains, or its state can't be gathered.
@@ -98,7 +98,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
         else:
             check.train()
     except NotImplementedError as error:
-        # raised by an engine for what it can't gather
+        # raised by an engine whose state can't be gathered
         raise UnsupportedCase(str(error)) from error
     delivery = check.build_result("check", replicas=check.diverged_replicas, notes=check.notes)
     delivery.facts |= {NO_DROPOUT_KEY: dropped} if dropped else {}
@@ -112,17 +112,17 @@ class _EquivalenceRecorder(FingerprintRecorder):
         super().__init__(context)
         self._phases, self._plain, self._patience_s = phases, plain, patience_s
         self._rounding_dtype = ""
-        """Dtype to which gradients are rounded now."""
+        """Dtype to which gradients are rounded in the current training."""
         self._clip_norm = math.inf
-        """Norm to which gradients are clipped exactly now."""
+        """Norm to which gradients are clipped exactly in the current training."""
         self._exact_dtype: Literal["fp64", "fp32"] = "fp64"
         """Dtype of the most exact training."""
 
     def train_reference(self, perturbed: int, parts: list[int], no_fp64: str) -> None:
-        """Train the reference: in fp64, as it is, once more, and *perturbed* times with tiny perturbations.
+        """Train the reference: in fp64, unchanged, once more, and *perturbed* times with tiny perturbations.
 
-        *parts* are the numbers of parts into which the cases divide a global batch; *no_fp64* says why fp32
-        has to do for what is asked of fp64, if it has: then only its first step is trained.
+        *parts* are the numbers of parts into which the cases split a global batch. *no_fp64* is the reason
+        why fp32 must replace fp64, if it must: then only the first step is trained in it.
         """
         seed = self._plain.seed
         if no_fp64 := no_fp64 or self._attempt_fp64():
@@ -150,12 +150,12 @@ class _EquivalenceRecorder(FingerprintRecorder):
             )
 
     def _attempt_fp64(self) -> str:
-        """Train in fp64; return why that can't be done, which must not cost the check in other dtypes."""
+        """Train in fp64; return the reason if that fails: the check in other dtypes must go on."""
         try:
             self.train(name="fp64", case=self._most_exact_case())
         except Exception as error:
-            # whatever a model raises that casts inside, or calls what has no fp64; what has no room is tried
-            # otherwise
+            # any error of a model that casts inside, or uses an operation without fp64; out of memory is left
+            # to a fallback
             if match_nondeterministic_operation(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
             told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
@@ -165,14 +165,14 @@ class _EquivalenceRecorder(FingerprintRecorder):
             self.curve, self.tensors = [], []
             text = truncate_middle(told, _MAX_ERROR_TEXT, "the whole is in the log of the rank")
             return f"the model fails in it ({text})"
-        # a rank that has failed waits to hear whether this one has
+        # a rank that has failed waits for the result of this one
         self._all_fail("")
         return ""
 
     def _all_fail(self, told: str) -> bool:
-        """Whether all ranks of the reference fail alike, as this one does with *told*, and so in one place.
+        """True if all ranks of the reference failed with the same message, *told*, so at the same place.
 
-        If others don't, they are in a collective operation, and no training can follow.
+        If others did not fail, they are in a collective operation, and no training can follow.
         """
         setting = self._context
         if setting.store is None:
@@ -183,7 +183,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
         return False
 
     def _train_perturbed(self, number: int, **changes: Any) -> None:
-        """Train from weights that are moved by rounding, with the rows of each batch in another order."""
+        """Train from weights perturbed by rounding, with the rows of each batch in a different order."""
         file = write_perturbed_weights(self._context, number)
         try:
             self.train(weights=file, order=number, **changes)
@@ -191,7 +191,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
             file.unlink(missing_ok=True)
 
     def train(self, **changes: Any) -> None:
-        """Train as the case does but for *changes*, and keep what will be compared."""
+        """Train like the case except for *changes*, and record what is compared later."""
         training = dataclasses.replace(self._plain, **changes)
         setting = dataclasses.replace(self._context, case=training.case, weights_file=training.weights)
         feed = MicroBatchReader(setting, training.order)
@@ -222,9 +222,9 @@ class _EquivalenceRecorder(FingerprintRecorder):
         return goes_on
 
     def _valid_parts(self, parts: list[int]) -> list[int]:
-        """Those *parts* that change a step only by rounding."""
+        """Return those of *parts* that change a step only by rounding."""
         if self._plain.case.depends_on_batch_division:
-            # other ones would be another training
+            # other numbers of parts would change the training
             return [self._plain.case.batch.total_micro_batches]
         most = max(parts)
         if most == 1:
@@ -258,17 +258,17 @@ class _EquivalenceRecorder(FingerprintRecorder):
         self.notes.append({"training": training, "text": text})
 
     def _most_exact_case(self) -> Case:
-        """The case in the most exact dtype that there is room for."""
+        """Return the case in the most exact dtype that fits into memory."""
         precision = PrecisionConfig(
             self._exact_dtype, self._exact_dtype, self._exact_dtype, self._exact_dtype
         )
         return dataclasses.replace(self._plain.case, precision=precision)
 
     def _rounding_difference(self) -> float:
-        """How far rounding takes the first step of the most exact training.
+        """Relative change of the first step of the most exact training by rounding.
 
-        More than that of its dtype where the model or the loss casts to a shorter one, as ``.float()``
-        does: then weights moved by an ulp of fp32, or rows in another order, change the step as much as a
+        Larger than the rounding of its dtype if the model or the loss casts to a shorter one, as ``.float()``
+        does: then weights moved by an ulp of fp32, or rows in a different order, change the step as much as a
         split does.
         """
         distances: list[float] = []
@@ -283,7 +283,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
         """Largest relative difference of the first step from that of the most exact training.
 
         In the loss and in norms of gradients, relative to the largest of these; and in norms of buffers, each
-        relative to itself. A collective call: rank 0 alone has the norms, and all ranks must decide alike.
+        relative to itself. A collective call: only rank 0 has the norms, and all ranks must decide alike.
         """
         # of the first step, which is read last
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
@@ -311,7 +311,7 @@ def _relative(value: float, exact: float) -> float:
 
 
 def _in_parts(case: Case, parts: int) -> Case:
-    """*case* with the share of each rank computed in *parts* micro-batches, if it is divisible by that."""
+    """Return *case* with the share of each rank split into *parts* micro-batches, if it is divisible."""
     share = case.batch.global_batch_size // case.world_size
     if share % parts:
         return case
@@ -319,7 +319,7 @@ def _in_parts(case: Case, parts: int) -> Case:
 
 
 def _batch_norm_note(context: RankContext) -> str:
-    """What the model's first batch norm does, if it has one."""
+    """Describe the statistics of the model's first batch norm; empty: it has none."""
     for name, layer in batch_norm.batch_norm_layers(weights.meta_module(context.workload)).items():
         if batch_norm.is_synchronised(layer):
             return f"batch norm in {name} takes its statistics from one micro-batch of all ranks"

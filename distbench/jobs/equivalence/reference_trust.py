@@ -1,4 +1,7 @@
-"""Whether a reference in 16 bits can be trusted: no case is blamed for a broken one."""
+"""Check that a 16-bit reference agrees with a more exact one.
+
+No case is blamed for a wrong reference.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,25 @@ from distbench.jobs.equivalence.envelope import EPSILON, RoundingEnvelope
 from distbench.jobs.equivalence.values import Quantity, RecordedTraining
 
 _FIRST_LOSS = Quantity(0, "loss")
-# an error that all trainings in 16 bits share, which their spread does not show, is of second order in the
-# rounding of the dtype: far below this part of it
+# an error that all 16-bit trainings share, which their spread does not show, is of second order in the
+# rounding of the dtype: far below this fraction of it
 _SHARED_ERROR = 1 / 16
 
 
 def reference_problem(
     envelope: RoundingEnvelope, compute: str, exact_name: str, exact: RecordedTraining, false_alarm: float
 ) -> str:
-    """Why nothing can be compared with the reference of *envelope*; empty: nothing speaks against it.
+    """Reason why nothing can be compared with the reference of *envelope*; empty: there is none.
 
-    It begins with the weights and rows of the training *exact*, so rounding alone may part their first
-    losses, and a tensor that has a gradient in one has one in the other.
+    It begins with the weights and rows of the training *exact*, so their first losses may differ only by
+    rounding, and a tensor that has a gradient in one has one in the other.
 
     Args:
-        envelope: Of the reference.
-        compute: Dtype of the reference's forward and backward pass; only one of 16 bits is asked about.
+        envelope: Envelope of the reference.
+        compute: Dtype of the reference's forward and backward pass; only 16-bit ones are checked.
         exact_name: Dtype of the most exact training of the same work.
         exact: That training.
-        false_alarm: Chance that an honest reference is called broken.
+        false_alarm: Probability that a correct reference is reported as wrong.
     """
     reference = envelope.reference
     if compute not in EPSILON or not exact.size(_FIRST_LOSS):
@@ -55,5 +58,5 @@ def _text(why: str, compute: str) -> str:
 
 
 def _has_size(training: RecordedTraining, place: Quantity) -> bool:
-    # of numbers that are none, the size is none either
+    # the size of NaN is NaN
     return place in training.values and training.size(place) != 0

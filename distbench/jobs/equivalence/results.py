@@ -1,4 +1,4 @@
-"""What the records of checks say: verdicts, and the losses that timed trials must have too."""
+"""Results of equivalence checks: verdicts, and expected losses of timed trials."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Sizes of gradients and updates, by which mistakes are seen that hide in the rounding of 16 bits.
+"""Norms of gradients and updates, which reveal mistakes hidden by 16-bit rounding.
 
 A distance counts errors in all directions alike, and in 16 bits rounding alone makes a tenth of a
-gradient's length. But it points anywhere: of an error of length ``e`` about ``e / sqrt(n)`` lies along a
-gradient of ``n`` elements and changes its length, and less in a mean over tensors or steps. What a mistake
-loses, doubles or scales lies along it whole.
+gradient's length. But its direction is random: of an error of length ``e`` about ``e / sqrt(n)`` lies along
+a gradient of ``n`` elements and changes its length, and less in a mean over tensors or steps. An error that
+loses, doubles or scales a gradient lies along it completely.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import numpy as np
 from distbench.core.grouping import group_by
 from distbench.jobs.equivalence.values import Quantity, RecordedTraining
 
-# a size that hardly scatters over few trainings does so by luck: no variance counts as less than this
-# quantile of its like
+# a size that hardly varies over few trainings does so by chance: no variance counts as less than this
+# quantile of the variances in its mean
 _MIN_VARIANCE_QUANTILE = 0.25
 _EPS32 = float(np.finfo(np.float32).eps)
 _SIZE_FAMILIES = {"gradient": ("gradient_size", "all gradients"), "parameter": ("update_size", "all updates")}
-"""Family of a tensor -> that of its size, and what the mean over all tensors of a step is called."""
+"""Family of a tensor -> family of its size, and the name of the mean over all tensors of a step."""
 
 
 class RelativeSizes:
     """Sizes of trainings, relative to those of one reference."""
 
     def __init__(self, reference: RecordedTraining, perturbed: Sequence[RecordedTraining]) -> None:
-        """*perturbed* trainings of the reference tell how far rounding moves each size."""
+        """Weight each size by its rounding, estimated from *perturbed* trainings of the reference."""
         self._last = reference.last_step
         self._reference = {place: size for place, size in _sizes(reference) if size > 0}
         self._weights = self._mean_weights([self._relative_differences(training) for training in perturbed])
 
     def with_sizes(self, training: RecordedTraining) -> RecordedTraining:
-        """*training* with its sizes, which are 1 where they are those of the reference.
+        """Return *training* with its relative sizes, which are 1 if they equal those of the reference.
 
-        Of each tensor, ``gradient_size`` and ``update_size``; and as ``mean_size`` the means of these over
-        the tensors of a step, and of the gradient norm over all steps. The weights of a mean are the inverse
-        variances of what it is a mean of, as rounding makes them.
+        Of each tensor, ``gradient_size`` and ``update_size``; and as ``mean_size`` their means over the
+        tensors of a step, and that of the gradient norm over all steps. The weights of a mean are the
+        inverse variances of its terms by rounding.
         """
         apart = self._relative_differences(training)
         values = {
@@ -48,7 +48,7 @@ class RelativeSizes:
         }
         for mean, places in group_by(self._weights, self._mean_of).items():
             weights = np.array([self._weights[place] for place in places])
-            # what is missing is nobody's size, and neither is a mean with it
+            # a missing tensor has no size, and neither has its mean
             each = np.array([apart.get(place, np.nan) for place in places])
             values[mean] = np.array([1 + weights @ each / weights.sum()])
         return dataclasses.replace(training, values={**training.values, **values})
@@ -68,7 +68,7 @@ class RelativeSizes:
         return weights
 
     def _mean_of(self, place: Quantity) -> Quantity:
-        """The mean that the size at *place* is in."""
+        """Mean that includes the size at *place*."""
         if place.family == "grad_norm":
             return Quantity(self._last, "mean_size", "the gradient norm")
         return Quantity(place.step, "mean_size", _SIZE_FAMILIES[place.family][1])

@@ -1,4 +1,4 @@
-"""The values of the trainings of a check, as its records hold them."""
+"""Read the recorded trainings of an equivalence check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUANTITY_NAMES = {
     "mean_size": "mean size",
     "buffer": "buffer",
 }
-"""What is compared, in the order of a step -> its name for people. The norm is what the framework reports."""
+"""Compared quantity, in the order of a step -> name shown to users. ``grad_norm`` is the framework's own."""
 
 
 class Quantity(NamedTuple):
@@ -36,23 +36,23 @@ class Quantity(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """Order of events in a training."""
+        """Sort key: order of events in a training."""
         return self.step, [*QUANTITY_NAMES].index(self.family), self.tensor
 
 
 @dataclass(frozen=True)
 class RecordedTraining:
-    """The values of one training of a check."""
+    """Values of one training of a check."""
 
     values: Mapping[Quantity, np.ndarray]
-    """Place -> its number, or the sketch of its tensor (16,). Of a parameter, from step 0 on, of how far
-    it has moved since the start: an error of an update would vanish beside the parameter."""
+    """Place -> its number, or the sketch of its tensor (16,). For a parameter, from step 0 on, the sketch of
+    its update since the start: an error of an update would vanish beside the parameter."""
     digests: Mapping[Quantity, str]
     """Place of a tensor -> digest of its bits."""
     sizes: Mapping[Quantity, float]
-    """Place of a gradient, or of a parameter from step 0 on -> norm of the gradient, or of the move."""
+    """Place of a gradient, or of a parameter from step 0 on -> norm of the gradient, or of the update."""
     is_weighted: bool = True
-    """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
+    """True if updates are weighted as in ``worker.moves``; in older records they are not."""
 
     @property
     def last_step(self) -> int:
@@ -61,11 +61,11 @@ class RecordedTraining:
 
     @property
     def fingerprint_versions(self) -> set[str]:
-        """Laws of its fingerprints, of which there is one."""
+        """Versions of its fingerprints; there is only one."""
         return {fingerprint_version(digest) for digest in self.digests.values()}
 
     def distance(self, other: RecordedTraining, place: Quantity) -> float:
-        """Distance of the two at *place*; infinite where one of them has no value."""
+        """Distance of the two at *place*; infinite if one of them has no value."""
         mine, theirs = self.values.get(place), other.values.get(place)
         if mine is None or theirs is None:
             return math.inf
@@ -73,18 +73,18 @@ class RecordedTraining:
         return distance if math.isfinite(distance) else math.inf
 
     def size(self, place: Quantity) -> float:
-        """Size that a distance at *place* is relative to: the length of the value there."""
+        """Norm of the value at *place*, to which distances there are relative."""
         return _length(self.values[place])
 
 
 def recorded_trainings(record: Record) -> dict[str, RecordedTraining]:
-    """Trainings that a record of a check holds, by name."""
+    """Read the trainings of a check from its record, by name."""
     values: dict[str, dict[Quantity, np.ndarray]] = defaultdict(dict)
     digests: dict[str, dict[Quantity, str]] = defaultdict(dict)
     sizes: dict[str, dict[Quantity, float]] = defaultdict(dict)
     for row in record.tables.get("check_curve", []):
         for family in ("loss", "grad_norm"):
-            # null, which stands for what is no number, becomes one that is none
+            # null, which stands for a non-finite number, becomes NaN
             number = np.array([row[family]], dtype=np.float64)
             values[row["training"]][Quantity(row["step"], family)] = number
     rows = record.tables.get("check_tensors", [])
@@ -115,5 +115,5 @@ def _with_updates(values: dict[Quantity, np.ndarray]) -> dict[Quantity, np.ndarr
 
 
 def _length(vector: np.ndarray) -> float:
-    # numpy's own norm spends most of its time on other cases than this one
+    # numpy's own norm spends most of its time on cases that do not occur here
     return math.sqrt(float(vector @ vector))

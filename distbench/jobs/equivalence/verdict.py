@@ -1,4 +1,4 @@
-"""Whether each case is equivalent to its reference: a verdict with its evidence."""
+"""Judge the records of equivalence checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distbench.record import NO_REFERENCE_TEXT, NOT_LAUNCHED_TEXT, Record, Statu
 _GRAVITY: dict[str, Gravity] = {
     EQUIVALENT: "ok",
     ROUNDING: "ok",
-    # what was asked for, which is no sign of how well it trains
+    # as requested, which says nothing about how well it trains
     DIFFERENT_BY_DESIGN: "ok",
     NOT_CHECKED: "unknown",
     DIFFERS: "bad",
@@ -35,9 +35,9 @@ _OOM_STATUSES = (Status.OOM_GPU, Status.OOM_HOST)
 
 
 def judge_cases(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict]:
-    """Verdict on each case that *records* of checks are about, by case id.
+    """Judge each case that *records* of checks are about; return verdicts by case id.
 
-    *false_alarm* is the chance that an honest case, over all of its arms, is said to differ.
+    *false_alarm* is the probability that a correct case, over all of its arms, is reported as different.
     """
     court = _Judges(records)
     own = [record for record in records if record.job.options.role == "case"]
@@ -67,26 +67,26 @@ def judge_cases(records: Sequence[Record], false_alarm: float) -> dict[str, Verd
 
 
 def _fp32_records(first: Record, of_case: Mapping[str, list[Record]]) -> list[Record]:
-    """Records of the same case in fp32, where the suite of a case in 16 bits asks for that as well."""
+    """Records of the same case in fp32, if the suite of a 16-bit case also has that one."""
     options: Any = first.job.options
     again = as_fp32(first.case)
     return of_case.get(options.also or again.id, []) if again else []
 
 
 def _own_training_first(record: Record) -> tuple[bool, bool]:
-    """The suite's own training first."""
+    """Sort key: the suite's own training first."""
     return _is_fp32_repeat(record), record.case.optimizer.name == "sgd"
 
 
 def _verdict(arms: list[EquivalenceArm]) -> Verdict:
-    # of a run that was interrupted there may be none that counts yet
+    # an interrupted run may have no training that counts yet
     counted = [arm for arm in arms if arm.is_counted] or arms
     word = max((arm.word for arm in counted), key=list(_GRAVITY).index)
     evidence = EquivalenceEvidence(word, tuple(arms))
     if word == ROUNDING and (why := evidence.insensitivity):
         arms = [replace(arm, word=NOT_CHECKED, reason=why) if arm.word == ROUNDING else arm for arm in arms]
         return _verdict(arms)
-    # smaller tensors may be none that the strategy trains otherwise
+    # on reduced work, the strategy may train none of the smaller tensors differently
     has_seen_design = not any(arm.design and arm.work for arm in counted)
     return Verdict(
         "equivalence",
@@ -102,10 +102,10 @@ def _verdict(arms: list[EquivalenceArm]) -> Verdict:
 
 
 class _Judges:
-    """Judges each training by its own reference."""
+    """Judges of all references; each training is judged by its own reference."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        # by the id of the requested reference, which may have a stand-in
+        # by the id of the requested reference, which may have a fallback
         references = [record for record in records if record.job.provided_reference]
         self._judges = {
             r.job.provided_reference: ReferenceJudge(r) for r in references if r.status is Status.MEASURED
@@ -115,8 +115,8 @@ class _Judges:
         } - set(self._judges)
 
     def judge_arm(self, record: Record, case_id: str, false_alarm: float) -> EquivalenceArm:
-        """Arm of the case *case_id* that was trained in *record*."""
-        # a training that breaks down where its reference does not is not equivalent
+        """Judge the training in *record* as an arm of the case *case_id*."""
+        # a training that breaks down while its reference does not is not equivalent
         if record.status not in (Status.MEASURED, Status.INVALID_NAN):
             arm = self._unchecked_arm(
                 record, is_fp32_repeat=record.job.options.of != case_id or _is_fp32_repeat(record)
@@ -130,26 +130,26 @@ class _Judges:
         return replace(arm, is_asked=is_asked, work=options.work)
 
     def splits_batch(self, record: Record) -> bool:
-        """Whether the training in *record* computes a global batch in smaller parts than its reference."""
+        """True if the training in *record* computes a global batch in smaller parts than its reference."""
         judge = self._judges[_reference_id(record)]
         return record.case.batch.micro_batch_size < judge.case.batch.micro_batch_size
 
     def _unchecked_arm(self, record: Record, *, is_fp32_repeat: bool) -> EquivalenceArm:
-        """Arm of a training without a result; *is_fp32_repeat*: in fp32, which nobody asked for."""
+        """Arm of a training without a result; *is_fp32_repeat*: in fp32, which the suite did not request."""
         if record.status is Status.UNSUPPORTED:
             waited = record.reason.startswith((NO_REFERENCE_TEXT, NOT_LAUNCHED_TEXT))
             too_large = is_fp32_repeat and _reference_id(record) in self._oom_references
             return arm_from_record(
                 record, NOT_CHECKED, reason=record.reason, can_run=waited and not too_large
             )
-        # where the longer dtype does not fit, it can't run here
+        # if the longer dtype does not fit, it can't run here
         can_run = not (is_fp32_repeat and record.status in _OOM_STATUSES)
         return arm_from_record(
             record, NOT_CHECKED, reason=f"{record.status}: {record.reason}", can_run=can_run
         )
 
     def without_disproved_cause(self, record: Record, arm: EquivalenceArm) -> EquivalenceArm:
-        """*arm* without the cause that a training which divides its batches as well disproves."""
+        """Drop a cause from *arm* that another training with split batches disproves."""
         if not arm.cause:
             return arm
         cause = self._judges[_reference_id(record)].cause(disproved=True)
@@ -162,6 +162,6 @@ def _reference_id(record: Record) -> str:
 
 
 def _is_fp32_repeat(record: Record) -> bool:
-    """Whether *record* is of a case in 16 bits that was trained in fp32 as well."""
+    """True if *record* is the fp32 repeat of a 16-bit case."""
     options: Any = record.job.options
     return bool(options.precision)

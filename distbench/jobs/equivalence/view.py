@@ -1,4 +1,4 @@
-"""The view ``equivalence``: whether each case is equivalent to its reference, with the evidence."""
+"""View ``equivalence``: verdict on each case relative to its reference, with the evidence."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _FAMILIES = {
     "parameter": ("parameters", "triangle-up"),
     "buffer": ("buffers", "cross"),
 }
-"""Column -> what its marks are called, and how they look."""
+"""Column -> name and symbol of its marks."""
 _COLUMNS = {"gradient_size": "size", "update_size": "size", "mean_size": "size"}
-"""Family of quantities -> its column, where that is not its own name."""
+"""Family of quantities -> its column, if that is not its own name."""
 _RATIO = "{:.2f}".format
 _EMPTY_NOTE = "Equivalence was not checked; run with distbench run SUITE --check."
 
@@ -53,7 +53,7 @@ def _error_field(name: str, heading: str, doc: str) -> Field:
 
 
 class EquivalenceView(View):
-    """Whether each case is equivalent to its reference, with the evidence."""
+    """Verdict on each case relative to its reference, with the evidence."""
 
     title: ClassVar[str] = "Equivalence"
     order: ClassVar[int] = 60
@@ -107,26 +107,26 @@ class EquivalenceView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        """A row for each case and optimizer that was checked."""
+        """Table with a row per case and optimizer that was checked."""
         checked = run.cases_with_evidence(EquivalenceEvidence)
         names = short_names([row.case for row, _ in checked])
         rows = [_row(row, names[row.case.id], arm) for row, found in checked for arm in found.arms]
         made = self.make_table(rows, _notes(checked, names))
         if any(row.value("size") is not None for row in rows):
             return made
-        # only 16 bits have them
+        # only 16-bit cases have them
         without = [
             replace(each, heading="") if each.name in ("size", "seen_size") else each for each in made.fields
         ]
         return replace(made, fields=tuple(without))
 
     def charts(self, run: RunAnalysis) -> list[Chart]:
-        """Distance from the reference, if any case was checked and any number is not bit-identical."""
+        """Distance from the reference, if any case was checked and not all numbers are bit-identical."""
         checked = run.cases_with_evidence(EquivalenceEvidence)
         apart = [(row, found) for row, found in checked if found.limit_share > 0]
         if not apart:
             return []
-        # those that are furthest are what a reader looks for
+        # a reader looks for the furthest ones
         places = sorted(apart, key=lambda pair: pair[1].limit_share, reverse=True)[:MAX_CHART_CASES]
         names = run.short_names([row for row, _ in places])
         words = [evidence.word for _, evidence in checked]
@@ -188,7 +188,7 @@ def _row(row: CaseSummary, name: str, arm: EquivalenceArm) -> TableRow:
 
 
 def _notes(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], names: dict[str, str]) -> list[str]:
-    """The verdicts, each with the cases that have it, and what they were compared with."""
+    """Verdicts, each with its cases, and their references and remarks."""
     if not checked:
         return [_EMPTY_NOTE]
     verdicts = group_pairs(
@@ -216,14 +216,14 @@ def _notes(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], names: di
 
 
 def _trace(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], family: str) -> dict[str, Any]:
-    """The marks of one kind of quantity: one for each case and optimizer that it was trained with."""
+    """Marks of one kind of quantity: one per case and optimizer that it was trained with."""
     name, symbol = _FAMILIES[family]
     marks = [
         (place, row, arm, worst)
         for place, (row, found) in enumerate(checked)
         for arm in found.arms
         for worst in arm.worst
-        # a logarithm has no place for what is the same, nor for what is no number any more
+        # a logarithmic axis has no place for 0 or infinity
         if _column(worst) == family and 0 < worst.of_limit < math.inf
     ]
     return scatter(

@@ -96,11 +96,11 @@ class CollectivesSection:
 
 @dataclass(frozen=True)
 class CollectivesOptions(JobOptions):
-    """What the ranks get besides the number of devices."""
+    """Options for the ranks, besides the number of devices."""
 
     operations: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
-    """In bytes."""
+    """Message sizes in bytes."""
     dtypes: tuple[str, ...] = ()
     groups: tuple[GroupKind, ...] = ()
     warmup: int = 1
@@ -108,7 +108,7 @@ class CollectivesOptions(JobOptions):
     seconds: float = 1.0
     check: bool = True
     cases: tuple[str, ...] = ()
-    """Ids of the cases of the suite on as many devices, which the results are about."""
+    """Ids of the suite's cases on the same number of devices, which the results are about."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class CollectivesJob(JobKind):
     def planned_trials(
         self, section: CollectivesSection, cases: Sequence[Case], machine: Machine
     ) -> list[PlannedTrial]:
-        """Trials for each number of devices, once for all cases on it: links know no strategy."""
+        """Plan trials for each number of devices, once for all its cases: strategies do not affect links."""
         by_size = group_by((case for case in cases if case.world_size > 1), lambda case: case.world_size)
         return [
             PlannedTrial(
@@ -171,10 +171,10 @@ def _options(section: CollectivesSection, cases: Sequence[Case]) -> CollectivesO
 
 
 def _placeholder_case(world_size: int, device: Device) -> Case:
-    """Case that carries the collectives on *world_size* devices: the same in all suites.
+    """Case that stands for the collectives on *world_size* devices: the same in all suites.
 
-    A record is of a case, and nothing is trained here: model, data, strategy and threads are fixed, so that
-    the collectives of two suites have one id, and one history.
+    A record needs a case, and nothing is trained here: model, data, strategy and threads are fixed, so the
+    collectives of two suites have one id, and one history.
     """
     return Case(
         name=f"collectives/ws{world_size}",

@@ -1,4 +1,4 @@
-"""Collectives of two runs side by side: the ratio of each bus bandwidth, with its interval."""
+"""Compare collectives of two runs: the ratio of each bus bandwidth, with its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distbench.record import Record
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _MIN_CHANGE = 0.01
-"""A smaller change of a bandwidth is no news, however many trials show it."""
+"""Smaller changes of a bandwidth are ignored, however many trials show them."""
 _CAPTION = (
     "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: better, "
     "!: worse, ?: spread unknown; no sign: within the noise, or less than 1%. A sign allows for the number "
@@ -36,13 +36,13 @@ _SIGNS = {"better": "+", "worse": "!", "same": "", "unknown": "?"}
 
 @dataclass(frozen=True)
 class BandwidthChange:
-    """The bus bandwidth of one operation, size, dtype and group in two runs."""
+    """Bus bandwidth of one operation, size, dtype and group in two runs."""
 
     key: CollectiveKey
     before: ConfidenceInterval
     after: ConfidenceInterval
     comparison_count: int
-    """Measurements that both runs have: words hold for all of them together."""
+    """Number of measurements that both runs have: words are simultaneous over all of them."""
 
     @property
     def ratio(self) -> ConfidenceInterval:
@@ -63,14 +63,14 @@ class BandwidthChange:
 
 
 def bandwidth_changes(before: Sequence[Record], after: Sequence[Record]) -> list[BandwidthChange]:
-    """What both runs measured, in the order of the second."""
+    """Changes of all measurements that both runs have, in the order of the second run."""
     known = {result.key: result.busbw for result in collective_results(before)}
     both = [result for result in collective_results(after) if result.key in known]
     return [BandwidthChange(result.key, known[result.key], result.busbw, len(both)) for result in both]
 
 
 def comparison_sheet(before: Sequence[Record], after: Sequence[Record]) -> Table:
-    """The ratios as a table; notes count what changed, and what only one run measured."""
+    """Table of the ratios; notes count changes, and measurements that only one run has."""
     made = bandwidth_changes(before, after)
     words = [change.word for change in made]
     apart = [f"{words.count(word)} {word}" for word in _SIGNS if word in words]

@@ -1,4 +1,4 @@
-"""Which ranks take part: all, those of each node, or one of each node. Without torch."""
+"""Groups of ranks: all, those of each node, or one of each node. Without torch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ GroupKind = Literal["all", "node", "between"]
 
 @dataclass(frozen=True)
 class RankGroups:
-    """A kind of group, as it is on some nodes."""
+    """Groups of one kind on given nodes."""
 
     name: GroupKind
     members: tuple[tuple[int, ...], ...] = ()
-    """Global ranks of each group of this kind; several work at the same time."""
+    """Global ranks of each group of this kind; the groups run at the same time."""
     reason: str = ""
-    """Why there is none."""
+    """Reason why there is none."""
 
 
 def rank_groups(name: GroupKind, nodes: Sequence[int]) -> RankGroups:
-    """Groups called *name* of ranks on *nodes* (the number of the node of each rank).
+    """Groups called *name* of ranks on *nodes* (the node number of each rank).
 
-    A kind of group that is the same ranks as ``all`` is not measured twice.
+    A kind of group with the same ranks as ``all`` is not measured twice.
     """
     ranks = tuple(range(len(nodes)))
     by_node = [tuple(same) for same in group_pairs(zip(nodes, ranks, strict=True)).values()]

@@ -1,6 +1,6 @@
-"""The operations on buffers of their own: what goes in, the call, and whether what came out is right.
+"""Collective operations with their inputs and expected results.
 
-Each is in place or not as trainings call it: ``all_reduce`` and ``broadcast`` are, the others are not.
+Each works in place or not as in trainings: ``all_reduce`` and ``broadcast`` do, the others do not.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class GroupMembership:
-    """The ranks that take part, seen from one of them."""
+    """Ranks of a group, from the view of one of them."""
 
     group: dist.ProcessGroup
     ranks: Sequence[int]
     """Global ranks, in the order of the group."""
     position: int
-    """Place of this rank among them."""
+    """Index of this rank in ``ranks``."""
     device: torch.device
     nodes: int = 1
-    """Nodes that these ranks are on."""
+    """Number of nodes that these ranks are on."""
 
     @property
     def size(self) -> int:
@@ -35,13 +35,13 @@ class CollectiveOperation(ABC):
     """One collective operation of one size and dtype, on one rank."""
 
     counts_share: bool = True
-    """Whether nccl-tests counts the elements of a rank's share, and not those of the whole array."""
+    """True if nccl-tests counts the elements of a rank's share, not those of the full array."""
 
     def __init__(self, members: GroupMembership, elements: int, dtype: torch.dtype) -> None:
-        """Allocate the buffers, all of them 0.
+        """Allocate the buffers, filled with 0.
 
         Args:
-            elements: Of the full array; a multiple of the number of ranks.
+            elements: Elements of the full array; a multiple of the number of ranks.
         """
         self._members, self._elements, self._share_elements = members, elements, elements // members.size
         self._dtype = dtype
@@ -49,32 +49,32 @@ class CollectiveOperation(ABC):
 
     @abstractmethod
     def _allocate(self) -> list[torch.Tensor]:
-        """Input and output; the same tensor, once, if the operation works in place."""
+        """Allocate input and output; one tensor if the operation works in place."""
 
     @abstractmethod
     def _input(self) -> torch.Tensor:
-        """What this rank puts in for a check."""
+        """Input of this rank for a check."""
 
     @abstractmethod
     def _expected(self) -> torch.Tensor:
-        """What must then come out on this rank."""
+        """Expected output on this rank."""
 
     @abstractmethod
     def call(self) -> None:
         """Issue the operation once; on a GPU it may still run when this returns."""
 
     def fill(self) -> None:
-        """Put in what a check needs."""
+        """Fill the buffers with the input of a check."""
         self.buffers[-1].zero_()
         self.buffers[0].copy_(self._input())
 
     def clear(self) -> None:
-        """Put in 0, of which no sum of sums leaves the range of its dtype."""
+        """Set the buffers to 0: repeated sums of it never overflow."""
         for buffer in self.buffers:
             buffer.zero_()
 
     def wrong_elements(self) -> int:
-        """Elements on this rank that are not as they must be, one call after ``fill``."""
+        """Number of wrong elements on this rank, one call after ``fill``."""
         return int((self.buffers[-1] != self._expected()).sum())
 
     def _zeros(self, elements: int) -> torch.Tensor:
@@ -84,9 +84,9 @@ class CollectiveOperation(ABC):
         return torch.arange(elements, device=self._members.device)
 
     def _block(self, sender: int, receiver: int = 0) -> torch.Tensor:
-        """A share (elements,) that tells from whom it comes and for whom it is.
+        """Share (elements,) that identifies its sender and receiver.
 
-        Small whole numbers, which every dtype holds exactly.
+        Small integers, which are exact in every dtype.
         """
         return (
             (self._places(self._share_elements) + 3 * sender + 5 * receiver + 1)
@@ -95,7 +95,7 @@ class CollectiveOperation(ABC):
         )
 
     def _blocks(self) -> torch.Tensor:
-        """The shares of all ranks (elements,), in their order."""
+        """Shares of all ranks (elements,), in their order."""
         return torch.cat([self._block(sender) for sender in range(self._members.size)])
 
 
@@ -140,7 +140,7 @@ class ReduceScatter(_Reduction):
 
 
 class AllGather(CollectiveOperation):
-    """The shares of all ranks, on all of them."""
+    """Shares of all ranks, on all of them."""
 
     def _allocate(self) -> list[torch.Tensor]:
         return [self._zeros(self._share_elements), self._zeros(self._elements)]
@@ -156,7 +156,7 @@ class AllGather(CollectiveOperation):
 
 
 class AllToAll(CollectiveOperation):
-    """A share from each rank to each other one."""
+    """A share from each rank to every other one."""
 
     def _allocate(self) -> list[torch.Tensor]:
         return [self._zeros(self._elements), self._zeros(self._elements)]
@@ -174,7 +174,7 @@ class AllToAll(CollectiveOperation):
 
 
 class Broadcast(CollectiveOperation):
-    """The array of the group's first rank, on all of them; in place."""
+    """Array of the group's first rank, on all ranks; in place."""
 
     counts_share = False
 
@@ -192,7 +192,7 @@ class Broadcast(CollectiveOperation):
 
 
 class SendReceive(CollectiveOperation):
-    """A ring: each rank sends an array to the next one, while it gets that of the one before."""
+    """A ring: each rank sends an array to the next one, and receives that of the previous one."""
 
     counts_share = False
 

@@ -1,9 +1,9 @@
-"""What each rank of a benchmark of collectives does: every operation, dtype and size in every group, timed.
+"""Time every collective operation, dtype and size in every group, on one rank.
 
-As nccl-tests times: after a warm-up and a barrier a number of calls without a pause, on the clock of each
-rank, of which the slowest rank counts (nccl-tests shows the mean over ranks by default; a training waits for
+Timing follows nccl-tests: after a warm-up and a barrier a number of calls without a pause, on the clock of
+each rank. The slowest rank counts (nccl-tests shows the mean over ranks by default; a training waits for
 the slowest). On a GPU the clock is CUDA's: events around all calls on the stream that waits for them, so
-that no host synchronises in between. On a CPU calls are over when they return.
+no host synchronises in between. On a CPU calls are complete when they return.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from distbench.strategies.base import RankContext
 from distbench.worker.trainer import RankResult, Rows
 
 _TEST_ELEMENTS = 16
-"""Elements per rank of the call that shows whether a backend has an operation."""
+"""Elements per rank of the call that tests whether a backend supports an operation."""
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    """Result of this rank; the first rank of each group has the rows of the group."""
+    """Return the result of this rank; the first rank of each group has the rows of the group."""
     asked = trial.job.options_as(CollectivesOptions)
     rows: Rows = []
     with phases.phase("build"):
@@ -49,16 +49,16 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
                 for row in _measure(members, op, dtype, asked):
                     phases.progress.report("collectives", next(numbers))
                     rows += [{**place, **row}] if members.position == 0 else []
-            # who is in no group of this kind waits, and so do groups that are done first
+            # ranks in no group of this kind wait, and so do groups that finish first
             dist.barrier()
     return _result(asked, rows)
 
 
 def _join_group(kind: RankGroups, context: RankContext) -> GroupMembership | None:
-    """This rank's place in a group of that *kind*; None: it is in none. A collective call."""
+    """Create the groups of *kind* and return this rank's membership; None: in none. A collective call."""
     mine = None
     for ranks in kind.members:
-        # every rank has to make every group, its own or not
+        # every rank has to create every group, its own or not
         group = dist.new_group(list(ranks))
         if context.rank in ranks:
             nodes = len({context.node_of_rank[rank] for rank in ranks}) if context.node_of_rank else 1
@@ -69,7 +69,7 @@ def _join_group(kind: RankGroups, context: RankContext) -> GroupMembership | Non
 def _measure(
     members: GroupMembership, op: str, dtype: str, asked: CollectivesOptions
 ) -> Iterator[dict[str, Any]]:
-    """A row for each size, or one that says why there is none."""
+    """Yield a row for each size, or one with the reason why there is none."""
     kind = getattr(torch, TORCH_DTYPE_NAMES[dtype])
     about = {
         "ranks": ",".join(map(str, members.ranks)),
@@ -103,10 +103,10 @@ def _measure(
 
 
 def _unsupported(members: GroupMembership, op: str, dtype: torch.dtype) -> str:
-    """Why the backend can't do *op*, if all ranks say so of a small one; empty: it can. A collective call.
+    """Reason why the backend can't do *op*: a small one fails on all ranks; empty: it can. A collective call.
 
     Raises:
-        RuntimeError: some ranks failed and others did not, which no missing operation does.
+        RuntimeError: some ranks failed and others did not, so the operation is not missing.
     """
     failure = ""
     try:
@@ -125,7 +125,7 @@ def _unsupported(members: GroupMembership, op: str, dtype: torch.dtype) -> str:
 
 
 def _check(members: GroupMembership, operation: CollectiveOperation) -> int:
-    """Elements with a wrong result on all ranks. A collective call."""
+    """Number of wrong elements over all ranks. A collective call."""
     operation.fill()
     operation.call()
     wrong = torch.tensor([operation.wrong_elements()])
@@ -136,7 +136,7 @@ def _check(members: GroupMembership, operation: CollectiveOperation) -> int:
 def _time(members: GroupMembership, operation: CollectiveOperation, asked: CollectivesOptions) -> list[float]:
     """Seconds of a call: the mean on the slowest rank, then each call on its slowest rank."""
     operation.clear()
-    # the same numbers of calls on all ranks: each follows from a time that all have
+    # all ranks make the same number of calls: it follows from a time that all of them have
     once = _time_calls(members, operation, 1)[0]
     more = min(asked.warmup - 1, int(asked.seconds / once))
     warm = _time_calls(members, operation, more)[0] if more else once
@@ -149,12 +149,12 @@ def _time_calls(members: GroupMembership, operation: CollectiveOperation, count:
     own = clock(members, operation, count)
     seconds = torch.tensor([sum(own) / count, *own], dtype=torch.float64)
     dist.all_reduce(seconds, dist.ReduceOp.MAX, group=members.group)
-    # a call that takes no time that a clock can see still takes some
+    # a call too short for the clock still takes some time
     return [max(float(value), 1e-9) for value in seconds]
 
 
 def _time_on_host(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
-    """Seconds of each call, which is over when it returns."""
+    """Seconds of each call, which is complete when it returns."""
     dist.barrier(members.group)
     times = [time.perf_counter()]
     for _ in range(count):
@@ -178,7 +178,7 @@ def _time_on_cuda(members: GroupMembership, operation: CollectiveOperation, coun
 
 
 def _result(asked: CollectivesOptions, rows: Rows) -> RankResult:
-    """The rows of this rank, and the columns, which are those of all ranks. A collective call."""
+    """Rows of this rank, and columns, which are those of all ranks. A collective call."""
     of_ranks: list[Rows] = [[]] * dist.get_world_size()
     dist.all_gather_object(of_ranks, rows)
     delivery = RankResult(tables={"collective_times": rows} if rows else {})

@@ -1,4 +1,4 @@
-"""What the records of collectives say: verdicts, and how two runs compare."""
+"""Results of collectives: verdicts, and the comparison of two runs."""
 
 from __future__ import annotations
 

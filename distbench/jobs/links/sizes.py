@@ -1,4 +1,4 @@
-"""Message sizes of a suite, as nccl-tests' ``-b``, ``-e`` and ``-f`` give them. Without torch."""
+"""Message sizes of a suite, like nccl-tests' ``-b``, ``-e`` and ``-f``. Without torch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from distbench.core.case import Device
 from distbench.core.units import parse_bytes
 
 AUTO_SIZES: dict[Device, str] = {"cpu": "1KiB..16MiB", "cuda": "1KiB..256MiB"}
-"""What ``sizes: auto`` stands for: up to where the bandwidth of usual links grows no more."""
+"""Range of ``sizes: auto``: up to where the bandwidth of usual links stops growing."""
 _MAX_BYTES = 1 << 40
 
 
 def message_sizes(asked: str | Sequence[str | int], factor: int, device: Device) -> tuple[int, ...]:
-    """Message sizes in bytes, each once, the smallest first.
+    """Message sizes in bytes, without duplicates, in ascending order.
 
     Args:
-        asked: ``auto``, a range ``8KiB..64MiB`` of which each size is *factor* times the one before, or a
+        asked: ``auto``, a range ``8KiB..64MiB`` in which each size is *factor* times the one before, or a
             list of sizes.
 
     Raises:
@@ -43,8 +43,8 @@ def message_sizes(asked: str | Sequence[str | int], factor: int, device: Device)
 def element_count(size: int, element_bytes: int, ranks: int) -> int:
     """Elements of the full array of *size* bytes that *ranks* can share evenly: at least one each.
 
-    Rounded down to a multiple of *ranks*, so what is measured may be a little smaller than what was asked
-    for, and a size too small for all ranks becomes larger; records have the bytes that were moved.
+    Rounded down to a multiple of *ranks*, so the measured size may be a little smaller than requested, and a
+    size too small for all ranks becomes larger; records have the bytes that were moved.
     """
     return max(1, size // (element_bytes * ranks)) * ranks
 

@@ -1,4 +1,4 @@
-"""Whether collectives gave the right results."""
+"""Judge the results of collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERDICT_KIND = "links"
 
 
 def judge_cases(records: Sequence[Record]) -> dict[str, Verdict]:
-    """Whether every collective gave the right result, by id of each case on as many devices."""
+    """Judge the results of all collectives; return verdicts by id of each case on as many devices."""
     by_case: dict[str, Verdict] = {}
     for same in group_by(records, lambda record: record.case_id).values():
         if verdict := _verdict(same):
@@ -33,7 +33,7 @@ def judge_cases(records: Sequence[Record]) -> dict[str, Verdict]:
 
 
 def _verdict(records: Sequence[Record]) -> Verdict | None:
-    """Verdict on the collectives on one number of devices; None: nobody asked for a check."""
+    """Verdict on the collectives on one number of devices; None: no check was requested."""
     failed = [record for record in records if record.status is not Status.MEASURED]
     made = collective_results(records)
     wrong = [result for result in made if result.wrong_elements]
@@ -56,13 +56,13 @@ def _verdict(records: Sequence[Record]) -> Verdict | None:
 
 @dataclass(frozen=True)
 class CollectivesEvidence:
-    """What a verdict on collectives rests on."""
+    """Evidence of a verdict on collectives."""
 
     results: Sequence[CollectiveResult]
     missing: Sequence[UnmeasuredCollective]
 
     def to_json(self) -> dict[str, Any]:
-        """Each measurement with its interval, and what could not be measured."""
+        """Measurements with their intervals, and what could not be measured."""
         return {
             "results": [
                 {**result.key._asdict(), "busbw": result.busbw.to_json(), "wrong": result.wrong_elements}

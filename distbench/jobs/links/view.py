@@ -1,4 +1,4 @@
-"""The view ``links``: nccl-tests' table, and bus bandwidth against the size of messages."""
+"""View ``links``: nccl-tests' table, and bus bandwidth against message size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REDUCES = ("all_reduce", "reduce_scatter")
 
 
 def _gigabytes_text(value: float) -> str:
-    """*value* bytes per second in GB/s, so that a slow link has digits too."""
+    """Format *value* bytes per second in GB/s, with enough digits for a slow link."""
     return f"{value / 1e9:.2f}" if value >= 1e9 else f"{value / 1e9:.3g}"
 
 
@@ -38,12 +38,12 @@ def _microseconds_text(value: float) -> str:
 
 
 def _spread(value: float) -> str:
-    """Few or uneven trials have intervals of which only that they are useless is worth saying."""
+    """Format a relative spread; an interval above 100% is useless, so its value is omitted."""
     return f"{value:.1%}" if value < 1 else ">100%"
 
 
 class CollectivesView(View):
-    """nccl-tests' table, and bus bandwidth against the size of messages."""
+    """nccl-tests' table, and bus bandwidth against message size."""
 
     title: ClassVar[str] = "Collectives"
     order: ClassVar[int] = 45
@@ -91,7 +91,7 @@ class CollectivesView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        """A row for each operation, group, dtype and size."""
+        """Table with a row per operation, group, dtype and size."""
         records = records_of_kind(run.records, COLLECTIVES_JOB)
         if not records:
             return self.make_table([], [_EMPTY_NOTE])
@@ -113,7 +113,7 @@ class CollectivesView(View):
             yield _chart(number, same)
 
     def is_requested(self, run: RunAnalysis) -> bool:
-        """Whether any collectives were to be measured."""
+        """True if collectives were requested."""
         return bool(records_of_kind(run.records, COLLECTIVES_JOB))
 
 
@@ -153,7 +153,7 @@ def _row(result: CollectiveResult, *, is_best: bool) -> TableRow:
 
 
 def _best_results(made: Sequence[CollectiveResult]) -> Iterator[tuple[str, list[CollectiveResult]]]:
-    """Among which ranks, and the result with the highest bus bandwidth of each operation there."""
+    """Yield the ranks that take part, and the result with the highest busbw of each operation among them."""
     for same in group_by(made, lambda result: (result.key.world_size, result.key.group)).values():
         by_op = group_by(same, lambda result: result.key.op).values()
         yield same[0].key.participants, [max(of, key=lambda result: result.busbw.value) for of in by_op]
@@ -225,7 +225,7 @@ def _line(number: int, op: str, of: Sequence[CollectiveResult]) -> dict[str, obj
             for result in of
         ],
         line={"color": collective_color(op)},
-        # operations that the palette does not know share a colour
+        # operations without a colour in the palette share one
         marker={"symbol": SYMBOLS[number % len(SYMBOLS)]},
         error_y=error_bars(
             [tuple(end / 1e9 for end in (r.busbw.low, r.busbw.value, r.busbw.high)) for r in of]  # type: ignore[misc]

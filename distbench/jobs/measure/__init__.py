@@ -64,7 +64,7 @@ class MeasureJob(JobKind):
     ) -> Iterator[PlannedTrial]:
         if section.order == "sequential":
             return (PlannedTrial(case, i) for case in cases for i in range(section.trials))
-        # every second round reversed: a drift over the run weighs on all cases alike
+        # every second round is reversed: a drift over the run affects all cases alike
         orders = (list(cases), list(reversed(cases)))
         return (PlannedTrial(case, i) for i in range(section.trials) for case in orders[i % 2])
 
@@ -78,7 +78,7 @@ class MeasureJob(JobKind):
         return wrong + _partial_cycle_mistakes(section, cases)
 
     def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
-        """Those of all passes; one cycle is counted."""
+        """Steps of all passes; one cycle is counted."""
         timed = measure.warmup + measure.steps + measure.unsynced_steps
         counted, profiled = communication_cycle([task.case]), profile_steps(task.case, measure)
         return timed + counted + profiled + measure.check_steps
@@ -88,18 +88,18 @@ class MeasureJob(JobKind):
 
 
 def communication_cycle(cases: Iterable[Case]) -> int:
-    """Steps after which the communication of all *cases* repeats."""
+    """Number of steps after which the communication of all *cases* repeats."""
     return math.lcm(*(_strategy(case).steps_per_cycle for case in cases))
 
 
 def profile_steps(case: Case, measure: MeasureConfig) -> int:
-    """Steps of *case* under the profiler: whole cycles, after those that are left out."""
+    """Steps of *case* under the profiler: whole cycles, after the excluded ones."""
     cycles = math.ceil(measure.profile_steps / (cycle := communication_cycle([case])))
     return cycles and cycles * cycle + WARM_STEPS.get(case.device, 0)
 
 
 def short_measure(measure: MeasureConfig, cases: Sequence[Case], warmup: int, steps: int) -> MeasureConfig:
-    """*measure* with one trial of so many steps, and no more than all *cases* need to be planned so."""
+    """Return *measure* with one trial of *warmup* and *steps* steps, or more if *cases* need more."""
     short = replace(measure, warmup=warmup, trials=1, keep_traces=False)
     begun = max([warmup, *(since for _, since in _settling_cases(short, cases))])
     whole = math.ceil(steps / (cycle := communication_cycle(cases))) * cycle
@@ -112,7 +112,7 @@ def _strategy(case: Case) -> Strategy:
 
 
 def _partial_cycle_mistakes(section: MeasureConfig, cases: Sequence[Case]) -> list[Problem]:
-    """That some of the steps of a cycle would weigh more in a timed window than others."""
+    """Report timed windows with incomplete cycles, in which some steps weigh more than others."""
     cut = [case for case in cases if section.steps % communication_cycle([case])]
     if not cut or not section.trials:
         return []
@@ -127,7 +127,7 @@ def _partial_cycle_mistakes(section: MeasureConfig, cases: Sequence[Case]) -> li
 
 
 def _settling_cases(section: MeasureConfig, cases: Sequence[Case]) -> list[tuple[Case, int]]:
-    """Cases that communicate as they go on only after the timed window has begun, and from which step on."""
+    """Cases whose communication settles only after the timed window begins, and the step at which it does."""
     late = [(case, step) for case in cases if (step := _strategy(case).steady_from_step) > section.warmup]
     return late if section.trials else []
 

@@ -1,4 +1,4 @@
-"""The job ``measure``: builds the engine of a case once and runs the passes on it, one after another."""
+"""Build the engine of a case once and run the passes on it, one after another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HASH_DIGITS = 12
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> Iterator[RankResult]:
-    """Result of this rank: what was timed, and then with what each pass after the timed window adds.
+    """Yield the result of this rank: after the timed window, then with the data of each later pass.
 
     Raises:
         Mismatch: what runs is not what was requested.
@@ -45,13 +45,13 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
             return loop.run(name, steps, metrics, phases.progress)
 
     delivery = loop.result
-    # what is measured beside the training is in no number of it: not in that of the warm-up either
+    # measurements beside the training are in none of its numbers, not even in those of the warm-up
     run_pass("probe", 0)
     drawn = _random_state(context.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
-    # nothing but steps in between: a strategy can't tell where the timed window begins
+    # nothing but steps in between: a strategy can't detect where the timed window begins
     timed = run_pass("time", measure.steps).losses
-    # whatever the metrics are: by its losses each trial is judged
+    # with any metrics: each trial is judged by its losses
     delivery.samples["loss"], delivery.passes["loss"] = [*timed], "time"
     delivery.facts[LOSS_DTYPE_KEY] = loop.loss_dtype
     if not torch.equal(drawn, _random_state(context.device)):
@@ -93,7 +93,7 @@ def _add_flops(context: RankContext, delivery: RankResult) -> None:
 def _build(
     trial: TrialInstructions, context: RankContext, phases: PhaseTimer, metrics: Mapping[str, Metric]
 ) -> tuple[Engine, PassRunner, dict[str, Any]]:
-    """The requested engine, the loop that will run the passes on it, and what tells of their data."""
+    """Build the requested engine, its pass runner, and facts about its data."""
     strategy: Strategy = registry.create_plugin("strategies", trial.case.strategy)
     with phases.phase("build"):
         for metric in metrics.values():
@@ -105,7 +105,7 @@ def _build(
             _free_cached_memory()
     checks.check_engine(strategy, engine, trial.case)
     checks.check_data(feed, context)
-    # versions of numpy may draw other numbers from one seed (NEP 19), and rank 0 speaks for all
+    # versions of numpy may draw different numbers from one seed (NEP 19); rank 0 reports for all
     first = (
         {} if context.rank else {"data": {"first_batch": feed.fingerprint(0, all_ranks=True)[:_HASH_DIGITS]}}
     )
@@ -113,38 +113,39 @@ def _build(
 
 
 def _partial_result(loop: PassRunner) -> RankResult:
-    """Delivery of the passes that have ended."""
+    """Result of the passes that have ended."""
     if broken := first_non_finite(enumerate(loop.losses)):
         loop.result.not_finite = {**broken, "phase": "time"}
     return loop.result
 
 
 def _free_cached_memory() -> None:
-    """Return to the device what the build has cached, such as a whole model before it was sharded.
+    """Return memory that the build has cached to the device, such as a whole model before it was sharded.
 
-    It would be in the timed steps' peak of reserved memory. The warm-up takes again what steps need.
+    It would count in the timed steps' peak of reserved memory. The warm-up allocates again what steps need.
     """
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def _random_state(device: torch.device) -> torch.Tensor:
-    """State of the generator that modules of the model draw from: it moves when they do."""
+    """State of the generator that modules of the model draw from: it changes when they draw."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _on_any_rank(own: bool, device: torch.device) -> bool:
-    """Whether *own* is true on any rank: in a pipeline the last stage alone has a loss. A collective call."""
+    """True if *own* is true on any rank: in a pipeline only the last stage has a loss. A collective call."""
     flag = torch.tensor(int(own), device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag)
 
 
 def _settings_before_window(effective: dict[str, Any], case: Case, steps: int) -> dict[str, Any]:
-    """*effective*, read after *steps* timed steps, without what depends on how many they were.
+    """Return *effective*, read after *steps* timed steps, without what depends on their number.
 
-    The optimizer's updates are those that it counted before them, and the learning rate of the next update,
-    once it is known to be right, is the schedule that it shows. So runs that differ in the steps compare.
+    The optimizer's updates are those counted before the timed steps, and the learning rate of the next
+    update, once checked, is replaced by its schedule. So runs with different numbers of steps can be
+    compared.
     """
     optimizer = dict(effective.get("optimizer") or {})
     if isinstance(counted := optimizer.get("steps"), int):

@@ -1,4 +1,4 @@
-"""The curve of a measured trial: its losses, and its numbers at the end."""
+"""Curve of a measured trial: its losses, and its numbers at the end."""
 
 from __future__ import annotations
 

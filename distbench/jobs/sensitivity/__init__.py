@@ -24,7 +24,7 @@ class SensitivitySection:
 
 @dataclass(frozen=True)
 class SensitivityOptions(JobOptions):
-    """What the ranks of such a trial get."""
+    """Options for the ranks of a sensitivity trial."""
 
     trainings: int = 0
 
@@ -33,10 +33,10 @@ class SensitivityOptions(JobOptions):
 class SensitivityJob(JobKind):
     """How far rounding leads a training whose timed losses are not those of the others.
 
-    Rounding usually leads trainings less far apart than ``analysis.tolerance`` allows. At a learning rate
-    that is high for the model it leads further. So before a case is called another training, the one that it
-    is held against is trained a few times more, as long as it was timed, from weights moved by rounding. A
-    gate does so with its baseline.
+    Rounding usually makes trainings differ by less than ``analysis.rounding_bounds`` allows; at a learning
+    rate that is high for the model, by more. So before a case counts as different, the case that it is
+    compared with is trained a few more times from perturbed weights, for as many steps as were timed. A gate
+    does the same with its baseline.
     """
 
     name: ClassVar[str] = "sensitivity"

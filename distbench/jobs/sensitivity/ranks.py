@@ -1,4 +1,4 @@
-"""The job ``sensitivity``: trains a case as long as it was timed, from weights moved by rounding."""
+"""Train a case from perturbed initial weights for as many steps as were timed, on one rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.worker.trainer import RankResult, Rows, StepHooks, Trainer, Train
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    """Result of this rank; only rank 0 has rows.
+    """Return the result of this rank; only rank 0 has rows.
 
     Raises:
         Mismatch: the engine is not the requested one.
@@ -27,10 +27,10 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
 
 
 def _train(context: RankContext, number: int, steps: int, watcher: _LossRecorder) -> None:
-    """Train *steps* steps from weights moved with random seed *number*.
+    """Train *steps* steps from weights perturbed with random seed *number*.
 
-    Where the batch is computed in one part, its rows are in another order too, which rounds anew in every
-    step; in several parts another order could be another loss, if that is not the mean over the parts.
+    If the batch is computed in one part, its rows are also in a different order, which rounds differently in
+    every step. In several parts a different order could change the loss, if it is not their mean.
     """
     file = write_perturbed_weights(context, number)
     case = context.case
@@ -47,7 +47,7 @@ def _train(context: RankContext, number: int, steps: int, watcher: _LossRecorder
 
 
 class _LossRecorder(StepHooks):
-    """Keeps the losses of one training."""
+    """Recorder of the losses of one training."""
 
     def __init__(self, training: str, phases: PhaseTimer, curve: Rows) -> None:
         self.phases = phases

@@ -1,4 +1,4 @@
-"""Losses of trainings from perturbed weights, and which cases give reason for such trainings."""
+"""Losses of trainings from perturbed weights, and cases that need such trainings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SensitivityResults(JobResults):
     def follow_up_trials(
         self, section: SensitivitySection, cases: Sequence[Case], records: Sequence[Record]
     ) -> Iterable[PlannedTrial]:
-        """Trials of those *cases* whose timed losses others exceed by more than usual rounding."""
+        """Plan perturbed trainings of *cases* from whose losses others differ by more than usual rounding."""
         doubted = {found.reference for found in loss_comparisons(records).values() if found.is_different}
         return self.kind.perturbed_trials(section, [case for case in cases if case.id in doubted])
 

@@ -76,7 +76,7 @@ _THEORY_TABLE = TableSpec(
 class _State:
     collectives: CollectiveRecorder
     gathered_elements: list[int] = field(default_factory=list)
-    """Elements that stood whole where a pass over the layers began, added up over each step."""
+    """Elements of gathered parameters at the start of each pass over the layers, summed per step."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Communication(Metric):
             comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
             "counted).",
         ),
-        # what the router sends to a rank and what the border of a stage passes is uneven, its sum is not
+        # tokens routed to a rank and activations between stages are uneven over ranks; their sum is not
         *columns_of("B", "lower", "mean", per_step=True)(
             comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
             "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in); mean over "
@@ -154,7 +154,7 @@ class Communication(Metric):
 def _bytes_in_scope(
     context: PassContext, steps: list[list[CollectiveCall]], where: LinkScope
 ) -> list[float | None] | NotAvailable:
-    """Bytes of each step that move *where*."""
+    """Bytes per step in the scope *where*."""
     return scope_problem(where, context.nodes) or [
         float(sum(call.bytes for call in step if call.scope == where)) for step in steps
     ]

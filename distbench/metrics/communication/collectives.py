@@ -1,7 +1,7 @@
-"""Sees every collective on its way through torch's dispatcher: DDP's C++ reducer, FSDP, DeepSpeed, DTensor.
+"""Record collectives as they pass torch's dispatcher: DDP's C++ reducer, FSDP, DeepSpeed, DTensor.
 
-Patched functions of torch.distributed miss DDP's reducer; DeepSpeed's own logger sees nothing
-but DeepSpeed and makes every operation blocking.
+Patched functions of torch.distributed miss DDP's reducer; DeepSpeed's own logger sees only
+DeepSpeed and makes every operation blocking.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distbench.core.meshes import MeshShape
 from distbench.metrics.communication.traffic import CollectiveCall
 
-# public name, and place of the full array among the arguments (None: the result) -> its operations
+# (public name, position of the full array among the arguments; None: the result) -> operations
 _OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
     "c10d": {
         ("all_reduce", 0): "allreduce_ allreduce_coalesced_",
@@ -51,22 +51,22 @@ _OPERATION_OF = {
     for meaning, operations in meanings.items()
     for operation in operations.split()
 }
-# of these the group is both ends; place of the other end's rank among the arguments
+# the group of these is both ends; position of the rank of the other end among the arguments
 _MESSAGES, _PEER = ("send", "recv"), 2
 
 
 class CollectiveRecorder(TorchDispatchMode):
-    """Lists the collectives between ``begin`` and ``end``, in the order in which they are issued."""
+    """Record the collectives between ``begin`` and ``end``, in the order in which they are issued."""
 
     def __init__(self, nodes: Sequence[int], mesh: MeshShape) -> None:
-        """None yet; *nodes* has the number of the node of each rank, which are in *mesh*."""
+        """Record nothing yet; *nodes* has the node number of each rank, *mesh* their device mesh."""
         super().__init__()
         self._nodes, self._mesh = nodes, mesh
         self.steps: list[list[CollectiveCall]] = []
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Whether compiled code runs as ever: there are no collectives inside."""
+        """True: run compiled code unchanged; there are no collectives inside."""
         return True
 
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class CollectiveRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            # it shall become its collectives first, which then come here
+            # DTensor must first become its collectives, which are then dispatched here
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         if meaning := _OPERATION_OF.get(func._schema.name):
@@ -136,7 +136,7 @@ def _group(arguments: tuple[Any, ...]) -> dist.ProcessGroup:
             try:
                 return dist.ProcessGroup.unbox(argument)
             except RuntimeError:
-                # another boxed argument: the operator of a reduction
+                # a different boxed argument: the operator of a reduction
                 continue
         if isinstance(argument, str) and argument in dist.distributed_c10d._world.pg_names.values():
             return _resolve_process_group(argument)  # type: ignore[arg-type]

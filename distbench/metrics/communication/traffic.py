@@ -1,4 +1,4 @@
-"""A collective, and its bandwidth and bytes on the wire as nccl-tests defines them. Without torch.
+"""Collective calls, with bandwidth and bytes on the wire as nccl-tests defines them. Without torch.
 
 nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from distbench.metrics.base import NotAvailable, SharedResult
 
 SCALAR_BYTES = 1024
-"""Bytes; a collective no larger carries a norm or a flag, and says nothing of bandwidth."""
+"""Bytes; a collective no larger carries a norm or a flag, and gives no information on bandwidth."""
 LinkScope = Literal["inside", "between"]
 LINK_SCOPES: tuple[LinkScope, ...] = ("inside", "between")
 """Inside a node: all ranks of the group are on it. Between nodes: the group spans several."""
@@ -25,33 +25,33 @@ class CollectiveCall:
     op: str
     """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
     group: str
-    """The global ranks that take part: ``0-3``, ``0,2``; in a message both ends of it."""
+    """Global ranks that take part: ``0-3``, ``0,2``; of a message both ends."""
     group_size: int
     dtype: str
     bytes: int
-    """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
-    reduce-scatter; on every rank the same, but in an all-to-all what this rank sends."""
+    """Bytes of the full array, as nccl-tests counts: the output of an all-gather, the input of a
+    reduce-scatter. The same on every rank, except in an all-to-all: the bytes that this rank sends."""
     elements: int
-    """Of this rank's input; identifies the backend's own event."""
+    """Elements of the input of this rank; identifies the backend's own event."""
     nodes: int = 1
-    """Nodes that the ranks of the group are on."""
+    """Number of nodes that the ranks of the group are on."""
     source: int | None = None
-    """Of a message from one rank to another, which are then its group, the one that sends it."""
+    """Sender of a message between two ranks, which are the group; None: no message, or sender unknown."""
     dimension: str | None = None
-    """Dimension of the device mesh that the group is over; None: not known, or the group is one rank."""
+    """Dimension of the device mesh that the group spans; None: not known, or the group is one rank."""
 
     @property
     def match_key(self) -> tuple[str, int | None]:
-        """What a rank has in common with the others' part in the same call; equal ones follow each other."""
+        """Key shared by all ranks of the same call; calls with equal keys keep their order."""
         return self.group, self.source
 
     @property
     def scope(self) -> LinkScope:
-        """Whether the group is inside one node or spans several."""
+        """Scope of the group: inside one node, or between nodes."""
         return "between" if self.nodes > 1 else "inside"
 
     def row(self, step: int, place: int) -> dict[str, Any]:
-        """The call as a row of the table ``collectives``: the *place*-th of *step*."""
+        """Row of the table ``collectives``: call number *place* of step number *step*."""
         row = {"step": step, "place": place, **asdict(self)}
         del row["elements"], row["source"]
         return row
@@ -59,20 +59,23 @@ class CollectiveCall:
 
 @dataclass
 class CountedCollectives(SharedResult):
-    """What ``communication`` leaves: the collectives of each counted step, and their rows in the record."""
+    """Collectives of each counted step, shared by ``communication`` with later passes.
+
+    ``rows`` are their rows in the record.
+    """
 
     steps: list[list[CollectiveCall]]
     rows: list[dict[str, Any]]
 
     def calls_of_step(self, number: int) -> list[CollectiveCall]:
-        """Those of the step of that *number* after the counted ones began, which are a whole cycle."""
+        """Collectives of step *number* after the counted ones began; these are a whole cycle."""
         return self.steps[number % len(self.steps)] if self.steps else []
 
 
 def scope_problem(where: LinkScope, nodes: Sequence[int]) -> NotAvailable | None:
-    """Why nothing can move *where* between ranks on these *nodes*; None if it can.
+    """Reason why nothing can move in the scope *where* between ranks on *nodes*; None if it can.
 
-    It is absent rather than 0: a suite that moves nothing between its nodes is another thing than one that
+    The value is then absent rather than 0: a suite that moves nothing between its nodes differs from one that
     has no second node.
     """
     if len(nodes) < 2:
@@ -87,7 +90,7 @@ def scope_problem(where: LinkScope, nodes: Sequence[int]) -> NotAvailable | None
 def bus_factor(op: str, n: int) -> float | None:
     """Factor from algorithm bandwidth to bus bandwidth for *op* in a group of *n* ranks.
 
-    All-reduce 2(n-1)/n; all-gather, reduce-scatter and all-to-all (n-1)/n; broadcast, reduce and sendrecv 1.
+    All-reduce 2(n-1)/n; all-gather, reduce-scatter and all-to-all (n-1)/n; broadcast, reduce and send_recv 1.
     None: nccl-tests defines none.
     """
     if op == "all_reduce":
@@ -100,8 +103,8 @@ def bus_factor(op: str, n: int) -> float | None:
 def wire_factor(ran: str, n: int) -> float | None:
     """Multiple of the full array that a rank sends on average when the backend runs *ran*.
 
-    Rings, as NCCL's and gloo's default algorithms are: an all-reduce is a reduce-scatter and an
-    all-gather. A broadcast brings the array once to each rank but the root. None: not known.
+    Assumes rings, the default algorithms of NCCL and gloo: an all-reduce is a reduce-scatter and an
+    all-gather. A broadcast sends the array once to each rank except the root. None: not known.
     """
     if ran == "all_reduce":
         return 2 * (n - 1) / n
@@ -113,12 +116,12 @@ def wire_factor(ran: str, n: int) -> float | None:
 def inter_node_bytes(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> float | None:
     """Bytes of a full array of *size* bytes that *rank* sends to other nodes when the backend runs *ran*.
 
-    On a ring whose ranks follow one another node by node, as NCCL and gloo build it of ranks that fill nodes
-    in their order, the last rank of each node sends to the next node; in an all-to-all each rank sends every
-    other one its part. Of a broadcast it is the mean over nodes.
+    NCCL and gloo build rings whose ranks follow one another node by node if ranks fill the nodes in order:
+    the last rank of each node sends to the next node. In an all-to-all each rank sends its share to every
+    other rank. For a broadcast it is the mean over nodes.
 
     Args:
-        nodes: Rank -> node, of each rank of the group in the ring's order.
+        nodes: Rank -> node, of each rank of the group in the order of the ring.
 
     Returns:
         None: not known.
@@ -135,6 +138,6 @@ def inter_node_bytes(ran: str, size: float, rank: int, nodes: Mapping[int, str])
 
 
 def parse_ranks(text: str) -> list[int]:
-    """Ranks that a row's ``group`` names: ``0-3``, ``0,2``."""
+    """Parse the ``group`` of a row into ranks: ``0-3``, ``0,2``."""
     first, _, last = text.partition("-")
     return [*range(int(first), int(last) + 1)] if last else [int(rank) for rank in text.split(",")]

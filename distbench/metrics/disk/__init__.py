@@ -110,7 +110,7 @@ class Disk(Metric):
 
 
 def _io_counters() -> dict[str, int]:
-    """Bytes that this process has read from storage and written there so far."""
+    """Bytes that this process has read from storage and written to it so far."""
     counted = psutil.Process().io_counters()
     return {"read": counted.read_bytes, "written": counted.write_bytes}
 
@@ -137,10 +137,10 @@ def _slowest_rate(trial: TrialData, way: str) -> float | NotAvailable:
 
 
 def _rates(trial: TrialData) -> dict[int, dict[str, float]]:
-    """Bytes a second of each way, by the rank that has probed the disk of its node.
+    """Bytes per second of each direction, by the rank that probed the disk of its node.
 
     Raises:
-        Absent: a disk could not be probed.
+        NotAvailable: a disk could not be probed.
     """
     rates: dict[int, dict[str, float]] = {}
     for row in trial.tables.get("disk", []):
@@ -153,7 +153,7 @@ def _rates(trial: TrialData) -> dict[int, dict[str, float]]:
 
 
 def _min_step_seconds(trial: TrialData) -> Iterator[float]:
-    """Least seconds of a step that the disk of each node takes."""
+    """Yield the minimum seconds per step that the disk of each node takes."""
     everybody = range(trial.case.world_size)
     for prober, rates in _rates(trial).items():
         ranks = next((ranks for ranks in trial.nodes.values() if prober in ranks), everybody)
@@ -163,10 +163,10 @@ def _min_step_seconds(trial: TrialData) -> Iterator[float]:
 
 
 def _bytes_moved(trial: TrialData, name: str, ranks: Sequence[int]) -> float:
-    """Bytes of a step that *ranks* have moved.
+    """Bytes per step that *ranks* have moved.
 
     Raises:
-        Absent: one of them did not say.
+        NotAvailable: a rank did not report its bytes.
     """
     sizes = [trial.samples.get(name, [])[rank : rank + 1] for rank in ranks]
     known = [size for of_rank in sizes for each in of_rank for size in each if size is not None]

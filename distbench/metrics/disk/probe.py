@@ -1,4 +1,4 @@
-"""What a disk gives by itself: blocks past the page cache, several at a time, as async_io moves them."""
+"""Measure the throughput of a disk with direct I/O, several blocks at a time as async_io does."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _MIN_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class DiskTransfer:
-    """What was read or written, and in what time."""
+    """Bytes read or written, and the time that it took."""
 
     bytes: int
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / self.seconds
 
 
 def probe_disk(
     folder: Path, min_seconds: float = _MIN_SECONDS, blocks: int = _BLOCKS
 ) -> dict[str, DiskTransfer]:
-    """Bytes ``read`` and ``written``: a file of *blocks* blocks in *folder*, for *min_seconds* seconds.
+    """Measure transfers ``read`` and ``written``: a file of *blocks* blocks, *min_seconds* seconds each.
 
-    The blocks are there before anything is timed, as they are in a training from its second step on. The file
-    has no name while this runs, so nothing stays of it.
+    All blocks are written before anything is timed, as in a training from its second step. The file in
+    *folder* has no name while this runs, so nothing remains of it.
 
     Raises:
-        Absent: the file system can't move data past the page cache, or has no room.
+        NotAvailable: the file system does not support direct I/O, or has no space.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ def probe_disk(
 
 def _probe_file(file: Path, min_seconds: float, blocks: int) -> dict[str, DiskTransfer]:
     descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_DIRECT | os.O_EXCL, 0o600)
-    # whatever ends this process, nothing stays
+    # nothing remains, however this process ends
     file.unlink()
-    # O_DIRECT takes memory that is aligned to pages; what a disk can't compress
+    # O_DIRECT needs page-aligned memory; random bytes, which a disk can't compress
     buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(QUEUE_DEPTH)]
     for buffer in buffers:
         buffer[:] = os.urandom(BLOCK_BYTES)
@@ -83,7 +83,7 @@ def _transfer(
     blocks: int,
     min_seconds: float,
 ) -> DiskTransfer:
-    """Have a thread for each buffer *move* the next block, until all were moved and *min_seconds* is over."""
+    """Apply *move* to blocks, one thread per buffer, until all are moved and *min_seconds* have passed."""
     numbers, began = itertools.count(), time.perf_counter()
 
     def work(buffer: mmap.mmap) -> int:

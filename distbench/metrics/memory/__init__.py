@@ -22,7 +22,7 @@ MEMORY_KIND_DOCS = {
     "buffers": "Buckets of communication, and gathered copies of sharded parameters.",
     "activations": "What a step adds to all other kinds: inputs, logits, what autograd saved, casts.",
 }
-"""Each kind of memory with its definition; ``memory_<kind>`` is a column of the record as well."""
+"""Kind of memory -> definition; ``memory_<kind>`` is also a column of the record."""
 
 
 def _bytes(name: str, doc: str) -> TableColumn:
@@ -58,7 +58,7 @@ class Memory(Metric):
 
     tables = (TABLE,)
     early_imports = ("distbench.metrics.memory.allocators",)
-    # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
+    # warmup begins with the engine as it was built; time gives peaks; count gives the phases of a step
     passes = frozenset({"warmup", "time", "count"})
     columns = (
         *columns_of("B", "lower", "max")(
@@ -100,7 +100,7 @@ class Memory(Metric):
         ),
     )
 
-    # a GPU's allocator counts by itself
+    # a GPU's allocator has its own counters
     devices = frozenset({"cpu"})
 
     def prepare(self) -> list[str]:
@@ -129,7 +129,7 @@ class Memory(Metric):
         return phases
 
     def around(self, context: PassContext, state: Any, span: str) -> AbstractContextManager[Any]:
-        # of the passes above only count is observed
+        # of the passes above only count calls this
         watched: AbstractContextManager[Any] = state.around(span)
         return watched
 
@@ -152,14 +152,14 @@ class Memory(Metric):
 
 
 def _expected_states(context: PassContext) -> float | NotAvailable:
-    """Expected model states in total; adds them by kind to the table."""
+    """Return the expected model states in total; add them by kind to the table."""
     case, strategy = context.case, context.strategy
     effective = context.effective
     kinds = strategy.model_states_as_built(case, effective["parameters"], effective)
     if kinds is None:
         return partial_training_reason(context.effective) or NotAvailable(f"{case.label} has no memory model")
     if optimizers.depends_on_shape(case.optimizer):
-        # a strategy knows no shapes, but what it keeps of a state of one number for each parameter
+        # a strategy knows no shapes, but its share of a state with one number per parameter
         one = dataclasses.replace(case.optimizer, name="sgd", momentum=0.9)
         numbers = _optimizer_state_elements(context)
         of_numbers = {**effective, "parameters": numbers, "trained_parameters": numbers}
@@ -172,7 +172,7 @@ def _expected_states(context: PassContext) -> float | NotAvailable:
 
 
 def _optimizer_state_elements(context: PassContext) -> int:
-    """Numbers that the optimizer keeps for the model, by its shapes, in the dtype of its states."""
+    """Number of values that the optimizer keeps for the model, by its shapes, in the dtype of its states."""
     from distbench.workloads.shapes import parameter_shapes
 
     element = DTYPE_BYTES[context.case.precision.optimizer_state]

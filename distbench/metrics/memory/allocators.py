@@ -1,4 +1,4 @@
-"""Allocators' own counters of bytes and their peak; on a CPU those of a counting allocator, built once."""
+"""Byte counters and peaks of allocators; on a CPU those of a counting allocator, built once."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NO_COMPILER = "exact bytes on a CPU need a C++ compiler: g++ or c++ on the path
 
 
 def library_file() -> Path:
-    """Path of the built library: one for each source and version of torch."""
+    """Path of the built library: one per source and version of torch."""
     key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
     return cache_folder() / "allocator" / f"counting_allocator-{key}.so"
 
 
 def build_library() -> list[str]:
-    """Build the library unless it is there and can be loaded; return what users should know.
+    """Build the library unless it exists and can be loaded; return messages for users.
 
     Raises:
-        Absent: there is no C++ compiler, or it failed.
+        NotAvailable: there is no C++ compiler, or it failed.
         LibraryError: the library can't be loaded.
         OSError: the cache can't be written.
     """
@@ -56,7 +56,7 @@ def _build(target: Path) -> None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Loaded library, or None if it was not built."""
+    """Load the library; None if it was not built."""
     file = library_file()
     if not file.is_file():
         return None
@@ -66,7 +66,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def missing_library_reason() -> str:
-    """Why there is no library."""
+    """Reason why there is no library."""
     if cxx_compiler() is None:
         return _NO_COMPILER
     return "the counting allocator was not built; see the log of the run's preparation"
@@ -85,30 +85,30 @@ _NO_PINNED_STATS = NotAvailable("this torch version does not report pinned host 
 
 
 class CpuAllocatorStats:
-    """What the counting allocator says of itself; nothing here waits for a device."""
+    """Counters of the counting CPU allocator. No method waits for a device."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     def allocated(self) -> int:
-        """Bytes of tensors alive now."""
+        """Bytes of live tensors."""
         return int(self._library.distbench_current())
 
     def peak(self) -> int:
-        """Maximum of bytes alive at once since ``reset_peak``."""
+        """Maximum of live bytes since ``reset_peak``."""
         return int(self._library.distbench_peak())
 
     def reset_peak(self) -> None:
-        """Begin to look for the peak, and to count faults, anew."""
+        """Reset the peak."""
         self._library.distbench_reset_peak()
 
     def values(self) -> Values:
-        """Peaks and faults since ``reset_peak``, by column."""
+        """Peaks and event counts since ``reset_peak``, by column."""
         return {"memory_peak": self.peak(), **dict.fromkeys(_CUDA_ONLY, _NO_CACHE)}
 
 
 class CudaAllocatorStats:
-    """The same of torch's caching allocator, of the device that needs most."""
+    """Counters of torch's caching allocator, of the device that needs most."""
 
     def __init__(self, devices: list[Any]) -> None:
         self._devices = devices
@@ -137,7 +137,7 @@ class CudaAllocatorStats:
         }
 
     def _event_counts(self) -> dict[str, int]:
-        """Counts since the process started of events that should not happen, by column."""
+        """Counts since process start of events that should not happen, by column."""
         return {column: sum(self._stats(name)) for column, name in _EVENT_COUNTERS.items()}
 
     def _max_stat(self, name: str) -> int:
@@ -148,7 +148,7 @@ class CudaAllocatorStats:
 
 
 def _device_peak(device: Any) -> int:
-    """Peak of the allocator's segments on *device*, and all else that is in use there now."""
+    """Peak of the allocator's segments on *device*, plus all other memory in use on it now."""
     free, total = torch.cuda.mem_get_info(device)
     stats = torch.cuda.memory_stats(device)
     outside = total - free - stats["reserved_bytes.all.current"]
@@ -159,7 +159,7 @@ AllocatorStats = CpuAllocatorStats | CudaAllocatorStats
 
 
 def allocator_stats(context: PassContext) -> AllocatorStats | None:
-    """Books of the allocator that *context*'s rank uses; None if there are none."""
+    """Counters of the allocator that the rank of *context* uses; None if it has none."""
     if context.device.type == "cuda":
         return CudaAllocatorStats(
             list(range(context.devices_per_rank)) if context.devices_per_rank > 1 else [context.device]

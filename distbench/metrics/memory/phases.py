@@ -15,10 +15,10 @@ _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
 
 class MemoryPhases:
-    """Takes a row at the end of each phase: what is allocated, and by kind what it is.
+    """Record a row at the end of each phase: allocated bytes, in total and by kind.
 
-    Where parameters are updated inside of the backward pass, gradients come and go in it: of the moments
-    before an update one with the most gradients has a row too, ``update``.
+    If parameters are updated inside the backward pass, gradients come and go in it: of the moments before an
+    update, one with the most gradients also has a row, ``update``.
 
     The kinds add up to ``allocated + host`` exactly. ``other`` is what no kind explained when the step
     began; ``activations`` is what the step has added to that: its inputs, logits, what autograd
@@ -37,7 +37,7 @@ class MemoryPhases:
 
     @contextmanager
     def around(self, span: str) -> Iterator[None]:
-        """Watch one part of a step; where several are counted, of the first alone."""
+        """Observe one part of a step; if several steps are counted, only of the first."""
         self._steps += span == "data"
         if self._steps > 1:
             yield
@@ -64,7 +64,7 @@ class MemoryPhases:
             self._stage = None
 
     def end_phase(self, phase: str) -> None:
-        """Take the row of *phase*, which ends now."""
+        """Add the row of *phase*, which ends now."""
         self.rows.append(self._row(phase))
 
     def _before_update(self) -> None:
@@ -81,7 +81,7 @@ class MemoryPhases:
         return {"phase": phase, "micro_batch": max(self._micro_batch, 0), **stage, **row}
 
     def most(self, name: str) -> float | NotAvailable:
-        """Maximum of *name* over the ends of all phases, or why no row has it."""
+        """Maximum of *name* over the ends of all phases, or the reason why no row has it."""
         sizes = [row[name] for row in self.rows if name in row]
         if sizes:
             return float(max(sizes))
@@ -90,7 +90,7 @@ class MemoryPhases:
         return NotAvailable("the engine does not report its memory by kind")
 
     def _snapshot(self) -> dict[str, int]:
-        """Bytes allocated now; ``rest`` is what is of no known kind."""
+        """Bytes allocated now; ``rest`` belongs to no known kind."""
         row = {}
         if self._allocator:
             row = {"allocated": self._allocator.allocated(), "peak": self._allocator.peak()}

@@ -15,7 +15,7 @@ from distbench.metrics.communication.traffic import inter_node_bytes, parse_rank
 from distbench.metrics.network import counters
 
 _INTERFACE_VARIABLES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
-"""Device -> the variable that names the interface of its process groups; agents set it."""
+"""Device -> variable with the interface of its process groups; set by agents."""
 _WINDOW = (
     "read by the first rank of each node right before the ranks start the timed window together and right "
     "after its end, over the timed steps; of the node that has most. All that the interface carries is "
@@ -74,12 +74,12 @@ class Network(Metric):
 
 
 def _is_node_leader(context: PassContext) -> bool:
-    """Whether this rank reads the counters of its node: the first on each of several nodes."""
+    """True if this rank reads the counters of its node: the first rank on each of several nodes."""
     return len(set(context.nodes)) > 1 and context.nodes.index(context.nodes[context.rank]) == context.rank
 
 
 def _read_counters(context: PassContext) -> dict[str, counters.InterfaceCounter] | str:
-    """The counters of this node, or why there are none."""
+    """Read the counters of this node; return the reason if there are none."""
     variable = _INTERFACE_VARIABLES[context.device.type]
     interface = os.environ.get(variable, "")
     if not interface:
@@ -101,7 +101,7 @@ def _rows(
 
 
 def _max_bytes(trial: TrialData, way: str) -> float:
-    """Bytes of a step that went that *way*, of the node that has most."""
+    """Bytes per step in direction *way*, of the node with the most."""
     rows, steps = trial.tables.get("network", []), len((trial.samples.get("step_s") or [[]])[0])
     if reason := next((row["reason"] for row in rows if row.get("reason")), ""):
         raise NotAvailable(reason)
@@ -112,7 +112,7 @@ def _max_bytes(trial: TrialData, way: str) -> float:
 
 
 def _theory(trial: TrialData) -> dict[str, float]:
-    """Node -> bytes that must leave it in a step."""
+    """Node -> bytes that must leave it per step."""
     every = trial.tables.get("collectives", [])
     rows = [row for row in every if row["group_size"] > 1]
     if not rows:

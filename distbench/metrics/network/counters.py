@@ -1,4 +1,4 @@
-"""Counters of network interfaces, as the kernel keeps them."""
+"""Counters of network interfaces from the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IB_OCTETS = 4
 
 @dataclass(frozen=True)
 class InterfaceCounter:
-    """Bytes that have gone through one interface."""
+    """Bytes that have passed through one interface."""
 
     kind: str
     """``socket``: a network interface; ``infiniband``: a port of an InfiniBand or RoCE adapter."""
@@ -29,7 +29,7 @@ def read_counters(interface: str, sys: Path = _SYS) -> dict[str, InterfaceCounte
     Raises:
         LookupError: there is no such interface.
     """
-    # of /proc/net/dev, which is of the network of this process; /sys/class/net is of whoever mounted it
+    # from /proc/net/dev, which shows the network of this process; /sys/class/net shows that of its mounter
     seen = psutil.net_io_counters(pernic=True, nowrap=False)[interface]
     return {interface: InterfaceCounter("socket", seen.bytes_sent, seen.bytes_recv), **_infiniband_ports(sys)}
 
@@ -43,7 +43,7 @@ def _infiniband_ports(sys: Path) -> dict[str, InterfaceCounter]:
                 for way in ("xmit", "rcv")
             )
         except (OSError, ValueError):
-            # a port that is down has none to read ("Invalid argument"), and nothing goes through it
+            # a port that is down has no readable counter ("Invalid argument"), and nothing passes through it
             continue
         found[f"{port.parts[-3]}/{port.name}"] = InterfaceCounter("infiniband", sent, received)
     return found
@@ -52,7 +52,7 @@ def _infiniband_ports(sys: Path) -> dict[str, InterfaceCounter]:
 def counter_differences(
     before: Mapping[str, InterfaceCounter], after: Mapping[str, InterfaceCounter]
 ) -> dict[str, InterfaceCounter]:
-    """What went through each interface meanwhile."""
+    """Bytes that passed through each interface between two readings."""
     return {
         name: InterfaceCounter(end.kind, end.sent - before[name].sent, end.received - before[name].received)
         for name, end in after.items()

@@ -41,11 +41,11 @@ STEP_PART_DOCS = {
     "exposed_comm": "Communication that no computation hides.",
     "other": "The rest: the loop, gaps, idle device.",
 }
-"""Parts of a step, which add up to it."""
+"""Part of a step -> definition; the parts add up to the step."""
 
 WARM_STEPS = {"cuda": 1}
-"""Kind of device -> steps at the begin of the pass ``profile`` that are left out: on a GPU the first one pays
-for the start of CUPTI."""
+"""Kind of device -> steps at the start of the pass ``profile`` that are excluded: on a GPU the first one
+includes the start of CUPTI."""
 
 _FLAGS = TableSpec(
     "flags",
@@ -56,7 +56,7 @@ _FLAGS = TableSpec(
 
 @dataclass
 class AttentionKernels(SharedResult):
-    """Kernels that attention ran in the profiled steps."""
+    """Attention kernels that ran in the profiled steps."""
 
     kernels: list[str]
 
@@ -152,7 +152,7 @@ class Profile(Metric):
         if context.device.type == "cuda":
             import torch
 
-            # the device's part of the step ends inside the mark
+            # the device's part of the step must end inside the mark
             torch.cuda.synchronize()
         state.step.close()
 
@@ -187,7 +187,7 @@ class Profile(Metric):
         return profiled.values
 
     def _trace_columns(self) -> list[str]:
-        """Columns that a trace gives."""
+        """Columns that come from a trace."""
         of_steps = [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
         return [*of_steps, "bubble_theory"]
 

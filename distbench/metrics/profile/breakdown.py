@@ -1,4 +1,4 @@
-"""One profiled step taken apart: where its time goes, and when each of its collectives ran."""
+"""Break a profiled step down by part, and match its collectives with the trace."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from distbench.metrics.profile.trace import ProfilerEvent, Trace, clip_to_step, 
 
 
 def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[str, float]:
-    """Seconds of each of ``PARTS`` in *step*; they add up to its length.
+    """Seconds of each of ``STEP_PART_DOCS`` in *step*; they add up to its length.
 
-    *comm* is when collectives ran; of it only what no computation hides is taken, and taken out
-    of whatever else stood at that time. On a CPU the other parts are wall time of the training
-    thread; on a device they are the time in which it was busy with work launched in that part,
-    so that its idle time is ``other``.
+    *comm* has the times of collectives. Only the part of them that no computation hides counts, and it is
+    subtracted from the other parts. On a CPU the other parts are wall time of the training thread; on a
+    device they are the time in which it was busy with work launched in that part, so its idle time is
+    ``other``.
     """
     exposed = difference(clip_to_step(comm, step), trace.compute_intervals)
     seconds = {"exposed_comm": length(exposed)}
@@ -32,17 +32,17 @@ def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[st
 
 
 def _marked_intervals(trace: Trace) -> dict[str, list[TimeInterval]]:
-    # the optimizer may run inside of the backward pass: who comes first takes it out of what comes later
+    # the optimizer may run inside the backward pass: earlier names are subtracted from later ones
     marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "optimizer", "backward")}
     if not trace.is_on_device:
         return marks
     work = [*trace.kernels, *trace.copies]
     by_part = {name: launched_in(work, marks[name]) for name in ("forward", "optimizer", "backward")}
-    # the host prepares a batch while the device may still be busy: only what it waits for counts
+    # the host prepares a batch while the device may still be busy: only the time that the device waits counts
     return {**by_part, "data": union([*marks["data"], *launched_in(work, marks["data"])])}
 
 
-# what a backend may run when an operation is asked for: gloo has no reduce-scatter of its own
+# operations that a backend may run for a requested one: gloo has no reduce-scatter of its own
 _BACKEND_OPERATIONS = {
     "reduce_scatter": ("reduce_scatter", "all_reduce"),
     "all_to_all": ("all_to_all", "send_recv"),
@@ -55,34 +55,34 @@ _MESSAGES = {name for op in ("send", "recv") for name in _BACKEND_OPERATIONS[op]
 
 @dataclass(frozen=True)
 class CollectiveRun:
-    """A collective as asked for, and the backend running it."""
+    """A requested collective, and the event of the backend that ran it."""
 
     call: CollectiveCall
     event: ProfilerEvent
     posted_at: float
-    """When the backend had it; a message may be waited for only later, which is when ``event`` begins."""
+    """Time at which the backend had it; ``event`` of a message begins later, when a rank waits for it."""
     shortest_s: float = math.inf
-    """Shortest time that a rank of its group spent in it."""
+    """Shortest time that any rank of its group spent in it."""
 
     @property
     def seconds(self) -> float:
-        """Time that the rank spent in it."""
+        """Time that this rank spent in it."""
         return self.event.end - self.event.begin
 
     @property
     def transfer(self) -> float:
-        """Part of ``seconds`` in which it moved bytes: nobody waited any more."""
+        """Part of ``seconds`` in which it moved bytes: no rank was waiting any more."""
         return min(self.seconds, self.shortest_s)
 
     @property
     def wait(self) -> float:
-        """Part of ``seconds`` in which the rank waited for others."""
-        # clocks tell nanoseconds: what is below one is rounding
+        """Part of ``seconds`` in which this rank waited for others."""
+        # clocks have a resolution of 1 ns: anything below is rounding
         return round(self.seconds - self.transfer, 9)
 
     @property
     def transfer_start(self) -> float:
-        """When the transfer began."""
+        """Start of the transfer."""
         return self.event.end - self.transfer
 
 
@@ -91,12 +91,12 @@ def match_collectives(
     host_calls: Sequence[ProfilerEvent],
     backend_events: Sequence[ProfilerEvent],
 ) -> list[CollectiveRun] | None:
-    """When each of *calls* ran, in order; None if the trace does not contain exactly these.
+    """Match each of *calls*, in order, with its run; None if the trace does not contain exactly these.
 
-    All are in the order of one step. The host asks in one order and the backend begins in nearly
-    the same (gloo has two threads a group), so each call gets the first interval left that can be
-    its own: not started before it was issued, of its operation, and of its size if that is reported. Of an
-    all-to-all the size may be another: what is sent to experts changes from step to step.
+    All are in the order of one step. The host issues calls in one order and the backend begins them in
+    nearly the same order (gloo has two threads per group), so each call gets the first remaining interval
+    that can be its own: not started before the call was issued, of the same operation, and of the same size
+    if that is reported. The size of an all-to-all may differ: bytes sent to experts change from step to step.
     """
     if len(calls) != len(host_calls):
         return None
@@ -118,10 +118,12 @@ def match_collectives(
 
 
 def clip_to_wait(event: ProfilerEvent, waits: TimeIntervals) -> ProfilerEvent:
-    """*event* from when the host waited for it, if it is a message: gloo shows one until somebody has waited.
+    """Clip *event* to begin when the host waited for it, if it is a message.
+
+    gloo shows a message until a process has waited for it.
 
     Args:
-        waits: When the host waited for messages; those of which it does not say so it waits for at once.
+        waits: Intervals in which the host waited for messages; without one, it waited at once.
     """
     if event.name not in _MESSAGES or event.launched is not None:
         return event
@@ -130,7 +132,7 @@ def clip_to_wait(event: ProfilerEvent, waits: TimeIntervals) -> ProfilerEvent:
 
 
 def _with_actual_size(call: CollectiveCall, event: ProfilerEvent, sizes: Mapping[str, int]) -> CollectiveCall:
-    """*call* with as much as *event* moved; *sizes* has the bytes of an element of each dtype."""
+    """Return *call* with the size that *event* moved; *sizes* has the bytes per element of each dtype."""
     if event.elements in (None, call.elements):
         return call
     return replace(call, elements=event.elements, bytes=event.elements * sizes[call.dtype])

@@ -1,4 +1,4 @@
-"""How long a collective itself takes, apart from waiting for the ranks that come late. Without torch."""
+"""Shortest time of a collective over its ranks, without waiting. Without torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CollectiveTiming:
-    """What a rank tells the others of its part in a collective."""
+    """Times of one rank in one collective."""
 
     posted_ns: int
-    """When its backend had it, on the clock of its node."""
+    """Time at which its backend had it, on the clock of its node."""
     began_ns: int
-    """When it had nothing else to do: of a message, that it waited for it."""
+    """Time from which the rank had nothing else to do; for a message, when it began to wait for it."""
     end_ns: int
     op: str
 
     @property
     def seconds(self) -> float:
-        """Time that the rank spent in it; of a message its sender's from when it was posted."""
+        """Time that the rank spent in it; for the sender of a message, from when it was posted."""
         return (self.end_ns - (self.posted_ns if self.op == "send" else self.began_ns)) / 1e9
 
 
 def shortest_seconds(timings: Sequence[CollectiveTiming], *, one_clock: bool) -> float:
-    """Shortest time in seconds that any of the ranks spent in it, of which *timings* tell.
+    """Shortest time in seconds that any of the ranks of *timings* spent in the collective.
 
-    A message that lies ready until somebody looks seems long to its sender: on *one_clock* it takes no longer
-    than from when both ends are there and the receiver waits, until it is received.
+    A message that lies ready until the receiver looks seems long to its sender. On *one_clock* its time is at
+    most that from when both ends are there and the receiver waits, until it is received.
     """
     least = min(part.seconds for part in timings)
     received = [part for part in timings if part.op == "recv"]

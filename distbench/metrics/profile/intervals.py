@@ -1,4 +1,4 @@
-"""Arithmetic of intervals of time: sorted, disjoint ``(begin, end)`` pairs."""
+"""Arithmetic of time intervals: sorted, disjoint ``(begin, end)`` pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TimeIntervals = Sequence[TimeInterval]
 
 
 def union(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
-    """Union of *intervals*, sorted and disjoint; empty ones are dropped."""
+    """Union of *intervals*, sorted and disjoint; drop empty ones."""
     merged: list[TimeInterval] = []
     for begin, end in sorted(intervals):
         if end <= begin:
@@ -54,7 +54,7 @@ def difference(first: TimeIntervals, second: TimeIntervals) -> list[TimeInterval
 
 
 def bridge_gaps(intervals: TimeIntervals, gap: float) -> list[list[TimeInterval]]:
-    """Sorted and disjoint *intervals* in runs: between those of one run no gap is longer than *gap*."""
+    """Group sorted and disjoint *intervals* into runs: no gap inside a run is longer than *gap*."""
     found: list[list[TimeInterval]] = []
     for interval in intervals:
         if found and interval[0] - found[-1][-1][1] <= gap:

@@ -1,4 +1,4 @@
-"""Communication of the profiled steps of one rank, inside nodes and between them."""
+"""Communication in the profiled steps of one rank, inside nodes and between them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _UNMATCHED = "the times of single collectives are not known"
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective of a group of several ranks, and when it moved bytes: when nobody waited any more."""
+    """A collective of several ranks with the time in which it moved bytes: no rank was waiting any more."""
 
     call: CollectiveCall
     interval: TimeInterval
-    """The whole transfer, which may end after the step that it began in."""
+    """Whole transfer, which may end after the step that it began in."""
     in_step: TimeInterval
-    """Its part inside the step, as the times of a step are: a part must not exceed its whole."""
+    """Its part inside the step, like the times of a step: a part must not exceed its whole."""
 
 
 StepTransfers = Sequence[Transfer]
@@ -37,12 +37,12 @@ StepTransfers = Sequence[Transfer]
 def link_values(
     context: PassContext, steps: Sequence[StepTransfers | None], compute: TimeIntervals
 ) -> Values:
-    """Time, exposed time and bus bandwidth of the transfers of each step, by where they moved.
+    """Time, exposed time and bus bandwidth of the transfers of each step, by scope.
 
     Args:
-        context: Knows the nodes of the ranks.
-        steps: The transfers of each step; None: they are not known.
-        compute: When the rank computed.
+        context: Has the nodes of the ranks.
+        steps: Transfers of each step; None: not known.
+        compute: Intervals in which the rank computed.
     """
     values: Values = {}
     for where in LINK_SCOPES:
@@ -62,7 +62,7 @@ def _per_step(
     known = [step for step in steps if step is not None]
     if len(known) < len(steps):
         return NotAvailable(_UNMATCHED)
-    # a step of local SGD in which nothing moves has no bandwidth, on no rank
+    # a step of local SGD in which nothing moves has no bandwidth, on any rank
     found: list[float | None] = [each for step in known if (each := number(step)) is not None]
     if known and not found:
         return NotAvailable(
@@ -76,7 +76,7 @@ def _transfer_intervals(step: StepTransfers, where: LinkScope) -> list[TimeInter
 
 
 def _exposed(step: StepTransfers, where: LinkScope, compute: TimeIntervals) -> list[TimeInterval]:
-    # where both run at once, it is the link between nodes that is waited for
+    # if both run at once, the link between nodes is what the rank waits for
     hidden = [*compute, *_transfer_intervals(step, "between")] if where == "inside" else compute
     return difference(_transfer_intervals(step, where), union(hidden))
 

@@ -1,7 +1,8 @@
-"""The passes of a pipeline in its profiled steps, and how long a rank waits between them. Without torch.
+"""Pipeline passes in profiled steps, and the time that a rank waits between them. Without torch.
 
-The bubble as Narayanan et al. 2021 (arXiv:2104.04473, section 2.2) and Qi et al. 2024 (arXiv:2401.10241) have
-it: time of a step in which a rank has nothing to compute, for want of what another rank has not yet computed.
+The bubble as defined by Narayanan et al. 2021 (arXiv:2104.04473, section 2.2) and Qi et al. 2024
+(arXiv:2401.10241): time of a step in which a rank has nothing to compute, because another rank has not yet
+computed its input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
 
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _DIGITS = 7
-"""Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
+"""Decimal places of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
 NO_PASSES = "no pipeline: the strategy marks no passes of stages"
 _IDLE_DOC = (
     "Mean over ranks, under the profiler. Idle: no pass of a stage runs, nothing else is computed, and no "
@@ -70,7 +71,7 @@ TABLE = TableSpec(
 
 @dataclass(frozen=True)
 class ProfiledPass:
-    """A pass of a stage over a micro-batch."""
+    """Pass of a stage over a micro-batch."""
 
     stage: int
     kind: str
@@ -79,20 +80,20 @@ class ProfiledPass:
 
 
 def stage_of(span: str) -> int | None:
-    """Stage that the part of a step *span* is a pass of; None: it is no pass."""
+    """Stage of a pass with the name *span*; None: it is no pass."""
     match = _PASS.fullmatch(span)
     return int(match[1]) if match else None
 
 
 def stage_passes(trace: Trace, step: TimeInterval) -> list[ProfiledPass]:
-    """The passes in *step*, by their begin; none: it is no pipeline, or shows nothing of it."""
+    """Passes in *step*, by begin; empty: no pipeline, or the trace shows none of its passes."""
     marked = [
         (match, turn, interval)
         for name, intervals in trace.marks.items()
         if (match := _PASS.fullmatch(name))
         for turn, interval in enumerate(each for each in intervals if step[0] <= each[0] < step[1])
     ]
-    # several schedules may run in a step, each with micro-batches from 0 on
+    # several schedules may run in a step, each with micro-batches from 0
     each_turn = 1 + max((int(match[3]) for match, *_ in marked), default=0)
     found = [
         ProfiledPass(int(match[1]), match[2], turn * each_turn + int(match[3]), ran)
@@ -103,7 +104,7 @@ def stage_passes(trace: Trace, step: TimeInterval) -> list[ProfiledPass]:
 
 
 def _device_interval(trace: Trace, marked: TimeInterval) -> TimeInterval | None:
-    """When a pass ran; on a device that is from its first kernel to its last."""
+    """Interval in which a pass ran; on a device from its first kernel to its last."""
     if not trace.is_on_device:
         return marked
     kernels = launched_in(trace.kernels, [marked])
@@ -117,14 +118,14 @@ def idle_seconds(
     pending: TimeIntervals,
     moving: TimeIntervals,
 ) -> tuple[float, float]:
-    """Seconds of *step* in which the rank was idle: waiting for another, and with a message under way.
+    """Seconds of *step* in which the rank was idle: waiting for another rank, and with a message in flight.
 
     Args:
-        trace: The rank's.
-        step: Its begin and end.
-        ran: The passes in it.
-        pending: When a collective of the rank was asked for and not yet done.
-        moving: When one really moved bytes, without waiting for a rank.
+        trace: Trace of the rank.
+        step: Begin and end of the step.
+        ran: Passes in the step.
+        pending: Intervals in which a collective of the rank was issued and not done.
+        moving: Intervals in which one of them moved bytes, without waiting for a rank.
     """
     own = () if trace.is_on_device else (each.interval for each in ran)
     copies = (each.interval for each in trace.copies)
@@ -137,7 +138,7 @@ def idle_seconds(
 def bubble_values(
     trace: Trace, step: TimeInterval, pending: TimeIntervals, moving: TimeIntervals | None
 ) -> dict[str, float | None]:
-    """Columns of one step of a pipeline; empty: it is none. *moving* None: not known when messages moved."""
+    """Columns of one step of a pipeline; empty: no pipeline. *moving* None: times of messages unknown."""
     if not (ran := stage_passes(trace, step)):
         return {}
     if moving is None:
@@ -149,7 +150,7 @@ def bubble_values(
 
 
 def pipeline_rows(trace: Trace, step: TimeInterval, number: int, offset: float) -> Iterator[dict[str, Any]]:
-    """Rows of this rank of the table ``pipeline``: step *number*, *offset* seconds after what is called 0."""
+    """Rows of this rank in the table ``pipeline``: step *number*, which begins at *offset* seconds."""
     for each in stage_passes(trace, step):
         begin, end = (round(time - step[0] + offset, _DIGITS) for time in each.interval)
         about = {"stage": each.stage, "pass": each.kind, "micro_batch": each.micro_batch}

@@ -1,4 +1,4 @@
-"""One profiled step of a few ranks, as intervals by kind: small enough for a record. Without torch."""
+"""Timeline of one profiled step, compact enough for a record. Without torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
 
 MAX_RANKS = 4
 MAX_INTERVALS = 250
-"""Of one rank: a screen is hardly wider."""
+"""Per rank: a screen is hardly wider."""
 _RESOLUTION = 1000
-"""Gaps of less than this part of a step are bridged in any case: a screen does not show them."""
+"""Gaps shorter than the step over this number are always bridged: a screen does not show them."""
 _DIGITS = 7
-"""Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
+"""Decimal places of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
 
 TABLE = TableSpec(
     "timeline",
@@ -63,29 +63,29 @@ TABLE = TableSpec(
 
 @dataclass(frozen=True)
 class ProfiledStepTimes:
-    """What each rank tells the others of its profiled steps."""
+    """Durations and start times of the profiled steps of one rank."""
 
     seconds: list[float]
     work: list[float]
-    """Without exposed waiting; as ``seconds`` where that is not known."""
+    """Without exposed waiting; equal to ``seconds`` if that is not known."""
     began_ns: list[int]
     """On the clock of its node."""
 
 
 @dataclass(frozen=True)
 class TimelineSelection:
-    """The step and the ranks that are kept."""
+    """Step and ranks to record."""
 
     step: int
     offsets: dict[int, float]
-    """Rank -> seconds after the first of these ranks on its node to begin the step."""
+    """Rank -> seconds from the first of these ranks on its node that began the step."""
     offsets_of_all: dict[int, float]
-    """The same of all ranks."""
+    """The same for all ranks."""
 
 
 @dataclass(frozen=True)
 class CollectiveInterval:
-    """A collective of the kept step."""
+    """A collective of the recorded step."""
 
     name: str
     group: str | None
@@ -94,11 +94,11 @@ class CollectiveInterval:
 
 
 def select_step(times: Sequence[ProfiledStepTimes], nodes: Sequence[int]) -> TimelineSelection | None:
-    """The step of median length by its slowest rank, and at most ``MAX_RANKS`` ranks; None: no step.
+    """Select the step of median length by its slowest rank, and at most ``MAX_RANKS`` ranks; None: no step.
 
     Args:
-        times: By each rank.
-        nodes: Number of the node of each rank.
+        times: By rank.
+        nodes: Node number of each rank.
     """
     steps = min(len(rank.seconds) for rank in times)
     if not steps:
@@ -116,7 +116,7 @@ def select_step(times: Sequence[ProfiledStepTimes], nodes: Sequence[int]) -> Tim
 
 
 def _start_offsets(began_ns: Sequence[int], ranks: Sequence[int], nodes: Sequence[int]) -> dict[int, float]:
-    """Rank -> seconds after the first of *ranks* on its node to begin."""
+    """Rank -> seconds from the first of *ranks* on its node that began."""
     of_nodes = group_pairs((nodes[rank], began_ns[rank]) for rank in ranks)
     return {rank: (began_ns[rank] - min(of_nodes[nodes[rank]])) / 1e9 for rank in ranks}
 
@@ -124,14 +124,14 @@ def _start_offsets(began_ns: Sequence[int], ranks: Sequence[int], nodes: Sequenc
 def timeline_rows(
     trace: Trace, step: TimeInterval, collectives: Iterable[CollectiveInterval], number: int, offset: float
 ) -> list[dict[str, Any]]:
-    """Rows of this rank of the table ``timeline``.
+    """Rows of this rank in the table ``timeline``.
 
     Args:
-        trace: The rank's.
-        step: When the kept step began and ended on the trace's clock.
-        collectives: Those of the step, of groups of several ranks.
-        number: Of the step.
-        offset: Seconds after the time that is called 0.
+        trace: Trace of the rank.
+        step: Begin and end of the recorded step on the clock of the trace.
+        collectives: Collectives of the step in groups of several ranks.
+        number: Number of the step.
+        offset: Seconds from time 0 of the table to the begin of the step.
     """
     pieces, waits = _intervals_by_key(trace, collectives)
     pieces = {key: inside for key, found in pieces.items() if (inside := clip_to_step(union(found), step))}
@@ -161,7 +161,7 @@ _Key = tuple[str, str, str | None]
 def _intervals_by_key(
     trace: Trace, collectives: Iterable[CollectiveInterval]
 ) -> tuple[dict[_Key, list[TimeInterval]], dict[_Key, list[TimeInterval]]]:
-    """Intervals by kind, name and group, and those of them in which a collective waited."""
+    """Intervals by kind, name and group, and the parts of them in which a collective waited."""
     pieces: dict[_Key, list[TimeInterval]] = {}
     waits: dict[_Key, list[TimeInterval]] = {}
     for name, found in _compute_intervals(trace).items():
@@ -176,9 +176,9 @@ def _intervals_by_key(
 
 
 def _compute_intervals(trace: Trace) -> Mapping[str, TimeIntervals]:
-    """When the rank computed, by the part of the step; the host's making of batches is one of them."""
+    """Compute intervals of the rank by part of the step, including batch preparation on the host."""
     marks = {name: union(trace.marks.get(name, [])) for name in ("forward", "backward", "optimizer")}
-    # an update may run inside of the backward pass
+    # an update may run inside the backward pass
     marks["backward"] = difference(marks["backward"], marks["optimizer"])
     if trace.is_on_device:
         found = {name: launched_in(trace.kernels, part) for name, part in marks.items()}

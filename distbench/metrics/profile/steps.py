@@ -1,4 +1,4 @@
-"""One profiled step of a rank: when its collectives ran, and how long each took apart from waiting."""
+"""Profiled steps of a rank: times of its collectives, and how long each took without waiting."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class ProfiledStep:
 
     interval: TimeInterval
     backend_events: list[ProfilerEvent]
-    """The backend running collectives of groups of several ranks."""
+    """Backend events of collectives in groups of several ranks."""
     comm: list[TimeInterval]
     exposed: list[TimeInterval]
     collectives: list[CollectiveRun] | None
 
 
 def profiled_step(trace: Trace, interval: TimeInterval, calls: list[CollectiveCall]) -> ProfiledStep:
-    """The step of *interval*, in which *calls* were made."""
+    """Build the step of *interval*, in which *calls* were made."""
     ranges = starting_in(trace.backend_events, interval)
     traffic = [event for event in ranges if event.name != "barrier"]
     matched = match_collectives(calls, starting_in(trace.host_calls, interval), traffic)
@@ -74,7 +74,7 @@ def _timing(trace: Trace, done: CollectiveRun) -> collective_wait.CollectiveTimi
 
 
 def all_gather(context: PassContext, mine: object) -> list[Any]:
-    """What each rank has, of which *mine* is this one's. A collective call."""
+    """Gather *mine* of all ranks. A collective call."""
     every: list[Any] = [mine] * context.world_size
     if context.world_size == 1:
         return every

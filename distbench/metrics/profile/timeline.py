@@ -1,4 +1,4 @@
-"""One rank's profiled steps: their parts, and each collective with its transfer and its waiting."""
+"""Analysis of the profiled steps of one rank: parts of a step, transfers and waiting of collectives."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class ProfileResult:
 
     values: Values
     collective_rows: list[dict[str, Any]] = field(default_factory=list)
-    """One for each collective of each step; empty if they can't be matched with the trace."""
+    """One row per collective and step; empty if they can't be matched with the trace."""
     flags: list[str] = field(default_factory=list)
-    """Reasons to look at the trace; the same on every rank."""
+    """Reasons to inspect the trace; the same on every rank."""
     attention: list[str] = field(default_factory=list)
-    """Kernels that attention ran."""
+    """Attention kernels that ran."""
     unavailable_reason: str = ""
-    """Why the trace shows nothing of the steps; empty: it does."""
+    """Reason why the trace shows nothing of the steps; empty: it does."""
     timeline_rows: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table ``timeline``; empty if those of this rank are not kept."""
+    """Rows of the table ``timeline``; empty if this rank is not recorded."""
     pipeline_rows: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table ``pipeline``; empty if there is none."""
 
@@ -48,7 +48,7 @@ class ProfileResult:
 def analyse_profile(
     context: PassContext, counted: CountedCollectives | None, events: Iterable[Any]
 ) -> ProfileResult:
-    """Timeline of this rank's profiler *events* with the *counted* collectives. A collective call."""
+    """Analyse the profiler *events* of this rank with the *counted* collectives. A collective call."""
     trace = read_trace(events)
     unseen, warm = _unavailable_reason(context, trace), WARM_STEPS.get(context.device.type, 0)
     profiled = [] if unseen else [*enumerate(trace.marks.get("step", []))][warm:]
@@ -87,7 +87,7 @@ def _unavailable_reason(context: PassContext, trace: Trace) -> str:
 
 
 def _pipeline_theory(context: PassContext, values: Values) -> Values:
-    """What a pipeline should wait by theory; of anything else why there are no such numbers."""
+    """Theoretical bubble of a pipeline; for anything else, the reason why there are no such numbers."""
     if "bubble" not in values:
         return {column.name: NotAvailable(pipeline.NO_PASSES) for column in pipeline.COLUMNS}
     theory = context.effective.get("bubble_theory")
@@ -99,7 +99,7 @@ def _pipeline_theory(context: PassContext, values: Values) -> Values:
 def _select_step(
     context: PassContext, trace: Trace, steps: list[ProfiledStep], work: list[float | None]
 ) -> step_timeline.TimelineSelection | None:
-    """The step that is kept, and of which ranks. A collective call."""
+    """Select the step and the ranks to record. A collective call."""
     seconds = [step.interval[1] - step.interval[0] for step in steps]
     told = step_timeline.ProfiledStepTimes(
         seconds,
@@ -115,7 +115,7 @@ def _timeline_rows(
     steps: list[ProfiledStep],
     choice: step_timeline.TimelineSelection | None,
 ) -> list[dict[str, Any]]:
-    """Rows of the table ``timeline``, if this rank is one of those that are kept."""
+    """Rows of the table ``timeline``, if this rank is recorded."""
     if choice is None or context.rank not in choice.offsets:
         return []
     step = steps[choice.step]
@@ -141,7 +141,7 @@ def _pipeline_rows(
 
 
 def _collective_intervals(step: ProfiledStep) -> Iterator[step_timeline.CollectiveInterval]:
-    """What the backend ran in *step*, as asked for where that is known."""
+    """Yield what the backend ran in *step*, named as requested if that is known."""
     known = {done.event: done for done in step.collectives or ()}
     for event in step.backend_events:
         if event not in known:
@@ -222,7 +222,7 @@ def _flags(context: PassContext, steps: list[ProfiledStep], counted: CountedColl
 
 
 def _flags_of_all_ranks(context: PassContext, mine: list[str], work: list[float | None]) -> list[str]:
-    """Flags of all ranks, and that of an imbalance between them."""
+    """Flags of all ranks, plus one for an imbalance between ranks."""
     every = all_gather(context, (mine, [seconds for seconds in work if seconds is not None]))
     flags = {f"rank {rank}: {reason}": None for rank, (reasons, _) in enumerate(every) for reason in reasons}
     means = [statistics.fmean(seconds) for _, seconds in every if seconds]

@@ -1,8 +1,8 @@
-"""A profiler's events, sorted into what the analysis of a step needs. Without torch: events are duck-typed.
+"""Profiler events, sorted for the analysis of a step. Without torch: events are duck-typed.
 
-What is looked for is what torch.profiler shows with gloo and with NCCL: an operation on the host
-that asks for a collective (``c10d::allreduce_``), and the interval in which the backend runs it
-(``gloo:all_reduce`` on a thread of its own; a kernel with ``nccl`` in its name on the device).
+torch.profiler shows a collective with gloo and NCCL as two events: an operation on the host that issues it
+(``c10d::allreduce_``), and the interval in which the backend runs it (``gloo:all_reduce`` on a separate
+thread; a kernel with ``nccl`` in its name on the device).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARK_PREFIX = "distbench::"
 """Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
 
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-# they hold Python and hooks beside computation, which stands inside them as operations of its own
+# they contain Python and hooks besides computation, which appears inside them as separate operations
 _WRAPPERS = ("autograd", "torch", "distbench")
 _ATTENTION = {
     "_scaled_dot_product_flash_attention": "flash",
@@ -28,22 +28,22 @@ _ATTENTION = {
     "_scaled_dot_product_cudnn_attention": "cudnn",
     "_scaled_dot_product_attention_math": "math",
 }
-"""Operation behind torch's scaled_dot_product_attention -> the kernel that it chose."""
+"""Operation behind torch's scaled_dot_product_attention -> kernel that it chose."""
 _NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilerEvent:
-    """Something with a begin and an end, in seconds on the profiler's clock."""
+    """Event with begin and end, in seconds on the profiler's clock."""
 
     name: str
     thread: int
     begin: float
     end: float
     elements: int | None = None
-    """Of its first input, if the profiler reports it."""
+    """Elements of its first input, if the profiler reports them."""
     launched: float | None = None
-    """When the host asked for it; None on the host itself."""
+    """Time at which the host launched it; None for host events."""
 
     @property
     def interval(self) -> TimeInterval:
@@ -53,37 +53,37 @@ class ProfilerEvent:
 
 @dataclass
 class Trace:
-    """The events of the profiled steps of one rank."""
+    """Events of the profiled steps of one rank."""
 
     origin_ns: int = 0
-    """Where its times count from, in nanoseconds since 1970 on the clock of the rank's node."""
+    """Zero of its times, in nanoseconds since 1970 on the clock of the rank's node."""
     marks: dict[str, list[TimeInterval]] = field(default_factory=dict)
-    """Name of a mark (without prefix) -> when it stood."""
+    """Name of a mark (without prefix) -> its intervals."""
     host_calls: list[ProfilerEvent] = field(default_factory=list)
     """Host operations that issue a collective, by start."""
     backend_events: list[ProfilerEvent] = field(default_factory=list)
-    """The backend running a collective, by start; ``name`` is its own: ``all_reduce``."""
+    """Events of the backend running collectives, by start; ``name`` is the backend's own: ``all_reduce``."""
     kernels: list[ProfilerEvent] = field(default_factory=list)
     """Computation on the device."""
     copies: list[ProfilerEvent] = field(default_factory=list)
     """Copies to, from and on the device."""
     attention: set[str] = field(default_factory=set)
-    """Kernels that attention ran."""
+    """Attention kernels that ran."""
     _operations: list[ProfilerEvent] = field(default_factory=list)
     _waits: list[ProfilerEvent] = field(default_factory=list)
 
     @property
     def is_on_device(self) -> bool:
-        """Whether a device computed; otherwise the host did."""
+        """True if a device computed; otherwise the host did."""
         return bool(self.kernels)
 
     @functools.cached_property
     def compute_intervals(self) -> list[TimeInterval]:
-        """When the rank computed: kernels of the device, else operations of the host.
+        """Intervals in which the rank computed: kernels of the device, else operations of the host.
 
         Operations on the threads of the backend belong to communication, and an operation that
         waits for a collective does not compute. A message that gloo sends or receives has no thread of its
-        own: it shows on the one that asked for it, which computes meanwhile.
+        own: it appears on the thread that issued it, which computes meanwhile.
         """
         if self.is_on_device:
             return union(kernel.interval for kernel in self.kernels)
@@ -95,9 +95,9 @@ class Trace:
 
 
 def read_trace(events: Iterable[Any]) -> Trace:
-    """Trace that torch's kineto *events* describe (``kineto_results.events()``)."""
+    """Build the trace of torch's kineto *events* (``kineto_results.events()``)."""
     every = list(events)
-    # nanoseconds since 1970 leave a float no more than a quarter of a microsecond
+    # as a float, nanoseconds since 1970 are exact only to a quarter of a microsecond
     origin = min((event.start_ns() for event in every), default=0)
     trace = Trace(origin)
     launches: dict[int, float] = {}
@@ -121,9 +121,9 @@ def read_trace(events: Iterable[Any]) -> Trace:
 
 
 def _outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:
-    """*events* that lie in no other, by start: a functional collective calls a plain one."""
+    """Events of *events* inside no other one, by start: a functional collective calls a plain one."""
     outermost: list[ProfilerEvent] = []
-    # of each thread, whose events lie in one another or follow one another
+    # by thread, whose events are nested or follow one another
     ends: dict[int, float] = {}
     for event in sorted(events, key=lambda event: (event.begin, -event.end)):
         if event.end > ends.get(event.thread, -math.inf):
@@ -198,7 +198,7 @@ def clip_to_step(intervals: Iterable[TimeInterval], step: TimeInterval) -> list[
 
 
 def launched_in(work: Iterable[ProfilerEvent], part: TimeIntervals) -> list[TimeInterval]:
-    """When that of a device's *work* ran which the host asked for in a *part* of the step."""
+    """Intervals of the device *work* that the host launched in a *part* of the step."""
     return union(
         event.interval
         for event in work

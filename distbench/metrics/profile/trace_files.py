@@ -1,4 +1,4 @@
-"""Traces that are kept beside a record."""
+"""Save profiler traces beside a record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 def save_trace(profiler: Any, file: Path) -> None:
     """Write the trace of the stopped *profiler* to *file* (``.json.gz``), whose folder exists.
 
-    Kineto takes a path in UTF-8 only, and torch compresses by way of TMPDIR. Both may have bytes that this
-    locale can't decode, so the way here is a descriptor of the folder.
+    Kineto accepts only paths in UTF-8, and torch compresses by way of TMPDIR. Both may have bytes that this
+    locale can't decode, so the path used is a descriptor of the folder.
 
     Raises:
         OSError: it can't be written.

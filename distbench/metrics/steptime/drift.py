@@ -1,4 +1,4 @@
-"""Whether step times were still drifting: in one trial, and in the trials of a case. Without torch."""
+"""Trend tests of step times, in one trial and over the trials of a case. Without torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Sequence
 
 MIN_STEPS = 6
-"""Fewer values than this can't show a trend at any useful level."""
+"""Fewer values can't show a trend at any useful level."""
 UNSETTLED_P = 0.005
 UNSETTLED_CHANGE = -0.03
-"""Trials had not settled if steps became faster at this level, and by more than this in most of them."""
+"""Trials had not settled if steps became faster at this level, and in the median by more than this change."""
 
 _NORMAL = statistics.NormalDist()
 _MAX_AUTOCORRELATION = 0.9
@@ -19,30 +19,30 @@ _MIN_P = 1e-12
 
 
 def trend_window(warm: Sequence[float], timed: Sequence[float]) -> list[float]:
-    """Steps over which drift is tested: the end of the warm-up and all timed steps."""
+    """Step times in which drift is tested: the end of the warm-up and all timed steps."""
     # the first step compiles and allocates, and a slow start is what the warm-up is for
     later = warm[1:]
     return [*later[(len(later) + 1) // 2 :], *timed]
 
 
 def is_unsettled(values: Sequence[float]) -> bool:
-    """Whether the step times of one trial were still falling."""
+    """True if the step times of one trial were still falling."""
     if len(values) < MIN_STEPS or not statistics.median(values):
         return False
     return are_unsettled([relative_change(values)], [falling_p_value(values)])
 
 
 def are_slowing(changes: Sequence[float], p_values: Sequence[float]) -> bool:
-    """Whether the trials of a case became slower and slower, judged as ``are_unsettled`` judges it."""
+    """True if the trials of a case became slower and slower, by the test of ``are_unsettled``."""
     return are_unsettled([-change for change in changes], [1 - chance for chance in p_values])
 
 
 def are_unsettled(changes: Sequence[float], p_values: Sequence[float]) -> bool:
-    """Whether the trials of a case still became faster, by each ``relative_change`` and ``falling_p_value``.
+    """True if the trials of a case still became faster, by each ``relative_change`` and ``falling_p_value``.
 
-    What is judged is all trials together (Stouffer et al., The American Soldier, 1949, vol. 1: the
-    sum of the trials' normal deviates over the square root of their number), and the change of most of
-    them: the extreme of several trials is extreme by chance.
+    All trials are judged together (Stouffer et al., The American Soldier, 1949, vol. 1: the sum of the
+    trials' normal deviates over the square root of their number), and by their median change: the extreme
+    of several trials is extreme by chance.
     """
     bounded = [min(max(p, _MIN_P), 1 - _MIN_P) for p in p_values]
     together = math.fsum(map(_NORMAL.inv_cdf, bounded)) / math.sqrt(len(bounded))
@@ -52,11 +52,10 @@ def are_unsettled(changes: Sequence[float], p_values: Sequence[float]) -> bool:
 def falling_p_value(values: Sequence[float]) -> float:
     """One-sided p-value of a falling trend in *values*, which may be autocorrelated.
 
-    Mann-Kendall (Kendall, Rank Correlation Methods, 1975) with the corrections for ties and for
-    continuity, its variance multiplied as Hamed & Rao (Journal of Hydrology 204, 1998) have it: steps
-    of one trial share a state of the machine, and what lasts a few of them looks like a trend. Their
-    autocorrelations, of which a dozen steps give poor estimates, are here those of a
-    first-order autoregression.
+    Mann-Kendall test (Kendall, Rank Correlation Methods, 1975) with the corrections for ties and for
+    continuity. Its variance is multiplied as in Hamed & Rao (Journal of Hydrology 204, 1998): steps of one
+    trial share a state of the machine, and a disturbance of a few steps looks like a trend. A dozen steps
+    give poor estimates of autocorrelations, so those of a first-order autoregression are used.
     """
     score = sum((b > a) - (b < a) for a, b in itertools.combinations(values, 2))
     n = len(values)
@@ -79,7 +78,7 @@ def _slope(values: Sequence[float]) -> float:
 
 
 def _autocorrelation(values: Sequence[float]) -> float:
-    """Correlation of neighbours in *values* less their trend, 0 at least.
+    """Lag-1 autocorrelation of *values* without their trend, at least 0.
 
     The estimate of a detrended series is too small by (2 + 4 phi) / n (van Giersbergen, Economics
     Letters 86, 2005), which is added.
@@ -96,8 +95,8 @@ def _autocorrelation(values: Sequence[float]) -> float:
 
 
 def _variance_inflation(n: int, autocorrelation: float) -> float:
-    """How much larger the variance of Mann-Kendall's score is than that of independent values."""
-    # of ranks, which the score is made of, the correlation is a little smaller (Kendall 1975)
+    """Ratio of the variance of Mann-Kendall's score to that of independent values."""
+    # the score consists of ranks, whose correlation is a little smaller (Kendall 1975)
     ranks = (6 / math.pi * math.asin(autocorrelation**lag / 2) for lag in range(1, n))
     weighted = ((n - lag) * (n - lag - 1) * (n - lag - 2) * rho for lag, rho in enumerate(ranks, 1))
     return 1 + 2 * math.fsum(weighted) / (n * (n - 1) * (n - 2))

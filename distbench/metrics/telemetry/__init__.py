@@ -84,7 +84,7 @@ class Telemetry(Metric):
         )
 
     def _exceeded_limits(self, trial: TrialData) -> list[str]:
-        """Why what one node saw of *trial* is too much."""
+        """Reasons why the values of one node in *trial* exceed the limits."""
         values, exceeded = _node_values(trial), []
         for name, reason in _REASONS[trial.case.device].items():
             value = values[name]
@@ -93,14 +93,14 @@ class Telemetry(Metric):
         return exceeded
 
     def _limit(self, name: str, trial: TrialData) -> float:
-        # the option is named as the column, less host or gpu
+        # the option is named like the column, without host or gpu
         limit: float | None = getattr(self, f"max_{name.partition('_')[2]}")
         if limit is not None:
             return limit
         return self._default_limit(*cpu_resolution(trial.tables["telemetry"], trial.window))
 
     def foreign_cpu_limit(self, cpus: int, total_s: float) -> float:
-        """The limit on what others take of *total_s* CPU seconds of *cpus*, as in a trial."""
+        """Limit on the share that others take of *total_s* CPU seconds of *cpus*, as in a trial."""
         limit = self.max_foreign_cpu
         return self._default_limit(cpus, tick_uncertainty(total_s)) if limit is None else limit
 
@@ -108,9 +108,9 @@ class Telemetry(Metric):
         return max(self.effect / cpus, _MIN_LIMIT) + uncertainty
 
 
-# below it is what any kernel does by itself
+# any kernel takes less than this by itself
 _MIN_LIMIT = 0.01
-# device of the ranks -> column -> the reason if a trial exceeds the limit on it
+# device of the ranks -> column -> reason if a trial exceeds its limit
 _REASONS = {
     "cpu": {
         "host_foreign_cpu": "other processes took {:.1%} of the CPU time around the timed window "
@@ -126,7 +126,7 @@ _REASONS = {
 
 
 def _node_values(trial: TrialData) -> NodeValues:
-    """All columns of what one node saw of *trial*."""
+    """Return all columns of *trial* as seen by one node."""
     return {
         **_or_all_absent(HOST_COLUMNS, _host_values, trial),
         **_or_all_absent(GPU_COLUMNS, _gpu_values, trial),
@@ -160,6 +160,6 @@ def _steps(trial: TrialData) -> int:
 
 
 def _ranks_cpu_s(trial: TrialData) -> float | None:
-    """CPU seconds of all ranks in the timed window as they measured them; None if unknown."""
+    """CPU seconds of all ranks in the timed window, as measured by the ranks; None if unknown."""
     per_step = [value for rank in trial.samples.get("cpu_s", []) for value in rank if value is not None]
     return math.fsum(per_step) * _steps(trial) if per_step and _steps(trial) else None

@@ -1,10 +1,10 @@
-"""The columns of ``telemetry``: what each is, and where it comes from."""
+"""Columns of ``telemetry``, with definitions and sources."""
 
 from __future__ import annotations
 
 from distbench.core.columns import Column, TableColumn, TableSpec, columns_of
 
-# of several nodes, each column has the worst, unless its definition says otherwise
+# over several nodes, each column is the worst, unless its definition says otherwise
 _AROUND_DOC = "between the last sample before the timed window and the first after it"
 _IN_WINDOW_DOC = "samples in the timed window"
 

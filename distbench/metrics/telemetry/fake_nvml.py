@@ -1,7 +1,7 @@
 """A fake of NVML: the functions of ``pynvml`` that are used here, over plain data.
 
-It keeps to what the real one does: integers in NVML's own units (percent, mW, mJ, MHz, bytes), bits
-for the reasons of a clock, and an ``NVMLError`` of a class of its own for what a device can't do.
+It behaves like the real one: integers in NVML's own units (percent, mW, mJ, MHz, bytes), bits
+for the reasons of a clock, and a subclass of ``NVMLError`` for what a device can't do.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class NVMLError(Exception):
-    """Base of all errors of NVML."""
+    """Base class of all errors of NVML."""
 
 
 class NVMLError_NotSupported(NVMLError):
-    """The device can't do that."""
+    """The device does not support the call."""
 
 
 class NVMLError_FunctionNotFound(NVMLError):
@@ -26,7 +26,7 @@ class NVMLError_FunctionNotFound(NVMLError):
 
 @dataclass
 class FakeGpu:
-    """One GPU; a reading that is None is one that the device doesn't support."""
+    """One GPU; None: a reading that the device doesn't support."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     uuid: str = "GPU-5f2e6c1a-0000-0000-0000-000000000000"
@@ -34,7 +34,7 @@ class FakeGpu:
     """Percent of NVML's last sample period in which a kernel ran."""
     power_mw: int | None = 650_000
     energy: bool = True
-    """Whether there is an energy counter (from Volta on); it grows with ``power_mw`` and time."""
+    """True if there is an energy counter (from Volta on); it grows with ``power_mw`` and time."""
     sm_clock_mhz: int | None = 1_755
     temperature_c: int | None = 64
     memory_used: int | None = 30 << 30
@@ -43,23 +43,23 @@ class FakeGpu:
     processes: dict[int, int | None] = field(default_factory=dict)
     """Process id -> bytes; None: not reported, as on Windows."""
     mig: bool | None = None
-    """Whether it is divided; None: it knows no MIG."""
+    """True if it is partitioned; None: it does not support MIG."""
     uncorrected_errors: int | None = 0
     """ECC errors since the driver was loaded."""
     lanes: int = 16
-    """Width of its PCIe link, of 16."""
+    """Width of its PCIe link, out of 16."""
     links: list[bool] = field(default_factory=list)
-    """Whether each NVLink is up."""
+    """State of each NVLink: True if it is up."""
     power_limit_mw: int | None = 700_000
-    """Of 700 W by default."""
+    """Power limit in mW."""
     ecc: int | None = 1
-    """Whether it has error correction."""
+    """1 if error correction is enabled; None: not supported."""
     path: int = 50
-    """Level of the topology at which its way to any other GPU without NVLinks meets."""
+    """Topology level of its path to any other GPU without NVLinks."""
 
 
 class FakeNvml:
-    """Stands for the module ``pynvml`` on a machine with *gpus*."""
+    """Fake of the module ``pynvml`` on a machine with *gpus*."""
 
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
@@ -74,11 +74,11 @@ class FakeNvml:
     NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
 
     def __init__(self, *gpus: FakeGpu, init_error: str = "", old_driver: bool = False) -> None:
-        """Pretend that nvmlInit fails with *init_error*, or that the driver has the older names only."""
+        """Make nvmlInit fail with *init_error*, or provide only the older names (*old_driver*)."""
         self._gpus, self._init_error, self._old_driver = gpus, init_error, old_driver
         self._began = time.monotonic()
         self.opened = 0
-        """How often it was initialised and not shut down."""
+        """Number of nvmlInit calls without nvmlShutdown."""
 
     def nvmlInit(self) -> None:
         if self._init_error:
@@ -152,7 +152,7 @@ class FakeNvml:
         return 1
 
     def nvmlDeviceGetP2PStatus(self, handle: FakeGpu, other: FakeGpu, index: int) -> int:
-        # NVML_P2P_STATUS_OK, or that there is no such link
+        # NVML_P2P_STATUS_OK, or a status for a missing link
         return 0 if any(handle.links) and any(other.links) else 5
 
     def nvmlDeviceGetTopologyCommonAncestor(self, handle: FakeGpu, other: FakeGpu) -> int:

@@ -1,8 +1,8 @@
-"""The GPUs of a trial from NVML: load, power, energy, clocks, temperature, memory, and what slows them.
+"""GPU telemetry from NVML: load, power, energy, clocks, temperature, memory, and throttling.
 
-NVML knows whole GPUs and numbers them by PCI bus; CUDA numbers what ``CUDA_VISIBLE_DEVICES`` leaves,
-by speed unless ``CUDA_DEVICE_ORDER`` says otherwise. Where the two can't be shown to agree, or a MIG
-instance is only a part of a GPU, there is no number rather than one of another device.
+NVML knows whole GPUs and numbers them by PCI bus; CUDA numbers those in ``CUDA_VISIBLE_DEVICES``, by speed
+unless ``CUDA_DEVICE_ORDER`` says otherwise. If the two can't be shown to agree, or a MIG instance is only a
+part of a GPU, a number is absent rather than that of a different device.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from distbench.metrics.telemetry.windows import (
     samples_with,
 )
 
-# nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
+# nvml.h, nvmlClocksEventReasons: the clocks are lowered to protect the hardware
 _SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
 # the clocks are lowered to keep to the power limit: usual at full load
 _POWER_CAP = 0x04
 
 
 class GpuReader:
-    """Reads the GPUs of a trial of *world_size* ranks, one each, through *nvml*, a module like ``pynvml``."""
+    """Reader of the GPUs of *world_size* ranks, one each, through *nvml*, a module like ``pynvml``."""
 
     name = "gpu"
 
@@ -68,7 +68,7 @@ class GpuReader:
         try:
             return own_processes(self._proc, self._siblings)
         except FileNotFoundError:
-            # then only whose memory it is stays unknown
+            # only the owners of memory are unknown then
             return ()
 
     def _device(self, i: int, handle: Any, own: Collection[int]) -> list[Row]:
@@ -86,7 +86,7 @@ class GpuReader:
 
     def _readings(self, handle: Any, own: Collection[int]) -> dict[str, Callable[[], Any]]:
         nvml = self._nvml
-        # each call takes a lock of the driver: what two readings need is asked for once
+        # each call takes a lock of the driver: a value that two readings need is read once
         reasons = functools.cache(lambda: _reasons(nvml, handle))
         processes = functools.cache(lambda: _processes(nvml, handle, own))
         return {
@@ -104,10 +104,10 @@ class GpuReader:
 
 
 def nvml_handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[Any]:
-    """NVML's handles of the GPUs that CUDA numbers 0 to *world_size* - 1.
+    """NVML handles of the GPUs that CUDA numbers 0 to *world_size* - 1.
 
     Raises:
-        Absent: that can't be known, or NVML can't see all of them.
+        NotAvailable: that can't be determined, or NVML can't see all of them.
     """
     total = nvml.nvmlDeviceGetCount()
     text = environment.get("CUDA_VISIBLE_DEVICES")
@@ -148,12 +148,12 @@ def _is_mig(nvml: Any, handle: Any) -> bool:
     try:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
     except nvml.NVMLError:
-        # most GPUs know no MIG
+        # most GPUs do not support MIG
         return False
 
 
 def _reasons(nvml: Any, handle: Any) -> int:
-    """Bits of NVML's clock event reasons; drivers before 535 know only the older name."""
+    """Bits of NVML's clock event reasons; drivers before 535 have only the older name."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError_FunctionNotFound:
@@ -161,16 +161,16 @@ def _reasons(nvml: Any, handle: Any) -> int:
 
 
 def _processes(nvml: Any, handle: Any, own: Collection[int]) -> tuple[list[int], int]:
-    """Bytes of each process in *own* that computes on the device, and how many others do."""
+    """Bytes of each process in *own* that computes on the device, and the number of other processes."""
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     used = [process.usedGpuMemory for process in processes if process.pid in own]
     if not used or None in used:
-        # a rank that has not touched CUDA yet is not there either
+        # a rank that has not used CUDA yet is not listed either
         raise NotAvailable("NVML lists no process of this trial, as in a container with its own process ids")
     return used, len(processes) - len(used)
 
 
-# NVML renews its energy counter some ten to fifty times a second
+# NVML updates its energy counter about ten to fifty times a second
 _MIN_ENERGY_S = 1.0
 
 
@@ -178,7 +178,7 @@ def gpu_values(rows: Sequence[Row], window: Window, tokens: float | None) -> dic
     """Columns of the GPUs; *tokens*: consumed by all ranks in *window*, None if unknown.
 
     Raises:
-        Absent: NVML reported no GPU.
+        NotAvailable: NVML reported no GPU.
     """
     devices = _devices(rows)
     numbers: dict[str, Callable[[], float]] = {

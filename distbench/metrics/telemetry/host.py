@@ -1,8 +1,8 @@
-"""The host from ``/proc``: how busy it is, by whom, what a hypervisor took, how fast its clocks run.
+"""Host load from ``/proc``: CPU use, steal, other processes, clocks.
 
-All of it are counters since boot or a few bytes to read: a sample costs well below a millisecond.
-``/proc`` shows the whole machine from inside a container too; only the CPUs that this process may
-use are counted, but a quota on them (``cpu.max``) can't be seen from there.
+All readings are counters since boot, or take a few bytes: a sample costs well below a millisecond.
+``/proc`` shows the whole machine, even inside a container; only the CPUs that this process may
+use are counted, but a quota on them (``cpu.max``) is not visible there.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from distbench.system.processes import processes_of_run
 NodeValues = dict[str, "float | NotAvailable"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
-"""Ticks in a second of CPU time, as ``/proc`` counts it."""
-# each counter is cut to whole ticks, at both ends of the window
+"""Ticks per second of CPU time in ``/proc``."""
+# each counter is truncated to whole ticks, at both ends of the window
 _UNCERTAIN_TICKS = 4
-# one core's clock may take an interrupt to read: a few of them say enough
+# reading the clock of a core may take an interrupt: a few of them are enough
 _MAX_CLOCKS = 4
 
 
 class HostReader:
-    """Reads the CPUs that this process may use, and what of their time its own processes took.
+    """Reader of the CPUs that this process may use, and of the CPU time of its own processes.
 
-    ``own_s`` is CPU time of this process and of all that descend from it: warm parents, ranks, and
-    what those started from their main threads, those that have ended among them. That of *kin*, other
-    processes of the run (``sibling_agents``), is part of it with all that descend from them.
+    ``own_s`` is CPU time of this process and all its descendants: warm parents, ranks, and the processes
+    that those started from their main threads, including ended ones. That of *siblings*, other processes of
+    the run (``sibling_agents``), and of their descendants is included.
     """
 
     name = "host"
@@ -64,7 +64,7 @@ class HostReader:
         return []
 
     def _cpus(self) -> tuple[float, float, float]:
-        """(busy, stolen, all) CPU seconds since boot."""
+        """(busy, stolen, total) CPU seconds since boot."""
         busy = steal = total = 0
         for line in (self._proc / "stat").read_text().splitlines():
             cpu, *fields = line.split()
@@ -80,7 +80,7 @@ class HostReader:
         """CPU seconds of this process and its descendants; None if the kernel doesn't list them."""
         try:
             own = own_processes(self._proc, self._siblings)
-            # and their children that they have waited for
+            # and of their children that they have waited for
             return sum(_cpu_s(_stat(self._proc / str(pid)), with_children=True) for pid in own)
         except FileNotFoundError:
             return None
@@ -92,7 +92,7 @@ class HostReader:
 
 
 def sibling_agents() -> list[int]:
-    """Other agents of the run that this process serves as one, and what started them: on this host, if any.
+    """Process ids of other agents of this agent's run on this host, and of what started them.
 
     Nodes may share a host, as tasks of Spark on one do.
     """
@@ -100,7 +100,7 @@ def sibling_agents() -> list[int]:
 
 
 def own_processes(proc: Path, siblings: Sequence[int] = ()) -> set[int]:
-    """This process, those of *siblings* that are left, and all that descend from them.
+    """This process, those of *siblings* that still exist, and all their descendants.
 
     Raises:
         FileNotFoundError: the kernel lists no children (CONFIG_PROC_CHILDREN).
@@ -113,7 +113,7 @@ def own_processes(proc: Path, siblings: Sequence[int] = ()) -> set[int]:
 
 
 def descendants(proc: Path, root: int) -> Iterator[int]:
-    """Yield *root* and all processes that descend from it by their main threads.
+    """Yield *root* and all its descendants by their main threads.
 
     Raises:
         FileNotFoundError: the kernel lists no children (CONFIG_PROC_CHILDREN).
@@ -126,7 +126,7 @@ def descendants(proc: Path, root: int) -> Iterator[int]:
         except OSError:
             if pid == root:
                 raise
-            # it ended in the meantime
+            # it has ended in the meantime
             continue
         todo += map(int, text.split())
         yield pid
@@ -135,7 +135,7 @@ def descendants(proc: Path, root: int) -> Iterator[int]:
 def _stat(process: Path) -> list[str]:
     """Fields of ``stat`` from the state on; empty if the process has ended, or may not be read."""
     try:
-        # the name in brackets may hold anything
+        # the name in brackets may contain anything
         return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
@@ -149,11 +149,11 @@ def _cpu_s(stat: list[str], *, with_children: bool = False) -> float:
 def host_values(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) -> NodeValues:
     """Columns of the host from the rows of ``HostReader``.
 
-    *ranks_cpu_s* is the CPU time of all ranks in the window as they measured it themselves, None if
-    unknown: less seen here means that they ran elsewhere.
+    *ranks_cpu_s* is the CPU time of all ranks in the window as measured by the ranks, None if unknown: less
+    seen here means that they ran elsewhere.
 
     Raises:
-        Absent: there are no rows around the window.
+        NotAvailable: there are no rows around the window.
     """
     rows = samples_with(rows, "busy_s", HostReader.name)
     first, last = enclosing_samples(rows, window)
@@ -169,10 +169,10 @@ def host_values(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) 
 
 
 def cpu_resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
-    """Usable CPUs, and the part of their time around *window* that ticks leave unsure.
+    """Usable CPUs, and the uncertainty of CPU shares around *window* from ticks, as a fraction.
 
     Raises:
-        Absent: no two samples reach into the window.
+        NotAvailable: no two samples reach into the window.
     """
     first, last = enclosing_samples(samples_with(rows, "total_s"), window)
     total = last["total_s"] - first["total_s"]
@@ -180,7 +180,7 @@ def cpu_resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
 
 
 def tick_uncertainty(total_s: float) -> float:
-    """Part of *total_s* CPU seconds that counters in ticks leave open."""
+    """Fraction of *total_s* CPU seconds that counters in ticks can't resolve."""
     return _UNCERTAIN_TICKS / TICKS / total_s
 
 
@@ -189,12 +189,12 @@ def foreign_cpu_share(first: Row, last: Row, ranks_cpu_s: float | None = None) -
     if first["own_s"] is None or last["own_s"] is None:
         return NotAvailable("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
     own = last["own_s"] - first["own_s"]
-    # half: the clocks of ticks and of processes are not the same one
+    # half: ticks and process times come from different clocks
     if ranks_cpu_s is not None and own < ranks_cpu_s / 2:
         return NotAvailable("the ranks' CPU time can't be attributed: they are not children of the launcher")
     taken: float = last["busy_s"] - first["busy_s"] - own
     total: float = last["total_s"] - first["total_s"]
-    # two clocks: where others take all of it, they can seem to take more
+    # two clocks: if others take all CPU time, they can seem to take more
     return min(1.0, max(0.0, taken) / total)
 
 
@@ -205,15 +205,15 @@ def _frequency(rows: Sequence[Row], window: Window) -> float | NotAvailable:
         return NotAvailable("cpufreq is not available, as in most virtual machines")
 
 
-# a process is busy that takes more than this part of one CPU over the trial
+# a process is busy if it takes more than this fraction of one CPU over the trial
 _BUSY = 0.1
 
 
 class OtherProcesses:
-    """Compares the processes of the machine at the start and at the end of a trial.
+    """Comparison of the processes of the machine at the start and at the end of a trial.
 
-    A look at all of them costs milliseconds, so there are two only. Those that ended before the
-    second are not seen; ``host_foreign_cpu`` counts them.
+    Reading all of them takes milliseconds, so it is done only twice. Processes that end before the
+    second reading are not seen; ``host_foreign_cpu`` counts them.
     """
 
     name = "others"

@@ -1,4 +1,4 @@
-"""What several nodes saw of one trial: the worst of them for what disturbs, the sum for power and energy."""
+"""Reduce telemetry over nodes: the worst value of disturbances, the sum of power and energy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.telemetry.host import NodeValues
 
 _Reduction = Callable[[Sequence[float]], float]
-# the other columns have the largest
+# the other columns have the maximum
 _NODE_REDUCTIONS: Mapping[str, _Reduction] = {
     "host_frequency": min,
     "gpu_sm_clock": min,
@@ -21,7 +21,7 @@ _MEANS = ("gpu_utilisation",)
 
 
 def trial_by_node(trial: TrialData) -> dict[str, TrialData]:
-    """*trial* as each node saw it: its ranks, its rows. The name is empty where the command's host is all."""
+    """Split *trial* by node: its ranks and rows. One empty name if all ranks are on the command's host."""
     if not trial.nodes:
         return {"": trial}
     rows = trial.tables.get("telemetry", [])
@@ -38,12 +38,12 @@ def trial_by_node(trial: TrialData) -> dict[str, TrialData]:
 
 
 def with_node_name(node: str, text: object) -> str:
-    """*text*, with the name of the *node* that it is about."""
+    """Return *text* with the name of the *node* that it is about."""
     return f"{node}: {text}" if node else str(text)
 
 
 def reduce_over_nodes(seen: Mapping[str, NodeValues], ranks: Mapping[str, int]) -> NodeValues:
-    """One number of each column from those that each node saw; absent unless every node has one.
+    """Reduce the values of all nodes to one number per column; absent unless every node has one.
 
     Args:
         ranks: Number of ranks of each node.
@@ -64,7 +64,7 @@ def _reduce_column(
         return NotAvailable(reason if alike else with_node_name(node, reason))
     numbers = {node: value for node, value in values.items() if not isinstance(value, NotAvailable)}
     if name in _MEANS:
-        # a GPU for each rank
+        # one GPU per rank
         return math.fsum(numbers[node] * ranks[node] for node in numbers) / sum(
             ranks[node] for node in numbers
         )

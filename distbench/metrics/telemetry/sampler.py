@@ -1,4 +1,4 @@
-"""A thread outside the ranks that reads counters periodically, at no cost to the ranks."""
+"""Sampling thread outside the ranks that reads counters periodically, at no cost to the ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 class CounterSource(Protocol):
-    """Something that can be read: the host, the GPUs."""
+    """Source of readings: the host, the GPUs."""
 
     name: str
     """Name in the row that explains why it has no readings."""
@@ -22,7 +22,7 @@ class CounterSource(Protocol):
         """Current readings. A row with ``absent`` and ``reason`` explains why one reading is missing.
 
         Raises:
-            Absent: it has no readings, now or later.
+            NotAvailable: it has no readings, now or later.
         """
 
     def close(self) -> list[Row]:
@@ -30,10 +30,10 @@ class CounterSource(Protocol):
 
 
 class PeriodicSampler(Sampler):
-    """Reads *sources* in a daemon thread every *interval_s* seconds, first at once and last at the end.
+    """Read *sources* in a daemon thread every *interval_s* seconds, first at once and last at the end.
 
-    Every row gets ``at``, the ``clock.now()`` just before its source was read. A driver that hangs
-    doesn't hold up the run: after *patience_s* the rows read so far are what there is.
+    Every row gets ``at``, the ``clock.now()`` just before its source was read. A driver that hangs does not
+    block the run: after *timeout_s* the rows read so far are returned.
     """
 
     def __init__(self, sources: Sequence[CounterSource], interval_s: float, timeout_s: float = 5.0) -> None:
@@ -68,7 +68,7 @@ class PeriodicSampler(Sampler):
         except NotAvailable as reason:
             rows = [{"absent": source.name, "reason": str(reason)}]
         except Exception as error:
-            # the edge of the thread: whatever a driver's library raises, the trial goes on
+            # the boundary of the thread: whatever a driver's library raises, the trial continues
             rows = [{"absent": source.name, "reason": f"{type(error).__name__}: {error}"}]
         self._rows += [{"at": now, **row} for row in rows]
         return not any(row.get("absent") == source.name for row in rows)

@@ -1,4 +1,4 @@
-"""From samples at moments of their own to numbers of a window: differences of counters, and means."""
+"""Reduce samples to a time window: differences of counters, and means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def enclosing_samples(rows: Sequence[Row], window: Window) -> tuple[Row, Row]:
     """Last row before *window* and first row after it; their difference covers all of it.
 
     Raises:
-        Absent: no two samples reach into the window.
+        NotAvailable: no two samples reach into the window.
     """
     begin, end = window
     first = next((row for row in reversed(rows) if row["at"] <= begin), rows[0] if rows else None)
@@ -27,10 +27,10 @@ def enclosing_samples(rows: Sequence[Row], window: Window) -> tuple[Row, Row]:
 
 
 def samples_in(rows: Sequence[Row], window: Window) -> list[Row]:
-    """Rows within *window*; if it is too short to hold any, the two around it.
+    """Rows within *window*; if it is too short to contain any, the two around it.
 
     Raises:
-        Absent: no two samples reach into the window.
+        NotAvailable: no two samples reach into the window.
     """
     begin, end = window
     return [row for row in rows if begin <= row["at"] <= end] or list(enclosing_samples(rows, window))
@@ -40,7 +40,7 @@ def mean_in_window(rows: Sequence[Row], name: str, window: Window) -> float:
     """Mean of reading *name* over *window*.
 
     Raises:
-        Absent: there is none.
+        NotAvailable: there is none.
     """
     return statistics.fmean(row[name] for row in samples_in(samples_with(rows, name), window))
 
@@ -49,7 +49,7 @@ def samples_with(rows: Sequence[Row], name: str, source: str = "") -> list[Row]:
     """Rows that have reading *name*.
 
     Raises:
-        Absent: none has, with the reason that the sampler left for it or for its whole *source*.
+        NotAvailable: no row has it; with the reason that the sampler gave for it or for its whole *source*.
     """
     holding = [row for row in rows if row.get(name) is not None]
     if not holding:
@@ -62,7 +62,7 @@ def counter_increase(rows: Sequence[Row], name: str, window: Window) -> float:
     """Growth of counter *name* in *window*, interpolated linearly around its ends.
 
     Raises:
-        Absent: the samples don't reach over both ends.
+        NotAvailable: the samples don't reach over both ends.
     """
     begin, end = (_interpolate(samples_with(rows, name), name, moment) for moment in window)
     return end - begin

@@ -15,7 +15,7 @@ _MODEL_FLOPS_DOC = (
 )
 
 
-# as torchtitan since its pull request 2451 (February 2026)
+# like torchtitan since its pull request 2451 (February 2026)
 _NO_PEAK = NotAvailable(
     "with float8 a step multiplies in two dtypes, each with a peak of its own; compare "
     "model_flops_per_s_per_device"
@@ -86,7 +86,7 @@ class Utilisation(Metric):
 
 
 def _with_recomputation(mfu: float | NotAvailable, flops: int, trial: TrialData) -> float | NotAvailable:
-    """*mfu*, which counts *flops* per sample, with what activation checkpointing computes again."""
+    """*mfu*, which counts *flops* per sample, plus what activation checkpointing computes again."""
     if isinstance(mfu, NotAvailable) or trial.case.activation_checkpointing == "none":
         return mfu
     again = trial.recomputed_flops_per_sample
@@ -127,6 +127,6 @@ def _gpu(context: PassContext) -> str:
 
 
 def _min_over_ranks(trial: TrialData, column: str) -> float | None:
-    """Smallest value over ranks: the slowest device bounds the others."""
+    """Smallest value over ranks: the slowest device limits the others."""
     known = [value for rank in trial.samples.get(column, []) for value in rank if value]
     return min(known, default=None)

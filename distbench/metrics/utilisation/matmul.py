@@ -1,4 +1,4 @@
-"""How a rank multiplies matrices: in which precision, and how fast at best."""
+"""Measure matrix multiplication: precision and best rate."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from distbench.metrics.base import NotAvailable
 
 _PRECISION_NAMES = {"tf32": "high", "bf16": "medium"}
 _SIZES = {"cuda": 8192, "cpu": 2048}
-# of one try on a GPU: launches and synchronisation are then a small part of it
+# per try on a GPU: launches and synchronisation are then a small part of the time
 _IN_A_ROW = 8
 _TRIES = 5
 
 
 def fp32_precision(device: torch.device) -> str:
-    """Precision of matrix products of fp32 on *device* now: highest, high (TF32) or medium (bf16).
+    """Precision of fp32 matrix products on *device* now: highest, high (TF32) or medium (bf16).
 
-    Asked of the backend itself: torch.get_float32_matmul_precision raises once somebody has set it there.
+    Read from the backend: torch.get_float32_matmul_precision raises once it was set through the backend.
     """
     if device.type == "cuda":
-        # NVIDIA's libraries obey this variable, whatever the program says
+        # NVIDIA's libraries obey this variable, whatever the program sets
         is_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
         told = "ieee" if is_off else torch.backends.cuda.matmul.fp32_precision
     else:
@@ -35,10 +35,10 @@ def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> fl
     """Best FLOP/s of square matmuls of *size* in dtype *compute* on *device*, of several tries.
 
     Args:
-        size: Rows and columns; None: as many as the device needs to be busy.
+        size: Rows and columns; None: enough to keep the device busy.
 
     Raises:
-        Absent: the matrices don't fit beside what is trained.
+        NotAvailable: the matrices don't fit beside the model.
     """
     size = size or _SIZES[device.type]
     dtype = getattr(torch, TORCH_DTYPE_NAMES[compute])
@@ -51,7 +51,7 @@ def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> fl
 
 
 def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Seconds of one product, by the device's own clock if it is a GPU."""
+    """Seconds of one product, by the device's own clock on a GPU."""
     if a.device.type != "cuda":
         began = time.perf_counter()
         torch.mm(a, b)

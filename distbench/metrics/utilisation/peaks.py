@@ -1,4 +1,4 @@
-"""Published peaks of GPUs, without sparsity; where a source gives figures with it, they are halved here."""
+"""Published peaks of GPUs, without sparsity; figures with sparsity are halved here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _TERA = 1e12
 class Peak:
     """FLOP/s of one device by the dtype of the matrices; None: the source has no figure.
 
-    Sums of tensor cores are in fp32, as torch takes them: GeForce does half as much with them as with sums
-    in fp16. fp64 is on tensor cores where there are such for it, as cuBLAS uses them.
+    Tensor cores accumulate in fp32, as in torch: on GeForce that is half as fast as accumulation in fp16.
+    The fp64 figure is that of tensor cores if the GPU has them for fp64, as cuBLAS uses them.
     """
 
     source: str
@@ -24,29 +24,29 @@ class Peak:
     fp64: float | None
 
     def for_dtype(self, compute: str, *, tf32: bool) -> float | None:
-        """Peak for matrices of dtype *compute*; *tf32*: whether fp32 may run as TF32.
+        """Peak for matrices of dtype *compute*; *tf32*: True if fp32 may run as TF32.
 
-        Cores that know no TF32 multiply in fp32 whatever is allowed.
+        Cores without TF32 multiply in fp32 even if it is allowed.
         """
         by_name = {"bf16": self.bf16, "fp16": self.fp16, "fp32": self.fp32, "fp64": self.fp64}
         return self.tf32 if compute == "fp32" and tf32 and self.tf32 else by_name[compute]
 
 
 def _ampere(source: str, half: float, tf32: float, fp32: float, fp64: float | None = None) -> Peak:
-    """Of Ampere and later, where bf16 is as fast as fp16; figures in TFLOP/s."""
+    """Peak of an Ampere or later GPU, where bf16 is as fast as fp16; figures in TFLOP/s."""
     of_half, of_fp64 = half * _TERA, None if fp64 is None else fp64 * _TERA
     return Peak(source, of_half, of_half, tf32 * _TERA, fp32 * _TERA, of_fp64)
 
 
 def _older(source: str, fp16: float, fp32: float, fp64: float | None = None) -> Peak:
-    """Of Volta and Turing, whose tensor cores know fp16 only; figures in TFLOP/s."""
+    """Peak of a Volta or Turing GPU, whose tensor cores support only fp16; figures in TFLOP/s."""
     return Peak(source, None, fp16 * _TERA, None, fp32 * _TERA, None if fp64 is None else fp64 * _TERA)
 
 
 _V100, _H100, _H200 = "NVIDIA V100 datasheet", "NVIDIA H100 datasheet", "NVIDIA H200 datasheet"
 _GA102, _ADA = "NVIDIA Ampere GA102 whitepaper", "NVIDIA Ada GPU architecture whitepaper"
 
-# the whole name as the driver gives it: a slice of a GPU (MIG) has another name, and no known peak
+# the full name as the driver reports it: a slice of a GPU (MIG) has a different name, and no known peak
 _PEAKS = {
     r"Tesla V100-SXM2-\d+GB": _older(f"{_V100}, SXM2", 125, 15.7, 7.8),
     r"Tesla V100-PCIE-\d+GB": _older(f"{_V100}, PCIe", 112, 14, 7),
@@ -79,5 +79,5 @@ _PEAKS = {
 
 
 def published_peak(gpu: str) -> Peak | None:
-    """Published peak of the GPU of this name, or None if none is known."""
+    """Published peak of the GPU named *gpu*, or None if none is known."""
     return next((peak for pattern, peak in _PEAKS.items() if re.fullmatch(pattern, gpu)), None)

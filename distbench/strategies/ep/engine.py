@@ -171,7 +171,7 @@ def build_ep(strategy: ep.ExpertParallel, context: RankContext) -> ExpertParalle
     """Engine of this rank, which initializes only its own experts.
 
     Raises:
-        Refused: the workload has no experts, or declares names of modules that it does not have.
+        UnsupportedCase: the workload has no experts, or declares names of modules that it does not have.
     """
     if (mixture := context.workload.expert_layers()) is None:
         raise UnsupportedCase(ep.undeclared_experts(context.case))

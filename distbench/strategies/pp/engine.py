@@ -174,7 +174,7 @@ def build_pp(strategy: pp.PipelineParallel, context: RankContext) -> PipelineEng
     """Engine of this rank, which holds only its own stages.
 
     Raises:
-        Refused: the workload does not declare how to split it, or nothing is trained in a stage with
+        UnsupportedCase: the workload does not declare how to split it, or nothing is trained in a stage with
             replicas.
     """
     if (model := stages_of(context.case)) is None:

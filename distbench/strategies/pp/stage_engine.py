@@ -60,7 +60,7 @@ class StageEngine(TorchEngine):
         return float(self._pipeline.combined_norm(own.to(self._context.device))) / self._scale
 
     def total_norm(self) -> torch.Tensor:
-        own = reading.full_tensor(nn.utils.get_total_norm(self._own_gradients()))
+        own = readback.full_tensor(nn.utils.get_total_norm(self._own_gradients()))
         # if nothing is trained, torch returns 0 on the host, which NCCL can't reduce
         return self._pipeline.combined_norm(own.double().to(self._context.device)).to(own.dtype)
 
@@ -88,7 +88,7 @@ class StageEngine(TorchEngine):
 
     def scatter_state(self, state: TrainingState) -> None:
         # a rank with both copies would otherwise update the same moments twice: torch does not copy them
-        super().scatter_state(gathering.add_tied_copies(state, self._model.tied_names))
+        super().scatter_state(group_tensors.add_tied_copies(state, self._model.tied_names))
 
     def close(self) -> None:
         self._tied_weights.close()

@@ -68,7 +68,7 @@ def stage_reduce_dtype(stages: Sequence[TimedStage]) -> str | None:
     return None
 
 
-def count_stage_storages(counter: reading.StorageCounter, stages: Sequence[TimedStage]) -> None:
+def count_stage_storages(counter: readback.StorageCounter, stages: Sequence[TimedStage]) -> None:
     """Count the buffers and shards of *stages*."""
     for stage in stages:
         if isinstance(stage.submod, FSDPModule):

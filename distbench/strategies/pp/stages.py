@@ -44,7 +44,7 @@ def build_stage_modules(
     """Stages of this rank with their weights; *layers* has the layers of each stage by its number.
 
     Raises:
-        Refused: nothing is trained in a stage that needs replicas.
+        UnsupportedCase: nothing is trained in a stage that needs replicas.
     """
     workload, mesh = context.workload, strategy.device_mesh(context.world_size)
     whole, made = weights.cast(weights.meta_module(workload), DTYPES[context.case.precision.master]), []

@@ -32,7 +32,7 @@ class SequenceSharding:
         """Determine the positions of this rank.
 
         Raises:
-            Refused: the workload does not declare how to split its sequences, or this torch lacks the
+            UnsupportedCase: the workload does not declare how to split its sequences, or this torch lacks the
                 implementation.
         """
         if (context := workload.context_split()) is None:

@@ -179,7 +179,7 @@ class TorchEngine(Engine):
         self.count_storages(ledger)
         return ledger.bytes
 
-    def count_storages(self, counter: reading.StorageCounter) -> None:
+    def count_storages(self, counter: readback.StorageCounter) -> None:
         """Count the storages of this engine; each is counted once."""
         counter.count("parameters", self.module.parameters())
         counter.count("optimizer_state", self.inner_optimizer.state)
@@ -213,7 +213,7 @@ class TorchEngine(Engine):
 
     def _unscale(self) -> bool:
         """Divide the gradients by the loss scale; return False if they overflowed."""
-        if not torch.isfinite(reading.full_tensor(self.total_norm())):
+        if not torch.isfinite(readback.full_tensor(self.total_norm())):
             return False
         if gradients := self._gradients():
             # a stage of a pipeline may have nothing to train

@@ -39,7 +39,7 @@ class GlobalMean:
         """Loss of *batch*; a collective call once per step if the loss is a sum and a count.
 
         Raises:
-            Refused: the loss function uses parts of the module that exist only inside its call.
+            UnsupportedCase: the loss function uses parts of the module that exist only inside its call.
         """
         try:
             loss = self._workload.loss(module, batch)

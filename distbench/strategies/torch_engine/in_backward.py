@@ -57,7 +57,7 @@ class InBackwardEngine(TorchEngine):
 
     def effective_settings(self) -> dict[str, Any]:
         settings = super().effective_settings()
-        gradients = {"gradients": reading.dtype_name(self._dtypes.values())}
+        gradients = {"gradients": readback.dtype_name(self._dtypes.values())}
         # after a step, other engines still have them
         is_freed = bool(self._dtypes) and not self._gradients()
         return {

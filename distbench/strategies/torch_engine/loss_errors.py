@@ -20,7 +20,7 @@ _MISSING = re.compile(r"object has no attribute '(\w+)'")
 _LIBRARIES = ("distbench", "torch", "deepspeed")
 
 
-def explain_error(error: Exception, module: nn.Module) -> Refused | None:
+def explain_error(error: Exception, module: nn.Module) -> UnsupportedCase | None:
     """Reason of *error*, if a loss function used parts of *module* outside of its forward pass.
 
     A wrapper has other attributes than the module inside, and sharded parameters are full only while the

@@ -20,7 +20,7 @@ def check_module_names(module: nn.Module, workload: Workload, names: Iterable[st
     """Check that each of the *names* that *workload* declares names a module of the full *module*.
 
     Raises:
-        Refused: some name no module, so they would have no effect.
+        UnsupportedCase: some name no module, so they would have no effect.
     """
     if wrong := [*unknown_names(module, names)]:
         raise UnsupportedCase("; ".join(f"{type(workload).__name__} declares {name}" for name in wrong))

@@ -51,7 +51,7 @@ class StagedModel(nn.Module):
                 passed = self._empty(len(inputs), *self._activation_shape)
                 dist.recv(passed, group=group, group_src=before)
             # logits may be split by class
-            passed = reading.full_tensor(self._stage_modules[stage](passed))
+            passed = readback.full_tensor(self._stage_modules[stage](passed))
             if behind != owner:
                 dist.send(passed.contiguous(), group=group, group_dst=behind)
         last = self._rank_of_stage[len(self._rank_of_stage) - 1]

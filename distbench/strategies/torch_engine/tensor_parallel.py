@@ -38,7 +38,8 @@ def parallelize(
         loss_parallel: Leave the logits split by class, for ``loss_parallel``.
 
     Raises:
-        Refused: the workload does not declare how to split it, or names modules that it does not have.
+        UnsupportedCase: the workload does not declare how to split it, or names modules that it does not
+            have.
     """
     check_plan(module, workload)
     parallelize_stage(
@@ -50,7 +51,7 @@ def check_plan(module: nn.Module, workload: Workload) -> None:
     """Check that the full *module* has all modules that *workload* splits.
 
     Raises:
-        Refused: the workload does not declare them, or names modules that it does not have.
+        UnsupportedCase: the workload does not declare them, or names modules that it does not have.
     """
     splits = _splits(workload)
     ends = (splits.embedding, splits.head)
@@ -83,7 +84,7 @@ def parallelize_stage(
         **{name: SequenceParallel() if sequence_parallel else _Replicated() for name in splits.replicated},
         **{name: _Partial() for name in splits.partial},
     }
-    plan = {name: style for name, style in plan.items() if naming.modules_named(module, name)}
+    plan = {name: style for name, style in plan.items() if module_names.modules_named(module, name)}
     # no tensor has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)

@@ -166,7 +166,7 @@ def _load_shard(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict
 
 def _shard_slicer(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Function that returns this rank's shard of a full tensor, padded with zeros."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=pieces.shard_group(parameter))
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=rank_partitions.shard_group(parameter))
 
     def share(whole: torch.Tensor) -> torch.Tensor:
         mine = whole.flatten()[rank * size : (rank + 1) * size]

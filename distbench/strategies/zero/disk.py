@@ -111,7 +111,7 @@ def create_folder(path: str, needed: int) -> Path:
 
     Raises:
         OffloadDiskFullError: the disk has less free space.
-        Refused: its files can't be opened past the page cache, as DeepSpeed does.
+        UnsupportedCase: its files can't be opened past the page cache, as DeepSpeed does.
     """
     folder = trial_folder(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def check_memlock(size: int) -> None:
     """Check that this process may lock *size* bytes in memory: otherwise DeepSpeed kills it silently.
 
     Raises:
-        Refused: the limit is lower.
+        UnsupportedCase: the limit is lower.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = Path("/proc/self/status").read_text()

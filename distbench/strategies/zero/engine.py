@@ -165,9 +165,9 @@ class ZeroEngine(Engine):
         self.count_storages(ledger)
         return ledger.bytes
 
-    def count_storages(self, counter: reading.StorageCounter) -> None:
+    def count_storages(self, counter: readback.StorageCounter) -> None:
         """Count all storages of this rank."""
-        count_engine_storages(counter, self._engine, masters.updated_tensors(self._engine))
+        count_engine_storages(counter, self._engine, master_weights.updated_tensors(self._engine))
 
 
 def build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
@@ -266,7 +266,7 @@ def _initialize_shard(parameter: Any, initial: weights.WeightFile, name: str) ->
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             weights.fill_tensor(parameter.data, initial, name)
         return
-    start = dist.get_rank(pieces.shard_group(parameter)) * shard.numel()
+    start = dist.get_rank(rank_partitions.shard_group(parameter)) * shard.numel()
     # the last shards are longer than the rest of the tensor
     own = max(0, min(shard.numel(), parameter.ds_numel - start))
     initial.fill(shard.view(-1)[:own], name, start)

@@ -60,7 +60,9 @@ class NvmeEngine(ZeroEngine):
         if self._places["optimizer"] != "nvme":
             return super().grad_norm()
         # reading parameter by parameter would load all states of the part from the disk for each
-        squares = torch.stack([reading.sum_of_squares(part) for part in _gradient_chunks(self._engine)]).sum()
+        squares = torch.stack(
+            [readback.sum_of_squares(part) for part in _gradient_chunks(self._engine)]
+        ).sum()
         dist.all_reduce(squares, group=self._engine.data_parallel_group)
         return math.sqrt(squares) / gradients.loss_scale(self._engine)
 
@@ -80,7 +82,7 @@ class NvmeEngine(ZeroEngine):
             _scatter_to_disk(self._engine, state)
 
     def memory_by_kind(self) -> dict[str, int]:
-        ledger = reading.StorageCounter(self._context.device)
+        ledger = readback.StorageCounter(self._context.device)
         # DeepSpeed's own allocator creates them, which torch's accounting does not cover
         ledger.count_external("buffers", list(_locked_buffers(self._engine)))
         count_engine_storages(ledger, self._engine, master_weights.updated_tensors(self._engine))
@@ -97,7 +99,8 @@ def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
 
     Raises:
         OffloadDiskFullError: the disk has too little space for them.
-        Refused: no tensor of the model is large enough to be offloaded, or this machine does not permit it.
+        UnsupportedCase: no tensor of the model is large enough to be offloaded, or this machine does not
+            permit it.
     """
     case, size = context.case, model_sizes(context.workload)
     _check_size(strategy, context, size)
@@ -115,7 +118,7 @@ def build_nvme(strategy: Zero, context: RankContext) -> NvmeEngine:
 
 
 def _check_size(strategy: Zero, context: RankContext, size: ModelSizes) -> None:
-    """Raise Refused if all tensors are too small for DeepSpeed to offload them."""
+    """Raise UnsupportedCase if all tensors are too small for DeepSpeed to offload them."""
     precision, ranks = context.case.precision, context.world_size
     largest = {
         "offload_optimizer": size.total * DTYPE_BYTES[precision.master],

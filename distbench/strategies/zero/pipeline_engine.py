@@ -82,7 +82,7 @@ class ZeroPipelineEngine(ZeroEngine):
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters as in the base class; the last stage adds its copies of tied weights, for comparison."""
-        separate = masters.unlinked_masters(self._engine)
+        separate = master_weights.unlinked_masters(self._engine)
         yield from self._gather_tensors(
             self._own_parameters(), lambda each: master_weights.full_master(each, separate)
         )
@@ -173,7 +173,8 @@ def build_pipeline(strategy: Zero, pipeline: DeepSpeedPipeline, context: RankCon
     """Engine of this rank.
 
     Raises:
-        Refused: the workload does not declare how to split it, or nothing is trained in this rank's stage.
+        UnsupportedCase: the workload does not declare how to split it, or nothing is trained in this rank's
+            stage.
     """
     if (model := stages_of(context.case)) is None:
         raise UnsupportedCase(undeclared_stages(context.case))
