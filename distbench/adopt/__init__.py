@@ -1,4 +1,4 @@
-"""From pick to use: a measured case exported as configuration for other tools.
+"""Export a measured case as configuration for other tools.
 
 Pure functions of a case and of the effective settings its live engine reported. torch is never imported,
 and settings that a format can't express are listed, never guessed.
@@ -38,7 +38,7 @@ FORMATS: dict[str, ModuleType] = {
     "torchtitan": torchtitan_py,
     "torchtitan-toml": torchtitan_toml,
 }
-"""Name -> module with ``problems``, why it can't express a case, and ``write``."""
+"""Name -> module with ``problems``, the reasons why it can't express a case, and ``write``."""
 _TITANS = (torchtitan_py, torchtitan_toml)
 
 
@@ -70,7 +70,7 @@ def _problems(format_: str, measured: ExportedCase) -> list[str]:
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
-        # of every format: what names others as able comes after them
+        # reasons that hold for every format come first; those that name other formats follow
         _STAGES_UNKNOWN: (
             measured.pipeline
             and measured.pipeline.split == "time"
@@ -90,13 +90,13 @@ def _problems(format_: str, measured: ExportedCase) -> list[str]:
 
 
 def _is_user_workload(workload: PluginChoice) -> bool:
-    """Whether a reader of a record would import what that names, to learn more of the model."""
+    """True if a reader of a record would have to import this workload to learn more about the model."""
     cls = registry.built_in_plugins("workloads").get(workload.name)
     return cls is None or bool(cls(**workload.options).user_modules())
 
 
 def _alternatives(reason: str, measured: ExportedCase) -> str:
-    """What can express a case that a format can't, for that *reason*; if nothing can, why not."""
+    """Text on formats that can express a case if one can't for *reason*; if none can, their reasons."""
     if others := supported_formats(measured):
         return f"; for this case use --as {' or '.join(others)}"
     by_reason: dict[str, list[str]] = {}
@@ -128,12 +128,12 @@ def export_case(
     with_script: bool = False,
     nodes: int = 1,
 ) -> ExportedFiles:
-    """*case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
+    """Export *case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
 
     Args:
-        parameters: Size of the model to write sizes in elements for; None: that of the measured one.
-        with_script: Add a training script that runs as it stands; only ``torch`` has one.
-        nodes: Those that the ranks were on.
+        parameters: Size of the model for sizes in elements; None: that of the measured one.
+        with_script: Add a training script that runs as is; only ``torch`` has one.
+        nodes: Number of nodes that the ranks were on.
 
     Raises:
         UsageError: the format can't express this case; the message names those that can.

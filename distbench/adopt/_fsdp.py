@@ -29,7 +29,7 @@ def imports(strategy: FullyShardedDataParallel) -> str:
 
 
 def config(measured: ExportedCase, strategy: FullyShardedDataParallel) -> dict[str, Any]:
-    """What the files of Accelerate and of Trainer say alike, but for Accelerate's prefix."""
+    """Settings that the files of Accelerate and of Trainer share, except for Accelerate's prefix."""
     classes = measured.layer_classes
     shared: dict[str, Any] = {
         "version": strategy.version,
@@ -41,7 +41,7 @@ def config(measured: ExportedCase, strategy: FullyShardedDataParallel) -> dict[s
     }
     if strategy.version == 2:
         return {**shared, "reshard_after_forward": strategy.sharding != "grad_op"}
-    # prefetching is torch's default, which is not Accelerate's
+    # prefetching is torch's default, but not Accelerate's
     own = {"use_orig_params": True, "sync_module_states": False, "backward_prefetch": "BACKWARD_PRE"}
     return shared | own
 
@@ -55,7 +55,7 @@ def stage(measured: ExportedCase, *, again: bool) -> str:
     """Statements that shard ``layers`` and the rest of ``model``, a stage of a pipeline, over ``mesh``.
 
     Args:
-        again: Shard layers again after each of their forward passes.
+        again: Reshard layers after each of their forward passes.
     """
     return _sharded(_of_data(measured), measured.case, again=again, root_again=False)
 
@@ -72,7 +72,7 @@ def _mesh(measured: ExportedCase) -> str:
 
 
 def _of_data(measured: ExportedCase) -> str:
-    """The dimensions of ``mesh`` whose ranks have rows of their own."""
+    """Dimensions of ``mesh`` whose ranks have their own rows."""
     sizes = measured.strategy.mesh_sizes(measured.case.world_size)
     return f"mesh[{', '.join(json.dumps(name) for name in sizes if name in DATA_DIMENSIONS)}]"
 

@@ -1,4 +1,4 @@
-"""Lines of a training script in plain torch that sends less than the gradients."""
+"""Script lines in plain torch that send less than the full gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks"
 
 
 def imports(ddp: DistributedDataParallel) -> str:
-    """Imports of what the other two write; empty if that is nothing."""
+    """Imports for ``register`` and ``average``; empty if none are needed."""
     if ddp.powersgd_rank:
         return f"{_HOOKS}.powerSGD_hook import PowerSGDState, powerSGD_hook"
     if ddp.local_sgd_period:
@@ -43,7 +43,7 @@ def register(ddp: DistributedDataParallel) -> str:
 
 
 def average(ddp: DistributedDataParallel) -> str:
-    """Statements that let ``optimizer`` average the copies; empty if there is nothing to average."""
+    """Statements that make ``optimizer`` average the model copies; empty if there is nothing to average."""
     if not ddp.local_sgd_period:
         return ""
     return lines(

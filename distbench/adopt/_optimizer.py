@@ -1,4 +1,4 @@
-"""Script lines that make an optimizer and let it follow its schedule."""
+"""Script lines that create an optimizer and its learning rate schedule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Joined(torch.optim.Optimizer):
 
 
 def construction(spec: OptimizerConfig) -> tuple[str, str]:
-    """The optimizer's class, and its keyword arguments, all of them explicit."""
+    """Class of the optimizer, and its keyword arguments, all of them explicit."""
     class_, hyperparameters, kernel = base.optimizer(spec)
     arguments = {**hyperparameters, **kernel}
     return class_, ", ".join(f"{key}={value!r}" for key, value in arguments.items())
@@ -54,7 +54,7 @@ def imports(spec: OptimizerConfig) -> str:
 def make(case: Case, *, sharded: bool = False) -> str:
     """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule.
 
-    *sharded*: each rank updates some of them, by torch's ZeroRedundancyOptimizer.
+    *sharded*: each rank updates a share of them, with torch's ZeroRedundancyOptimizer.
     """
     spec = case.optimizer
     if sharded:
@@ -64,7 +64,7 @@ def make(case: Case, *, sharded: bool = False) -> str:
 
 
 def joined(spec: OptimizerConfig) -> str:
-    """The class that makes one optimizer of two; empty if *spec* names just one."""
+    """Class that combines two optimizers into one; empty if *spec* names just one."""
     return "" if base.second_optimizer(spec) is spec else _JOINED
 
 
@@ -99,7 +99,7 @@ def _made_of_two(spec: OptimizerConfig) -> str:
 
 
 def rate(spec: OptimizerConfig) -> str:
-    """The function that gives the learning rate of each update as a fraction; empty if it is constant."""
+    """Function for the learning rate of each update as a fraction; empty if it is constant."""
     if not lr_schedule.is_scheduled(spec):
         return ""
     warm, begin, end = spec.warmup_steps, lr_schedule.decay_start(spec), spec.total_steps or 0
@@ -119,7 +119,7 @@ def rate(spec: OptimizerConfig) -> str:
 
 
 def follow_schedule(spec: OptimizerConfig) -> str:
-    """Statements by which ``optimizer`` follows ``rate``; empty if its learning rate is constant."""
+    """Statements that make ``optimizer`` follow ``rate``; empty if its learning rate is constant."""
     if not lr_schedule.is_scheduled(spec):
         return ""
     return lines(

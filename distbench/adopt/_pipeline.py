@@ -101,7 +101,7 @@ def clip(model, limit):
 
 
 def notes(measured: ExportedCase, file: str) -> list[str]:
-    """How to use *file*, and what in it depends on the measured model."""
+    """Instructions for *file*, and its parts that depend on the measured model."""
     several, cut = measured.data_ranks, measured.mesh.get("tp", 1)
     rank = f"rank // {cut}" if cut > 1 else "rank"
     rows = _DEALT.format(number=f"{rank} % {several}", several=several) if several > 1 else _IDENTICAL_DATA
@@ -122,7 +122,7 @@ def imports(measured: ExportedCase) -> str:
 
 
 def joined(measured: ExportedCase) -> str:
-    """Statements by which a stage ``model`` and its ``layers`` are trained by several ranks of ``mesh``."""
+    """Statements that train a stage ``model`` and its ``layers`` on several ranks of ``mesh``."""
     strategy = stages.strategy_of(measured)
     if "dp_shard" in measured.mesh:
         return _fsdp.stage(measured, again=strategy.reshard_after_forward)
@@ -138,7 +138,7 @@ def joined(measured: ExportedCase) -> str:
 
 
 def functions(measured: ExportedCase, computing: str) -> str:
-    """All that the others need; *computing* are statements on a stage ``model`` and its ``layers``."""
+    """Functions that the others need; *computing* are statements on a stage ``model`` and its ``layers``."""
     parts = (
         stages.constants(measured),
         function(
@@ -154,7 +154,7 @@ def functions(measured: ExportedCase, computing: str) -> str:
 
 
 def prepare(optimizer: str) -> str:
-    """The function that prepares a model; *optimizer* are statements that make one for ``model``."""
+    """Function that prepares a model; *optimizer* are statements that create one for ``model``."""
     made = lines(
         "model = Pipeline(model, layers, device, stage_of, loss_of)",
         "layers = model.layers" if "layers" in optimizer else "",
@@ -193,7 +193,7 @@ def train(measured: ExportedCase) -> str:
 
 
 def _reduces_late(measured: ExportedCase) -> bool:
-    """Whether DDP has to be kept from reducing before the last batch of an update."""
+    """True if DDP must not reduce before the last batch of an update."""
     copies_alone = "dp_replicate" in measured.mesh and "dp_shard" not in measured.mesh
     return copies_alone and measured.case.batch.gradient_accumulation_steps > 1
 

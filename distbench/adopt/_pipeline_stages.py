@@ -1,4 +1,4 @@
-"""The stages of a pipeline as a script names them: their layers, places, tied weights and tensors."""
+"""Stages of a pipeline in a script: their layers, ranks, tied weights and tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.workloads.stages import PipelineStages
 
 
 def constants(measured: ExportedCase) -> str:
-    """Statements that say which stages there are, who has them, and what they take and give."""
+    """Statements that define the stages, their ranks, and their inputs and outputs."""
     strategy, places = strategy_of(measured), measured.mesh["pp"]
     cut = layers_of_stages(measured, strategy)
     owners = [strategy.schedule_rules.rank_of_stage(number, places) for number in range(len(cut))]
@@ -29,44 +29,44 @@ def constants(measured: ExportedCase) -> str:
 
 
 def layers_of_stages(measured: ExportedCase, strategy: PipelineParallel) -> list[range]:
-    """Numbers of the layers of each stage: as the live engine told, which may have measured them."""
+    """Numbers of the layers of each stage: as reported by the live engine, which may have measured them."""
     if stages_recorded(measured):
         return ranges_from_sizes(measured.effective["layers_of_stages"])
     return strategy.split_layers(_model(measured), strategy.device_mesh(measured.case.world_size).size("pp"))
 
 
 def stages_recorded(measured: ExportedCase) -> bool:
-    """Whether the record says which stage has which layers."""
+    """True if the record has the layers of each stage."""
     told = measured.effective.get("layers_of_stages")
     return isinstance(told, list) and all(type(count) is int for count in told)
 
 
 def has_tied_copies(measured: ExportedCase) -> bool:
-    """Whether a tensor has two copies: on two ranks, or where stages keep parts of their own."""
+    """True if a tensor has two copies: on two ranks, or because stages keep their own parts."""
     apart = not first_and_last_on_one_rank(measured) or has_dtensor_parameters(measured)
     return apart and bool(_model(measured).tied_names)
 
 
 def first_and_last_on_one_rank(measured: ExportedCase) -> bool:
-    """Whether one rank has both the first and the last stage."""
+    """True if one rank has both the first and the last stage."""
     return strategy_of(measured).schedule_rules.is_v_shaped
 
 
 def has_dtensor_parameters(measured: ExportedCase) -> bool:
-    """Whether the parameters of stages are distributed tensors."""
+    """True if the parameters of stages are distributed tensors."""
     return bool(measured.tensor_parallelism) or "dp_shard" in measured.mesh
 
 
 def strategy_of(measured: ExportedCase) -> PipelineParallel:
-    """The strategy of a case that is known to be a pipeline."""
+    """Strategy of a case that is known to be a pipeline."""
     assert measured.pipeline is not None, "of pipelines alone"
     return measured.pipeline
 
 
 def _shapes(measured: ExportedCase) -> tuple[str, ...]:
-    """Tensors without memory: from them torch knows the shapes.
+    """Tensors on the meta device that give torch the shapes.
 
-    Otherwise it would run a forward and a backward pass more to learn them, of which DDP takes account (torch
+    Otherwise torch would run an additional forward and backward pass to find them, which DDP counts (torch
     2.13: "rebuilt parameter indices size is not same").
     """
     strategy, case, shape = strategy_of(measured), measured.case, _shape(measured)

@@ -1,4 +1,4 @@
-"""Pieces of Python from which exported scripts are assembled."""
+"""Python fragments for exported scripts."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ KEPT = [
 
 
 def dtype(name: str) -> str:
-    """distbench's dtype *name* as Python code."""
+    """Python code of distbench's dtype *name*."""
     return f"torch.{TORCH_DTYPE_NAMES[name]}"
 
 
 def cast_to_master(case: Case, to: str = "") -> str:
-    """Statement that gives ``model`` the dtype of its master weights."""
+    """Statement that converts ``model`` to the dtype of its master weights."""
     return f"model = model.to({to}{dtype(case.precision.master)})  # the master weights"
 
 
 def determinism(case: Case) -> str:
-    """Statements that fix the threads, the random numbers and the products of fp32 of *case*."""
+    """Statements that fix the threads, the random numbers and the fp32 matmul precision of *case*."""
     seed = (
         f"torch.manual_seed({case.seed!r})  # before the model is built: all ranks start with equal weights"
     )
@@ -95,7 +95,7 @@ def determinism(case: Case) -> str:
 
 
 def kept(case: Case) -> str:
-    """The operations that ``recomputation`` keeps the outputs of; empty if it keeps none."""
+    """Operations whose outputs ``recomputation`` keeps; empty if it keeps none."""
     if case.activation_checkpointing != "selective":
         return ""
     operations = "\n    ".join(f"torch.ops.aten.{name}.default," for name in SELECTIVE_CHECKPOINT_OPS)
@@ -103,7 +103,7 @@ def kept(case: Case) -> str:
 
 
 def recomputation(case: Case) -> str:
-    """Statement by which ``layers`` recompute their activations; empty if they keep them."""
+    """Statement that makes ``layers`` recompute their activations; empty if they keep them."""
     options = {
         "none": "",
         "full": "",
@@ -115,7 +115,7 @@ def recomputation(case: Case) -> str:
 
 
 def float8(case: Case) -> str:
-    """Statement by which the linear layers inside ``layers`` multiply in float8; empty if none does."""
+    """Statement that makes the linear layers inside ``layers`` multiply in float8; empty if none does."""
     if case.precision.float8 == "none":
         return ""
     return block(f"""
@@ -130,7 +130,7 @@ def float8(case: Case) -> str:
 
 
 def compiled(case: Case) -> str:
-    """Statement by which ``layers`` are compiled; empty if they run as they are written."""
+    """Statement that compiles ``layers``; empty if they run uncompiled."""
     if case.compile == "none":
         return ""
     return f"for layer in layers:\n    layer.forward = torch.compile(layer.forward, mode={case.compile!r})"
@@ -158,7 +158,7 @@ def block(text: str) -> str:
 
 
 def device_mesh(measured: ExportedCase) -> str:
-    """Expression that makes the device mesh of the case."""
+    """Expression that creates the device mesh of the case."""
     case = measured.case
     sizes = measured.strategy.mesh_sizes(case.world_size)
     shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
@@ -166,7 +166,7 @@ def device_mesh(measured: ExportedCase) -> str:
 
 
 def setup(case: Case, *, alone: bool, join: str = "") -> str:
-    """The function with which a process joins the others; *alone*: there are none."""
+    """Function that makes a process join the others; *alone*: there are none."""
     rank = "0" if alone else 'int(os.environ["LOCAL_RANK"])'
     device = f'torch.device("cuda", {rank})' if case.device == "cuda" else 'torch.device("cpu")'
     backend = "cpu:gloo,cuda:nccl" if case.device == "cuda" else "gloo"
@@ -182,7 +182,7 @@ def setup(case: Case, *, alone: bool, join: str = "") -> str:
 
 
 def prepare(body: str) -> str:
-    """The function that prepares a model for training."""
+    """Function that prepares a model for training."""
     doc = "Return the wrapped model and its optimizer; *layers* are sharded and checkpointed individually."
     return function("prepare(model, layers, device)", doc, lines(body, "return model, optimizer"))
 
@@ -281,11 +281,11 @@ def _update(measured: ExportedCase) -> str:
 
 
 def casts(measured: ExportedCase) -> bool:
-    """Whether the script must cast parameters itself, which FSDP and DeepSpeed do."""
+    """True if the script must cast parameters itself; FSDP and DeepSpeed do it themselves."""
     by_engine = measured.fsdp or measured.zero or (measured.pipeline and "dp_shard" in measured.mesh)
     return measured.is_mixed and not by_engine
 
 
 def compresses(measured: ExportedCase) -> bool:
-    """Whether DDP reduces gradients in another dtype than theirs."""
+    """True if DDP reduces gradients in a different dtype than their own."""
     return measured.case.precision.reduce != measured.case.precision.master

@@ -83,7 +83,7 @@ def place_gradients(model):
 
 
 def splits_of(measured: ExportedCase) -> TensorSplits | None:
-    """How the measured model is split; None: its workload is a plug-in, or no layer is split."""
+    """Tensor splits of the measured model; None: its workload is a plug-in, or no layer is split."""
     workload = measured.case.workload
     if not measured.tensor_parallelism or workload.name not in registry.built_in_plugins("workloads"):
         return None
@@ -116,7 +116,7 @@ def imports(measured: ExportedCase) -> str:
 
 
 def functions(measured: ExportedCase) -> str:
-    """``split`` and ``redistribute_gradients``; empty where no layer is cut."""
+    """``split`` and ``redistribute_gradients``; empty if no layer is split."""
     splits, cut = splits_of(measured), measured.tensor_parallelism
     if not splits or not cut:
         return ""
@@ -137,5 +137,5 @@ def functions(measured: ExportedCase) -> str:
 
 
 def cut(measured: ExportedCase) -> str:
-    """Statement that cuts ``model`` over a dimension of ``mesh``; empty where no layer is cut."""
+    """Statement that splits ``model`` over a dimension of ``mesh``; empty if no layer is split."""
     return 'split(model, mesh["tp"])' if measured.tensor_parallelism else ""

@@ -1,4 +1,4 @@
-"""What the configurations of all versions of torchtitan share."""
+"""Shared parts of torchtitan's configurations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SAME_TOKENS = (
     "if every sample has the same number of tokens."
 )
 _DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
-"""Of computing, reducing and the master weights."""
+"""Supported dtypes for compute, reduction and master weights."""
 
 
 def problems(measured: ExportedCase) -> dict[str, object]:
-    """Why no version can express a case, and whether it applies."""
+    """Reason why no version can express a case -> whether it applies."""
     case, fsdp = measured.case, measured.fsdp
     dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
     return {
@@ -51,7 +51,7 @@ def problems(measured: ExportedCase) -> dict[str, object]:
 
 
 def differences(measured: ExportedCase) -> dict[str, object]:
-    """What no version can express, and whether it applies to the case."""
+    """Setting that no version can express -> whether it applies to the case."""
     half = "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
     return {half: measured.case.activation_checkpointing == "selective"}
 
@@ -60,7 +60,7 @@ def training(measured: ExportedCase, max_norm: float) -> dict[str, Any]:
     """Section ``training``, with gradients clipped at *max_norm*."""
     case, batch = measured.case, measured.case.batch
     return {
-        # by which the decay of the learning rate ends
+        # the step at which the decay of the learning rate ends
         **({"steps": case.optimizer.total_steps} if case.optimizer.total_steps else {}),
         "local_batch_size": batch.micro_batch_size,
         "global_batch_size": batch.global_batch_size,
@@ -73,7 +73,7 @@ def training(measured: ExportedCase, max_norm: float) -> dict[str, Any]:
 
 
 def clipping(spec: OptimizerConfig) -> float:
-    """Norm at which gradients are clipped; it always clips, and at infinity only measures."""
+    """Norm at which gradients are clipped; torchtitan always clips, and with infinity only measures."""
     return float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm
 
 
@@ -88,7 +88,7 @@ def optimizer_name(spec: OptimizerConfig) -> str:
 
 
 def scheduler(spec: OptimizerConfig) -> dict[str, Any]:
-    """By torchtitan's formula: update k has (k + 1) / warmup_steps, and the decay ends at training.steps."""
+    """Schedule by torchtitan's formula: update k has (k + 1) / warmup_steps; decay ends at training.steps."""
     if spec.schedule not in lr_schedule.FINITE_SCHEDULES or not spec.total_steps:
         # a decay that ends where it starts
         return {"warmup_steps": spec.warmup_steps, "min_lr_factor": 1.0}

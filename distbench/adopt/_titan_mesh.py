@@ -1,4 +1,4 @@
-"""torchtitan's section ``parallelism``: the device mesh of a case.
+"""Section ``parallelism`` of torchtitan: the device mesh of a case.
 
 Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/models/llama3/infra of v0.2.2,
 and in torchtitan/config/configs.py and torchtitan/distributed of v0.3.0.
@@ -35,12 +35,12 @@ def sizes(measured: ExportedCase) -> dict[str, int]:
 
 
 def scale_to_torchtitan(measured: ExportedCase, value: float) -> float:
-    """*value*, set for gradients of the case, for torchtitan's, which are that much larger or smaller."""
+    """Scale *value*, set for gradients of the case, to torchtitan's larger or smaller gradients."""
     return value * _gradient_multiplier(measured) / _gradient_divisor(measured)
 
 
 def weight_decay(measured: ExportedCase) -> float:
-    """Weight decay for torchtitan's gradients: Adam adds it to them, AdamW takes it off the weights."""
+    """Weight decay for torchtitan's gradients: Adam adds it to them, AdamW subtracts it from the weights."""
     spec = measured.case.optimizer
     return spec.weight_decay if spec.name == "adamw" else scale_to_torchtitan(measured, spec.weight_decay)
 
@@ -60,7 +60,7 @@ def parallelism(measured: ExportedCase, head: str) -> dict[str, Any]:
 
 
 def units(measured: ExportedCase) -> dict[str, object]:
-    """What torchtitan shards apart, and whether the case has it."""
+    """Module that torchtitan shards separately -> whether the case has it."""
     shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism
     return {
         "torchtitan shards embedding, final norm and output head as separate units": shards,
@@ -71,7 +71,7 @@ def units(measured: ExportedCase) -> dict[str, object]:
 
 
 def differences(measured: ExportedCase) -> dict[str, object]:
-    """What the section of 0.2.2 can't express, and whether it applies to the case."""
+    """Setting that the section of 0.2.2 can't express -> whether it applies to the case."""
     pipeline, keys = measured.pipeline, _scaled_keys(measured)
     return {
         **units(measured),
@@ -82,7 +82,7 @@ def differences(measured: ExportedCase) -> dict[str, object]:
 
 
 def _gradient_multiplier(measured: ExportedCase) -> int:
-    """How many times larger gradients are as torchtitan does not divide them: those of a pipeline."""
+    """Factor by which torchtitan's gradients of a pipeline are larger, as it does not divide them."""
     if not measured.pipeline:
         return 1
     shape = registry.create_plugin("workloads", measured.case.workload).shape
@@ -90,9 +90,9 @@ def _gradient_multiplier(measured: ExportedCase) -> int:
 
 
 def _gradient_divisor(measured: ExportedCase) -> int:
-    """How many times smaller gradients are as torchtitan divides them twice.
+    """Factor by which torchtitan's gradients are smaller, as it divides them twice.
 
-    It turns off the division of FSDP alone (``disable_fsdp_gradient_division``), that of HSDP with it.
+    It disables the division only for FSDP (``disable_fsdp_gradient_division``), HSDP included.
     """
     mesh = sizes(measured)
     return mesh["dp_replicate"] if mesh["dp_shard"] * mesh["cp"] == 1 else 1
@@ -112,17 +112,17 @@ def _resharding(measured: ExportedCase) -> str:
 
 
 def _stages(measured: ExportedCase, pipeline: PipelineParallel, head: str) -> dict[str, Any]:
-    """Schedule and stages, by rule where torchtitan's rule gives those of the case, otherwise by name."""
+    """Schedule and stages: by rule if torchtitan's rule gives those of the case, otherwise by name."""
     micro_batch = measured.case.batch.micro_batch_size
     layers = _pipeline_stages.layers_of_stages(measured, pipeline)
     told: dict[str, Any] = {
         "pipeline_parallel_schedule": pipeline.schedule,
         "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
     }
-    # two stages of a rank wherever a schedule allows several, and as many layers in each
+    # two stages per rank if the schedule allows several, with equally many layers
     is_rule = pipeline.stages_on_rank == (1 if 1 in pipeline.schedule_rules.stages_per_rank else 2)
     if is_rule and layers == split_evenly(layers[-1].stop, len(layers)):
-        # it would leave out layers where embedding and head are
+        # otherwise it would omit layers in the stages of embedding and head
         less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
         return told | dict.fromkeys(less, 0)
     names = [[f"layers.{layer}" for layer in stage] for stage in layers]

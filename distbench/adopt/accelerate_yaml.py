@@ -25,13 +25,13 @@ _ON_CPUS = "On CPUs accelerate launch needs mpirun; torchrun starts the same ran
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why Accelerate can't express this case."""
+    """Reasons why Accelerate can't express this case."""
     fsdp, on_cpu = measured.fsdp, measured.case.device == "cpu"
     sentences = {
         "Accelerate has no nn.DataParallel": isinstance(measured.strategy, DataParallel),
         "Accelerate (observed with 1.15) treats every DeepSpeed CPU rank as the only process, so all of "
         "them train on the same data": measured.zero and on_cpu,
-        # its state.py turns only MULTI_GPU and the like into FSDP
+        # its state.py converts only MULTI_GPU and the like to FSDP
         "Accelerate (observed with 1.15) shards only on accelerators; on CPUs it silently runs DDP": (
             fsdp and on_cpu
         ),
@@ -124,7 +124,7 @@ def _type(measured: ExportedCase) -> str:
 
 
 def _precision(measured: ExportedCase) -> str:
-    """Accelerate's word for the precision; FSDP gets its dtypes from a policy instead."""
+    """Accelerate's name of the precision; FSDP gets its dtypes from a policy instead."""
     return "no" if measured.fsdp or not measured.is_mixed else measured.case.precision.compute
 
 

@@ -1,4 +1,4 @@
-"""What all export formats share."""
+"""Shared parts of the exporters."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from distbench.strategies.zero import Zero
 from distbench.suite.sections import check_section
 from distbench.suite.yaml_reader import key_text
 
-# each format says which of these it can't express
+# each format lists those of these that it can't express
 _STRATEGIES = (
     *(Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel),
     *(PipelineParallel, ContextParallel, Zero),
 )
 _UNSUPPORTED = {
-    # torchtitan shards with FSDP2 what it does not spread
+    # torchtitan uses FSDP2 for modules that it does not distribute otherwise
     "ep": "experts distributed over ranks that replicate all other parameters",
     "onebit": "1-bit optimizers, which only DeepSpeed up to 0.19.6 has",
 }
@@ -50,11 +50,11 @@ _PROCESS_COUNT_NOTE = (
     "batch size."
 )
 FIRST_NODE = "FIRST_NODE"
-"""Stands for the name of a node in a command."""
+"""Placeholder for the name of a node in a command."""
 TRAINING_NOTES = (_WEIGHT_DECAY_NOTE, _PROCESS_COUNT_NOTE)
-"""For a tool that has a training loop of its own."""
+"""Notes for a tool that has its own training loop."""
 COMMON_NOTES = (f"train.py is your script. {_WEIGHT_DECAY_NOTE}", _PROCESS_COUNT_NOTE)
-"""For a script of the user's."""
+"""Notes for a script of the user's."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class ExportedCase:
     strategy: Strategy
     effective: Mapping[str, Any] = field(default_factory=dict)
     nodes: int = 1
-    """Nodes that the ranks were on."""
+    """Number of nodes that the ranks were on."""
     size_notes: tuple[str, ...] = ()
-    """What to know first of sizes that depend on the model (``sizes``)."""
+    """Notes on sizes that depend on the model (``sizes``), shown first."""
 
     @classmethod
     def of(cls, case: Case, effective: Mapping[str, Any]) -> ExportedCase:
-        """*case* with its strategy: what formats write is made of values whose types were checked.
+        """*case* with its strategy, decoded so that formats only use values of checked types.
 
         Raises:
             UsageError: this version can't export the strategy, or one of its options is not of its type.
@@ -107,7 +107,7 @@ class ExportedCase:
 
     @property
     def tensor_parallelism(self) -> TensorParallelism | None:
-        """How torch splits layers across ranks (tensor parallelism); None: they are whole."""
+        """Splits of layers across ranks by torch (tensor parallelism); None if layers are not split."""
         if isinstance(self.strategy, TensorParallel):
             return self.strategy.tensor_parallelism(self.case.world_size)
         inside = self.fsdp or self.pipeline
@@ -131,7 +131,7 @@ class ExportedCase:
 
     @property
     def uses_autotp(self) -> bool:
-        """Whether DeepSpeed splits layers across ranks (AutoTP)."""
+        """True if DeepSpeed splits layers across ranks (AutoTP)."""
         return self.zero is not None and self.zero.tensor_parallelism.ranks > 1
 
     @property
@@ -141,7 +141,7 @@ class ExportedCase:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the case computes in a different dtype than that of its master weights."""
+        """True if the case computes in a different dtype than that of its master weights."""
         return self.case.precision.compute != self.case.precision.master
 
     @property
@@ -167,13 +167,13 @@ class ExportedFiles:
     launch: str
     """Command that starts the user's own ``train.py`` with it."""
     notes: tuple[str, ...] = ()
-    """What to do or to know beyond these files: settings that belong in the user's script."""
+    """Notes on further steps: settings that belong in the user's script."""
     differences: tuple[str, ...] = ()
-    """Settings that this format can't express, so that training differs from the measured case."""
+    """Settings that this format can't express, so training differs from the measured case."""
 
 
 def applicable(sentences: Mapping[str, object]) -> list[str]:
-    """Those *sentences* whose conditions hold."""
+    """*sentences* whose conditions hold."""
     return [sentence for sentence, holds in sentences.items() if holds]
 
 
@@ -200,7 +200,7 @@ def command(measured: ExportedCase, *words: str) -> str:
     """Command line with the environment variables that the ranks of the case had."""
     variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
     if measured.zero and measured.case.device == "cpu":
-        # DeepSpeed otherwise picks the device by what it can import
+        # otherwise DeepSpeed picks the device by the modules that it can import
         variables.append("DS_ACCELERATOR=cpu")
     return " ".join([*variables, *words])
 
@@ -215,12 +215,12 @@ def torchrun(measured: ExportedCase, *words: str) -> str:
 
 
 def ranks_per_node(measured: ExportedCase) -> int:
-    """Ranks on each node, on the first ones if they don't divide."""
+    """Ranks on each node; on the first ones if they don't divide evenly."""
     return math.ceil(measured.case.world_size / measured.nodes)
 
 
 def multi_node_note(measured: ExportedCase, launch: str) -> list[str]:
-    """What to know of a *launch* on several nodes; nothing on one."""
+    """Notes on a *launch* on several nodes; empty for one node."""
     if measured.nodes == 1:
         return []
     if "--hostfile" in launch:
@@ -238,7 +238,7 @@ def optimizer(spec: OptimizerConfig) -> tuple[str, dict[str, Any], dict[str, boo
 
 
 def optimizer_description(spec: OptimizerConfig) -> str:
-    """The class of the optimizer that *spec* names, and that of its rest."""
+    """Class of the optimizer that *spec* names, and that of its second optimizer."""
     kind = optimizers.entry_of(spec)
     if not kind.companion:
         return kind.import_path
@@ -247,13 +247,13 @@ def optimizer_description(spec: OptimizerConfig) -> str:
 
 
 def second_optimizer(spec: OptimizerConfig) -> OptimizerConfig:
-    """The optimizer of all but the layers' matrices, where there is one of its own."""
+    """Optimizer of all parameters but the layers' matrices, if there is a separate one."""
     rest = optimizers.entry_of(spec).companion
     return dataclasses.replace(spec, name=rest) if rest else spec
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why no format can express this case."""
+    """Reasons why no format can express this case."""
     spec = measured.case.optimizer
     kind = optimizers.entry_of(spec)
     foreign, context = kind.companion or kind.package != "torch", measured.context_parallelism
@@ -284,7 +284,7 @@ def problems(measured: ExportedCase) -> list[str]:
 
 
 def fixed_loss_scale(measured: ExportedCase, tool: str) -> dict[str, bool]:
-    """That *tool* can't scale losses as the case did, and whether the case scaled them."""
+    """Note that *tool* can't scale losses like the case -> whether the case scaled them."""
     precision = measured.case.precision
     if precision.is_scaled_dynamically:
         own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
@@ -337,7 +337,7 @@ def _settings(case: Case) -> dict[str, str]:
 
 
 def environment_note(case: Case) -> str:
-    """That *case* was measured in another Python environment than the command's own."""
+    """Note that *case* was measured in a different Python environment than the command's own."""
     return f"{case.environment}, as its suite calls it; the report has what was installed there (software)"
 
 

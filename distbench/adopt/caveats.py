@@ -1,4 +1,4 @@
-"""What whoever pastes a case's configuration should know of how it was measured."""
+"""Caveats of an exported configuration, from the measurement of the case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def export_caveats(row: CaseSummary, run: RunAnalysis) -> list[str]:
 
 
 def _work_differences(row: CaseSummary, run: RunAnalysis) -> list[str]:
-    """Differences in the work of the live engine and its reference, known or possible."""
+    """Known or possible differences in work between the live engine and its reference."""
     return [
         f"not {'' if finding.is_known else 'known to be '}the same work as its reference: "
         f"{one_line(str(finding))}"

@@ -14,7 +14,7 @@ FILE = "ds_config.json"
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why DeepSpeed's configuration can't express this case."""
+    """Reasons why DeepSpeed's configuration can't express this case."""
     problem = (
         f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
         "(full sharding) would not be the case that was measured"
@@ -40,9 +40,9 @@ def write(measured: ExportedCase) -> ExportedFiles:
 
 
 def files(measured: ExportedCase) -> dict[str, str]:
-    """DeepSpeed's configuration with every hyperparameter explicit; none for another strategy.
+    """DeepSpeed's configuration with every hyperparameter explicit; none for a different strategy.
 
-    Sizes that the suite left unset are those of the live engine. One that the record doesn't have is left
+    Sizes that the suite left unset are those of the live engine. A size that the record doesn't have is left
     out, and ``differs`` lists it.
     """
     if not (zero := measured.zero):
@@ -51,16 +51,16 @@ def files(measured: ExportedCase) -> dict[str, str]:
     on_disk = {key: size for key in NVME_SIZES if type(size := measured.effective.get(key)) is int}
     config = configuration(zero, measured.case, {**sizes, **on_disk})
     if measured.effective.get("dtypes", {}).get("gradients") == measured.case.precision.compute:
-        # as by default; a record from before there was a choice does not say so itself
+        # the default; records from before the option existed don't state it
         config.pop("data_types", None)
     config["optimizer"] = _optimizer(measured, zero)
     return {FILE: base.as_json(config)}
 
 
 def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]:
-    """Settings of a case that DeepSpeed's configuration can't express; none for another strategy.
+    """Settings of a case that DeepSpeed's configuration can't express; none for a different strategy.
 
-    *with_schedule*: a script beside the configuration sets the schedule of the learning rate.
+    *with_schedule*: a script next to the configuration sets the schedule of the learning rate.
     """
     case = measured.case
     if not (zero := measured.zero):
@@ -95,7 +95,7 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]
 
 
 def notes(measured: ExportedCase) -> list[str]:
-    """What a script has to do in addition to the configuration; nothing for another strategy."""
+    """Steps that a script needs in addition to the configuration; none for a different strategy."""
     case, precision = measured.case, measured.case.precision
     if not (zero := measured.zero):
         return []
@@ -131,6 +131,6 @@ def _optimizer(measured: ExportedCase, zero: Zero) -> dict[str, Any]:
     name = class_.rpartition(".")[2]
     if name == "AdamW" and zero.optimizer_kernel == "deepspeed":
         return {"type": name, "params": hyperparameters}
-    # DeepSpeed's Adam is AdamW unless it is told
+    # DeepSpeed's Adam is AdamW by default
     own = {"AdamW": {"torch_adam": True}, "Adam": {"torch_adam": True, "adam_w_mode": False}}.get(name, {})
     return {"type": name, "params": {**hyperparameters, **own, **kernel}}

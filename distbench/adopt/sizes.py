@@ -1,4 +1,4 @@
-"""Sizes in elements that fit a model: those that were measured, and DeepSpeed's own for another model."""
+"""Sizes in elements that fit a model: the measured ones, or DeepSpeed's own for a different model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, NVME_SIZES, opt
 
 _SOURCE = "https://www.deepspeed.ai/docs/config-json"
 _ZERO_IN_OLD_RECORDS = ("param_persistence_threshold", "max_reuse_distance")
-"""Sizes that records of earlier versions have as 0 where the suite said nothing."""
+"""Sizes that records of earlier versions have as 0 if the suite did not set them."""
 
 
 def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
-    """*measured* with the sizes that its suite left open set for a model of so many *parameters*.
+    """Set the sizes that the suite of *measured* left open for a model of *parameters* parameters.
 
     Each is DeepSpeed's default, and at most the size of the model, which no bucket can exceed. Sizes that
     the suite set stay as they are.
@@ -31,14 +31,14 @@ def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
     )
     changes: dict[str, Any] = sizes
     strategy = dataclasses.replace(zero, **changes)
-    # those of a disk are of the measured model; without them DeepSpeed's own apply
+    # disk sizes are of the measured model; without them DeepSpeed's own apply
     effective = {key: value for key, value in measured.effective.items() if key not in NVME_SIZES}
     about_sizes = (about,) if sizes else ()
     return dataclasses.replace(measured, strategy=strategy, effective=effective, size_notes=about_sizes)
 
 
 def with_measured_sizes(measured: ExportedCase) -> ExportedCase:
-    """*measured*, saying which sizes fit the measured model alone."""
+    """*measured* with a note on the sizes that fit only the measured model."""
     if not (zero := measured.zero):
         return measured
     sizes = {key: measured.resolved_size(key) for key in _unset_sizes(zero)}

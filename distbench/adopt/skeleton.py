@@ -67,7 +67,7 @@ if __name__ == "__main__":
 
 
 def training_script(case: Case) -> str:
-    """``train.py`` for *case*: it trains a small model on made-up data, on as many ranks as the case had."""
+    """``train.py`` for *case*: trains a small model on synthetic data, on as many ranks as the case had."""
     batch = case.batch
     return _TEXT.format(
         functions=FUNCTIONS,

@@ -30,7 +30,7 @@ _USE = (
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why a script can't express this case."""
+    """Reasons why a script can't express this case."""
     name, pipeline = measured.case.workload.name, measured.pipeline
     by_plan = "the script can't split a model of transformers by the plans of its configuration"
     no_scale = "the script's pipeline does not support a loss scale"
@@ -130,7 +130,7 @@ def _imports(measured: ExportedCase, body: str) -> str:
 
 
 def _is_sharded(measured: ExportedCase) -> bool:
-    """Whether each rank updates only some of the parameters that all have."""
+    """True if each rank updates only some of the parameters that all ranks have."""
     return bool(measured.ddp and measured.ddp.sharded_optimizer)
 
 
@@ -158,14 +158,14 @@ def _prepare(measured: ExportedCase) -> str:
 
 
 def _cut(measured: ExportedCase) -> str:
-    """Statements that make ``mesh``, unless a pipeline has made it, and cut the layers of ``model``."""
+    """Statements that create ``mesh``, unless a pipeline has, and split the layers of ``model``."""
     if not (cut := _tensor_parallel.cut(measured)) or measured.pipeline:
         return cut
     return lines(f"mesh = {_python.device_mesh(measured)}", cut)
 
 
 def _computing(measured: ExportedCase) -> str:
-    """Statements that bring ``model`` to the device and let its ``layers`` compute as the case did."""
+    """Statements that move ``model`` to the device and make its ``layers`` compute like the case."""
     case = measured.case
     to = lines(_python.cast_to_master(case, "device, "), _cut(measured), _python.float8(case))
     checkpoint = lines(_python.recomputation(case), _python.compiled(case))

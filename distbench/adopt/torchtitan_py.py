@@ -68,7 +68,7 @@ def measured() -> Trainer.Config:
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why torchtitan 0.3 can't express this case."""
+    """Reasons why torchtitan 0.3 can't express this case."""
     case = measured.case
     gathers = "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
     recipe = (
@@ -116,7 +116,7 @@ def _text(measured: ExportedCase) -> str:
     classes = policy.partition(".")[0]
     imported = f"from torchtitan.distributed.activation_checkpoint import {classes}\n"
     arguments = {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
-    # without graphs of CUDA, as the case was
+    # without CUDA graphs, like the case
     training = _titan.training(measured, _titan.clipping(spec)) | {"disable_cuda_graphs": True}
     return _FILE.format(
         policy=policy,
@@ -139,7 +139,7 @@ def _parallelism(measured: ExportedCase) -> dict[str, Any]:
 
 
 def _keywords(values: dict[str, Any]) -> str:
-    """Arguments of a call, one to a line."""
+    """Arguments of a call, one per line."""
     return indent(lines(*(f"{name}={_literal(value)}," for name, value in values.items())), " " * 8)
 
 

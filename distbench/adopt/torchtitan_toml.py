@@ -23,7 +23,7 @@ _NOTES = (
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why torchtitan 0.2.2 can't express this case."""
+    """Reasons why torchtitan 0.2.2 can't express this case."""
     mesh, cut, compute = (
         titan_mesh.sizes(measured),
         measured.tensor_parallelism,
@@ -86,7 +86,7 @@ def _config(measured: ExportedCase) -> dict[str, dict[str, Any]]:
         "activation_checkpoint": {
             "mode": case.activation_checkpointing,
             **({"selective_ac_option": "op"} if case.activation_checkpointing == "selective" else {}),
-            # up to the last tensor that is needed
+            # recomputation stops after the last required tensor
             **({"early_stop": True} if is_checkpointed else {}),
         },
         "compile": {"enable": case.compile != "none", "components": ["model"]},
@@ -96,24 +96,24 @@ def _config(measured: ExportedCase) -> dict[str, dict[str, Any]]:
 
 
 def _float8(precision: PrecisionConfig) -> dict[str, dict[str, Any]]:
-    """Sections of the converter to torchao's float8; none if the case has none."""
+    """Sections of torchao's float8 converter; none if the case has none."""
     if precision.float8 == "none":
         return {}
     return {
         "model": {"converters": ["quantize.linear.float8"]},
-        # the head is in none of the case's layers
+        # the head is not among the case's layers
         "quantize.linear.float8": {"recipe_name": precision.float8, "filter_fqns": ["output"]},
     }
 
 
 def _parallelism(measured: ExportedCase) -> dict[str, Any]:
     over, pipeline = measured.tensor_parallelism, measured.pipeline
-    # as torch's own ring has it, which the case ran
+    # same as in torch's own ring, which the case ran
     ring = {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
     return {
         **titan_mesh.parallelism(measured, head="output"),
         **({"disable_loss_parallel": not over.loss_parallel} if over else {}),
-        # meant for experts, it replaces what the schedule does with two micro-batches at a time
+        # meant for experts; it replaces the schedule's overlap of two micro-batches
         **(
             {"pipeline_parallel_expert_parallel_overlap": False}
             if pipeline and pipeline.schedule == "DualPipeV"
@@ -124,7 +124,7 @@ def _parallelism(measured: ExportedCase) -> dict[str, Any]:
 
 
 def _value(value: Any) -> str:
-    """*value* in TOML, whose notation is JSON's but for infinity and for characters that JSON may escape."""
+    """TOML text of *value*: like JSON, except for infinity and for characters that JSON may escape."""
     return "inf" if value == math.inf else json.dumps(value, ensure_ascii=False)
 
 

@@ -23,7 +23,7 @@ _NOTES = (
 
 
 def problems(measured: ExportedCase) -> list[str]:
-    """Why Trainer can't express this case."""
+    """Reasons why Trainer can't express this case."""
     case, fsdp = measured.case, measured.fsdp
     sentences = {
         "Trainer uses nn.DataParallel depending on the number of visible GPUs; no argument sets it": (

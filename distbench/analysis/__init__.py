@@ -1,1 +1,1 @@
-"""What records mean: pure functions, nothing read and nothing written."""
+"""Analysis of the records of runs."""

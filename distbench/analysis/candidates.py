@@ -1,4 +1,4 @@
-"""The cases of a run as candidates of a choice, from their records alone."""
+"""Turn the cases of a run into candidates for a recommendation."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from distbench.core.units import format_number
 
 RESERVED_MEMORY, ENERGY_PER_TOKEN = "memory_reserved_peak", "energy_per_token"
 DEVICE_MEMORY_COLUMNS = ("gpu_memory_own", "memory_device_peak")
-"""All that is in use of a GPU: by the ranks, as NVML reports it; else by anybody, as CUDA does."""
+"""Columns of a GPU's memory in use: by the ranks, from NVML; else by all processes, from CUDA."""
 ASSUMED_CONTEXT_BYTES = 2.0**30
-"""Bytes of a GPU that a process is assumed to take outside of torch's allocator (CUDA's context, kernels,
-the buffers of NCCL and cuBLAS), where neither NVML nor CUDA reported it: the middle of the half to two GiB
-that are common."""
+"""Bytes of a GPU that a process is assumed to use outside torch's allocator if neither NVML nor CUDA reported
+it (CUDA's context, kernels, the buffers of NCCL and cuBLAS): the middle of the common half to two GiB."""
 
 
 def make_candidates(
     cases: Sequence[CaseSummary], parity_findings: Mapping[str, Sequence[SettingDifference]]
 ) -> list[Candidate]:
-    """Cases of a run as candidates; *parity_findings* are the parity findings by case id."""
+    """Convert the cases of a run to candidates; *parity_findings* are by case id."""
     rank = {row.case.id: place for place, row in enumerate(sorted(cases, key=_complexity))}
     names, works = _short_names(cases), _work_names(cases)
     made = [
@@ -61,7 +60,7 @@ def make_candidates(
 
 
 def _with_simultaneous_intervals(one: Candidate, count: int) -> Candidate:
-    """*one* as one of *count* candidates, any two of which may be compared."""
+    """Widen the intervals of *one* for comparisons among *count* candidates."""
     speed, joules = (number and number.for_comparisons_of(count) for number in (one.speed, one.joules))
     return replace(one, speed=speed, joules=joules)
 
@@ -72,33 +71,33 @@ def _interval_of(row: CaseSummary, column: str) -> ConfidenceInterval | None:
 
 
 def _short_names(cases: Sequence[CaseSummary]) -> dict[str, str]:
-    """Names that are short among the cases on the same number of devices: only those are compared."""
+    """Short case names, unique among the cases on the same number of devices: only those are compared."""
     by_size = group_by((row.case for row in cases), lambda case: case.world_size)
     return {key: name for mine in by_size.values() for key, name in short_names(mine).items()}
 
 
 def noise_by_device_count(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
-    """Noise of throughput on each number of devices on which a case was measured twice."""
+    """Noise of throughput for each number of devices on which a case was measured twice."""
     by_size = sorted(_by_size(cases, THROUGHPUT).items())
     noises = ((size, noise_of([row.positive_trials(THROUGHPUT) for row in rows])) for size, rows in by_size)
     return {size: noise for size, noise in noises if noise}
 
 
 def _exclusion_reason(row: CaseSummary, differences: Sequence[SettingDifference]) -> str:
-    """Why a case is never recommended; empty if it may be."""
+    """Reason why a case is never recommended; empty if it may be."""
     if not row.measured:
         return f"{row.status}: {one_line(row.reason)}" if row.reason else row.status
     if voided := [verdict for verdict in row.verdicts.values() if verdict.invalidates]:
-        # the whole sentence stands among the verdicts of that kind
+        # the verdicts of that kind show the whole sentence
         return f"{voided[0].kind}: {one_line(voided[0].sentence.partition('; ')[0])}"
-    # what can't be compared is a doubt, mentioned next to the answer, not a failure
+    # a setting that can't be compared is a caveat of the recommendation, not a failure
     if unfair := [each for each in differences if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"
     return _unproven_reason(row) or (_noise_reason(row) if row.degraded else "")
 
 
 def _unproven_reason(row: CaseSummary) -> str:
-    """Why a case that is another training by design may train worse; empty if it is none, or shown not to."""
+    """Reason why a case that differs by design may train worse; empty if it doesn't differ or was cleared."""
     design = row.unproven_design
     if design is None:
         return ""
@@ -116,10 +115,10 @@ def _noise_reason(row: CaseSummary) -> str:
 
 
 def _required_memory(row: CaseSummary) -> tuple[float | None, float]:
-    """Memory that a device must have, and how much of that nothing has measured.
+    """Memory that a device must have, and the assumed (unmeasured) part of it.
 
-    On a GPU all that was in use of it (``DEVICE_MEMORY_COLUMNS``), and no less than the allocator's segments,
-    which a large device lets grow beyond need; on a CPU the tensors.
+    On a GPU: all memory in use (``DEVICE_MEMORY_COLUMNS``), but at least the allocator's segments, which may
+    grow beyond need on a large device. On a CPU: the tensors.
     """
     peak = row.values.get(RESERVED_MEMORY) or row.values.get(MEMORY)
     if peak is None or row.case.device == "cpu":
@@ -133,13 +132,13 @@ def _required_memory(row: CaseSummary) -> tuple[float | None, float]:
 
 
 def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:
-    """Cases with trials of *column* that can be in a ratio, by number of devices."""
+    """Cases whose trials of *column* can all form a ratio, by number of devices."""
     return group_by((row for row in cases if row.positive_trials(column)), lambda row: row.case.world_size)
 
 
 def _work_names(cases: Sequence[CaseSummary]) -> dict[str, str]:
-    """What each case trains on what, in words that distinguish the works of this run."""
-    # with one batch a world size the suite scales weakly or strongly; with several, they are other work
+    """Name of each case's work, in the words that distinguish the works of this run."""
+    # one batch per world size is weak or strong scaling; several batches are different work
     batches = {(row.case.world_size, row.case.batch.global_batch_size) for row in cases}
     fixed = len({size for size, _ in batches}) == len(batches)
     but: tuple[CaseField, ...] = (*TUNABLE_FIELDS, "world_size", "precision", *(("batch",) if fixed else ()))
@@ -169,7 +168,7 @@ def _precision_name(precision: PrecisionConfig) -> str:
 
 
 def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool]:
-    """What a case brings with it: another Python, offloads, its strategy's own order, recomputation."""
+    """Complexity of a case: a different Python, offloads, its strategy's own order, recomputation."""
     strategy, case = strategy_description(row.case, row.representative_trial), row.case
     recomputes = case.activation_checkpointing != "none"
     return case.environment != CURRENT_ENVIRONMENT, len(strategy.offloads), strategy.simplicity, recomputes
@@ -178,10 +177,10 @@ def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool]:
 def pareto_fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
     """Pareto front of each number of devices and each work in one precision, lowest memory first.
 
-    A case is left out if another has at least its throughput with no more memory, and is better in one
-    of the two. Of cases equal in both, the first in the suite represents all. By estimate: neighbours may be
-    statistically tied. What may train worse (``CaseSummary.unproven_design``) is on no front, and keeps none
-    off it.
+    A case is left out if another one has at least its throughput with no more memory, and is better in one
+    of the two. If several cases are equal in both, the first in the suite represents them. The fronts use
+    point estimates: neighbours may be statistically tied. Cases that may train worse
+    (``CaseSummary.unproven_design``) are on no front and dominate no other case.
     """
     known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys() and not row.unproven_design]
     return [_pareto_front(rows) for rows in comparable_groups(known)]

@@ -1,4 +1,4 @@
-"""Names of cases by what distinguishes them."""
+"""Case names reduced to what distinguishes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distbench.core.text import one_line
 
 
 def short_names(cases: Sequence[Case]) -> dict[str, str]:
-    """Label and the parts of the name that not all *cases* share, by case id."""
+    """Label and the parts of the name that differ among *cases*, by case id."""
     common = set(shared_parts(cases))
     return {
         case.id: "/".join([one_line(case.label), *(part for part in name_parts(case) if part not in common)])
@@ -18,7 +18,7 @@ def short_names(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def shared_parts(cases: Sequence[Case]) -> list[str]:
-    """Parts after the label, such as ``ws2`` or ``fp32``, that are in every name."""
+    """Parts after the label, such as ``ws2`` or ``fp32``, that every name has."""
     others = [set(name_parts(case)) for case in cases[1:]]
     return [part for part in name_parts(cases[0]) if all(part in other for other in others)] if cases else []
 

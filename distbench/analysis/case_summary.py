@@ -1,4 +1,4 @@
-"""A summary of each case: its status, and each of its numbers over trials with the spread."""
+"""Summarize the trials of each case."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ T = TypeVar("T")
 PENDING = "pending"
 """Status of a case that has no record yet."""
 DAMAGED = "damaged"
-"""Status of a case none of whose trials can be read, as files of them are damaged."""
+"""Status of a case whose trials are all unreadable because files are damaged."""
 UNMEASURED = "unmeasured"
 """Status of a case that was not to be measured (``measure.trials: 0``)."""
 REFERENCE_LABEL = SPEED_BASELINE
-"""Label of the strategy that throughput is relative to."""
+"""Label of the strategy that other throughputs are divided by."""
 THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
 SPEED_COLUMNS = (
     THROUGHPUT,
@@ -47,95 +47,95 @@ SPEED_COLUMNS = (
     "hfu",
     "energy_per_token",
 )
-"""Columns that share the noise of the clock: cases are compared by their intervals."""
+"""Columns that share the noise of step timing; their intervals decide whether cases differ."""
 
-# throughput is relative to cases that differ in the strategy alone: of the parts of the batch, larger where
-# ranks share rows, either the number or the size is the same
+# throughput is relative to cases that differ only in strategy: the number or the size of the batch's parts,
+# which are larger if ranks share rows, is the same
 _RELATIVE_GROUPS: tuple[tuple[CaseField, ...], ...] = (
     ("strategy", "environment", "batch.micro_batch_size"),
     ("strategy", "environment", "batch.gradient_accumulation_steps"),
 )
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
-# a trial that was stopped says nothing about its case; any other end does
+# an interrupted trial has no information about its case; any other outcome does
 _NOT_FAILURES = (Status.CANCELLED, Status.UNSUPPORTED)
 
 
-# known by identity: a summary holds a whole record, and what is made of a run is cached by its summaries
+# compared by identity: a summary holds a whole record, and results of a run are cached by its summaries
 @dataclass(frozen=True, eq=False)
 class CaseSummary:
-    """All records of one case, summarised."""
+    """Summary of all records of one case."""
 
     case: Case
     status: str
     """A word of ``Status``, ``pending``, ``damaged`` or ``unmeasured``."""
     reason: str
     trials: int
-    """Trials that were measured."""
+    """Number of measured trials."""
     failed: int
-    """Trials that were not."""
+    """Number of trials that were not measured."""
     failure_status: str = ""
-    """How the trial ended that ``reason`` is about, a word of ``Status``; empty if none failed."""
+    """Outcome of the trial that ``reason`` describes, a word of ``Status``; empty if none failed."""
     degraded_trials: int = 0
     """Measured trials on a noisy machine; used only if there is no clean one."""
     degraded: str = ""
-    """Why the numbers may not be compared: all trials ran on a noisy machine."""
+    """Reason why the numbers may not be compared: all trials ran on a noisy machine."""
     values: dict[str, Estimate] = field(default_factory=dict)
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Column name -> unit, better, over_ranks, doc, of every column that any trial describes."""
+    """Column name -> unit, better, over_ranks, doc, for every column that any trial describes."""
     absence_reasons: dict[str, str] = field(default_factory=dict)
-    """Column name -> why ``values`` has no such number."""
+    """Column name -> reason why ``values`` has no such number."""
     losses: list[float | None] = field(default_factory=list)
     """Loss of each step from the first warm-up step on, mean over ranks, of the first usable
     trial; None where a rank had none or it was not finite."""
     relative_throughput: float | None = None
-    """Throughput relative to ddp at the same world size and otherwise the same work."""
+    """Throughput relative to ddp at the same world size with otherwise the same work."""
     relative_absence: str = ""
-    """Why ``relative_throughput`` is None."""
+    """Reason why ``relative_throughput`` is None."""
     representative_trial: Record | None = None
-    """The first usable trial, for what is shown of one trial instead of over trials."""
+    """First usable trial, the source of everything that is shown for a single trial."""
     varying_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Setting of the live engine that differs between measured trials -> its values."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """Kind of job -> what its judgement of the case comes to, of those that were asked for."""
+    """Kind of job -> its verdict on the case; only the requested kinds."""
     failure: Failure | None = None
     log: str = ""
-    """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
+    """Log of the rank that caused ``failure``, relative to the run's folder; empty if there is none."""
 
     @property
     def measured(self) -> bool:
-        """Whether there are numbers."""
+        """True if there are numbers."""
         return self.status == Status.MEASURED
 
     @property
     def differs(self) -> bool:
-        """Whether a judgement found it to be a different training than its reference."""
+        """True if a verdict found a different training than the reference."""
         return any(verdict.invalidates for verdict in self.verdicts.values())
 
     @property
     def unproven_design(self) -> IntendedDifference | None:
-        """In what it is another training by design, unless it was shown to train as well as its reference."""
+        """Intended change of the training; None if there is none, or if it was shown to train as well."""
         return (
             None if is_confirmed(self.verdicts) else design_difference(self.case, self.representative_trial)
         )
 
     @property
     def comparable(self) -> bool:
-        """Whether there are numbers that may be compared with those of other cases."""
+        """True if its numbers may be compared with those of other cases."""
         return self.measured and not self.degraded and not self.differs
 
     def positive_trials(self, column: str) -> dict[int, float]:
-        """Trials of a number that can be in a ratio, by round; empty if one is not above 0."""
+        """Trials of a column by round, for use in ratios; empty if any value is not above 0."""
         estimate = self.values.get(column)
         if estimate is None or min(estimate.trials, default=0.0) <= 0:
             return {}
         return dict(zip(estimate.rounds, estimate.trials, strict=True))
 
     def verdicts_of(self, gravity: Gravity) -> list[Verdict]:
-        """Verdicts of that gravity, in the order of kinds."""
+        """Verdicts of *gravity*, in the order of kinds."""
         return [verdict for verdict in self.verdicts.values() if verdict.gravity == gravity]
 
     def evidence(self, kind: type[T]) -> T | None:
-        """The evidence of the verdict that rests on a *kind* of it; None: there is no such verdict."""
+        """Evidence of type *kind* behind a verdict; None if no verdict has any."""
         details = (verdict.detail for verdict in self.verdicts.values())
         return next((detail for detail in details if isinstance(detail, kind)), None)
 
@@ -143,10 +143,10 @@ class CaseSummary:
 def summarize_cases(
     info: RunInfo, records: Sequence[Record], damaged: Sequence[DamagedTrial] = ()
 ) -> list[CaseSummary]:
-    """Summaries of the cases of a run, in the order of the suite.
+    """Summarize the cases of a run, in the order of the suite.
 
     Args:
-        damaged: Trials that can't be read: they are in no number.
+        damaged: Trials that can't be read; no number includes them.
     """
     unreadable = {trial.case_id: trial for trial in damaged if trial.folder == job_kind(MEASURE).folder}
     judged = collect_verdicts(info.suite, records)
@@ -165,7 +165,7 @@ def summarize_cases(
         for case_id, case in cases.items()
     ]
     rows = _add_costs(_add_intervals(rows), device_cost(info.suite))
-    # of the same work the last one stays: the first in the suite, of the current environment if it has one
+    # for the same work the last one wins: the first in the suite, of the current environment if it has one
     others = [row for row in rows if row.case.environment != CURRENT_ENVIRONMENT]
     ours = [row for row in rows if row.case.environment == CURRENT_ENVIRONMENT]
     last = [*reversed(others), *reversed(ours)]
@@ -183,31 +183,31 @@ def summarize_cases(
 
 
 def _relative_keys(case: Case) -> list[tuple[object, ...]]:
-    """What *case* does whatever its strategy, which several cases may do alike."""
+    """Keys of the work of *case* without its strategy; a case may have several."""
     return [(but, case.work_key(but)) for but in _RELATIVE_GROUPS]
 
 
 def comparable_groups(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
-    """Cases that may be compared, in groups by what they train on how many devices, fewest devices first."""
+    """Group cases that may be compared by their work and number of devices, fewest devices first."""
     groups = group_by((row for row in cases if row.comparable), lambda row: row.case.work_key(TUNABLE_FIELDS))
     return sorted(groups.values(), key=lambda rows: rows[0].case.world_size)
 
 
 def sorted_by_value(rows: Sequence[CaseSummary], column: str, *, reverse: bool = False) -> list[CaseSummary]:
-    """*rows* that have a number of *column*, the lowest first, or in *reverse* the highest."""
+    """*rows* that have a value of *column*, lowest first; with *reverse*, highest first."""
     known = [row for row in rows if column in row.values]
     return sorted(known, key=lambda row: row.values[column].value, reverse=reverse)
 
 
 def trials_with(records: Sequence[Record], column: str) -> dict[str, list[Record]]:
-    """Measured trials with a finite number of *column* by case id, in the order of the rounds."""
+    """Measured trials with a finite value of *column* by case id, in the order of the rounds."""
     measured = [record for record in records if record.status is Status.MEASURED]
     known = [record for record in measured if finite_values([record.values.get(column)])]
     return group_by(sorted(known, key=lambda record: record.round), lambda record: record.case_id)
 
 
 def _without_record(case: Case, info: RunInfo, damaged: DamagedTrial | None) -> CaseSummary:
-    """Summary of a case without a record, and with that trial, if any, that can't be read."""
+    """Summarize a case without records; *damaged* is its unreadable trial, if any."""
     if damaged:
         return CaseSummary(case, DAMAGED, damaged.problem, 0, 0, relative_absence=damaged.problem)
     asked = info.suite.get(MEASURE, {}).get("trials") != 0
@@ -252,7 +252,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
 
 
 def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:
-    """Columns of all *records*; a foreign record may lack parts of a description, or all."""
+    """Columns of all *records*; a foreign record may lack some or all of a description."""
     columns: dict[str, dict[str, Any]] = {}
     for record in records:
         for name in (*record.columns, *record.values):
@@ -278,7 +278,7 @@ def _estimates(records: list[Record], columns: dict[str, dict[str, Any]]) -> dic
 
 
 def _add_intervals(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
-    """*rows* with the intervals of their paces; cases on the same number of devices share their noise."""
+    """Add intervals to the rates of *rows*; cases on the same number of devices share their noise."""
     found: dict[str, dict[str, Estimate]] = {row.case.id: dict(row.values) for row in rows}
     for same_size in group_by(rows, lambda row: row.case.world_size).values():
         for column in SPEED_COLUMNS:
@@ -293,7 +293,7 @@ def _add_intervals(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
 
 
 def _add_costs(rows: list[CaseSummary], cost: DeviceCost | None) -> list[CaseSummary]:
-    """*rows* with what they cost as further numbers, if it is known what a device costs."""
+    """Add cost columns to *rows* if the price of a device is known."""
     if cost is None:
         return rows
     made = []

@@ -1,7 +1,7 @@
-"""Which case to use for a wish: the fastest that fits, the lowest memory, or the least energy per token.
+"""Choose a case for a goal: throughput, memory or energy per token.
 
-``templates/picker.js`` makes the same choice in the page, so that its sliders need no server; a
-test compares the two over random records. ``candidates.py`` prepares what a choice rests on.
+``templates/picker.js`` makes the same choice in the page, so its sliders need no server; a test compares
+the two over random records. ``candidates.py`` prepares the candidates.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from distbench.core.units import format_bytes
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 DEFAULT_MAX_SLOWDOWN = 0.10
-"""How much slower than the fastest the case with the lowest memory may be by default, as a fraction."""
+"""Default for the goal memory: maximum slowdown relative to the fastest case, as a fraction."""
 DEFAULT_TIE_MARGIN = 0.02
-"""How far behind the best the pick may be by default, as a fraction of the cautious estimate, to be the
-simpler one of a tie."""
+"""Default maximum distance of the pick from the best case of a tie, as a fraction of the cautious estimate;
+within it the simplest case is picked."""
 SETTLED_MARGIN = 0.03
-"""How much better than a settled pick another case may still be, as a fraction. More than
-``DEFAULT_TIE_MARGIN``: a pick at the edge of that would take ever more trials to settle."""
+"""Maximum advantage that another case may still have over a settled pick, as a fraction. More than
+``DEFAULT_TIE_MARGIN``: a pick at the edge of that margin would take ever more trials to settle."""
 MEMORY_TOLERANCE = 0.01
-"""An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
+"""Memory that differs by less than this fraction is the same: an allocator rounds, and small buffers vary."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A case as a choice sees it."""
+    """A case that may be recommended."""
 
     id: str
     name: str
@@ -40,34 +40,33 @@ class Candidate:
     devices: int
     precision: str
     work: str
-    """What it trains on what; cases of different work are never compared."""
+    """Model and data it trains; cases of different work are never compared."""
     simplicity: int
-    """Place among all candidates, simplest first."""
+    """Rank among all candidates, simplest first."""
     speed: ConfidenceInterval | None = None
     """Tokens per second over all devices."""
     memory: float | None = None
-    """Bytes that a device must have: the peak of the rank with the highest one, the highest of all trials,
-    and ``memory_assumed``."""
+    """Bytes that a device must have: the highest peak of any rank in any trial, and ``memory_assumed``."""
     memory_assumed: float = 0.0
-    """Bytes of ``memory`` that were not measured but allowed for: what a GPU holds beside torch's allocator,
-    where nothing measured it."""
+    """Bytes of ``memory`` that were not measured but allowed for: GPU memory outside torch's allocator, if
+    nothing measured it."""
     joules: ConfidenceInterval | None = None
     """Joules per token."""
     barred: str = ""
-    """Why it is never recommended: it failed, or is not the same training or not the same work."""
+    """Reason why it is never recommended: it failed, or is not the same training or not the same work."""
     is_noisy: bool = False
-    """Whether it is barred for noise alone."""
+    """True if noise is the only reason against it."""
     unknown: str = ""
-    """Why ``speed`` is None."""
+    """Reason why ``speed`` is None."""
     memory_unknown: str = ""
     joules_unknown: str = ""
 
     def estimate_for(self, goal: Goal) -> ConfidenceInterval | None:
-        """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
+        """Number with an interval by which *goal* ranks; for memory, which has none, the speed."""
         return self.joules if goal == "tokens-per-joule" else self.speed
 
     def cautious_estimate_for(self, goal: Goal) -> float | None:
-        """``estimate_for``, halfway to the worse end of its interval: what is noisy is often best by luck.
+        """``estimate_for``, halfway to the worse end of its interval: noisy cases are often best by luck.
 
         A bound against the winner's curse: A. Swaminathan and T. Joachims (2015), "Batch learning from
         logged bandit feedback through counterfactual risk minimization", J. Machine Learning Research 16.
@@ -80,7 +79,7 @@ class Candidate:
 
     @property
     def memory_text(self) -> str:
-        """``72.5 MiB per device``, and how much of that is assumed; only where ``memory`` is known."""
+        """``72.5 MiB per device``, and how much of that is assumed; only if ``memory`` is known."""
         text = f"{format_bytes(self.memory or 0.0)} per device"
         if not self.memory_assumed:
             return text
@@ -90,7 +89,7 @@ class Candidate:
         )
 
     def is_dominated_by(self, other: Candidate) -> bool:
-        """Whether *other* is both faster and leaner by estimate, however unsure that is."""
+        """True if *other* is both faster and leaner by point estimate, however uncertain."""
         known = self.speed and other.speed and self.memory and other.memory
         if not known or self.needs_same_memory_as(other):
             return False
@@ -98,7 +97,7 @@ class Candidate:
         return other.speed.value > self.speed.value and other.memory < self.memory
 
     def needs_same_memory_as(self, other: Candidate) -> bool:
-        """Whether the two need the same memory, but for what an allocator rounds."""
+        """True if both need the same memory up to allocator rounding."""
         less, more = sorted((self.memory or 0.0, other.memory or 0.0))
         return more <= less * (1 + MEMORY_TOLERANCE)
 
@@ -111,54 +110,54 @@ class Requirements:
     memory: float | None = None
     """Bytes available on a device; None: no limit."""
     devices: int | None = None
-    """None: the largest number measured."""
+    """None: the largest number that was measured."""
     precision: str | None = None
     work: str | None = None
-    """None, as of the precision: that of most candidates, the first of the suite if several."""
+    """None, as for the precision: the value of most candidates, of equally many the first in the suite."""
     avoid: tuple[str, ...] = ()
     """Globs of labels that must not be chosen."""
     within: float = DEFAULT_MAX_SLOWDOWN
-    """For the goal memory: how much slower than the fastest that fits, as a fraction."""
+    """For the goal memory: maximum slowdown relative to the fastest case that fits, as a fraction."""
     margin: float = DEFAULT_TIE_MARGIN
-    """How far behind the best of its ties the pick may be, as a fraction of the cautious estimate, to be the
-    simplest."""
+    """Maximum distance of the pick from the best of its ties, as a fraction of the cautious estimate; within
+    it the simplest case is picked."""
 
     @property
     def unsettled_margin(self) -> float:
-        """By how much another case must be better than the pick for that not to be settled, as a fraction."""
+        """Advantage of another case over the pick above which the pick is not settled, as a fraction."""
         return max(SETTLED_MARGIN, self.margin)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The recommended case, and what became of the others."""
+    """The recommended case, and the rank or exclusion of all others."""
 
     requirements: Requirements
     """With devices, precision and work filled in."""
     pick: Candidate | None
     tied: tuple[Candidate, ...]
-    """The best, and the cases that can't be told apart from it, best first; the pick is the simplest of those
-    that are also within ``wish.margin`` of it by cautious estimate."""
+    """The best case and those that can't be distinguished from it, best first; the pick is the simplest of
+    those that are also within ``requirements.margin`` of it by cautious estimate."""
     ranked: tuple[Candidate, ...]
     """Eligible cases, best first."""
     excluded: tuple[tuple[Candidate, str], ...]
     """All others of the same work, precision and devices, with the reason."""
     provisional: tuple[Candidate, ...] = ()
-    """Those of ``excluded`` that only noise keeps from being eligible, best first."""
+    """The cases in ``excluded`` whose only fault is noise, best first."""
 
     @property
     def dominating(self) -> Candidate | None:
-        """The leanest of the cases that beat the pick in both speed and memory by estimate."""
+        """The leanest of the cases that beat the pick in both speed and memory by point estimate."""
         pick = self.pick
         beating = [one for one in self.ranked if pick and pick.is_dominated_by(one)]
         return min(beating, key=lambda one: one.memory or 0.0, default=None)
 
     @property
     def trials_to_settle(self) -> int:
-        """About how many more trials of each tied case would tell whether any is better than the pick by more
-        than ``wish.unsettled``; 0 if that is known, or nothing is known of the spread.
+        """Estimated number of further trials per tied case to settle the choice; 0 if settled or unknown.
 
-        Intervals shrink with the square root of the trials.
+        Settled: no case is better than the pick by more than ``requirements.unsettled_margin``. Unknown:
+        there is no spread yet. Intervals shrink with the square root of the number of trials.
         """
         goal: Goal = "throughput" if self.requirements.goal == "memory" else self.requirements.goal
         mine = self.pick.estimate_for(goal) if self.pick else None
@@ -178,7 +177,7 @@ class Selection:
 
 
 def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> Selection:
-    """Choice among *candidates* for *requirements*."""
+    """Choose among *candidates* for *requirements*."""
     requirements = complete_requirements(candidates, requirements)
     place = requirements.devices, requirements.work, requirements.precision
     asked = [one for one in candidates if (one.devices, one.work, one.precision) == place]
@@ -203,7 +202,7 @@ def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> 
 
 
 def complete_requirements(candidates: Sequence[Candidate], requirements: Requirements) -> Requirements:
-    """*requirements* with devices, work and precision filled in where it leaves them open."""
+    """Fill in the devices, work and precision that *requirements* leaves open."""
     usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
     largest = max((one.devices for one in usable), default=None)
     devices = largest if requirements.devices is None else requirements.devices
@@ -219,23 +218,23 @@ def complete_requirements(candidates: Sequence[Candidate], requirements: Require
 
 
 def memory_thresholds(candidates: Sequence[Candidate], selection: Selection) -> list[tuple[float, Selection]]:
-    """Device memory below which the choice changes, and the choice then, as memory shrinks."""
+    """Device memory below which the choice changes, with the new choice, in descending order."""
     changes, now = [], selection
     while now.pick is not None and now.pick.memory is not None:
         below = now.pick.memory
-        # the wish is for less than the pick needs: the largest number that is
+        # the largest number below the memory that the pick needs
         now = select_case(candidates, replace(selection.requirements, memory=below * (1 - 2**-40)))
         changes.append((below, now))
     return changes
 
 
 def _most_common(words: Sequence[str]) -> str | None:
-    # of equal counts, max takes the first
+    # max takes the first of equal counts
     return max(words, key=words.count, default=None)
 
 
 def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
-    """Why *one* is not eligible; empty if it is."""
+    """Reason why *one* is not eligible; empty if it is."""
     if one.barred:
         return one.barred
     if any(fnmatchcase(one.label, glob) for glob in requirements.avoid):
@@ -253,7 +252,7 @@ def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
 
 
 def _sort_key(one: Candidate, goal: Goal) -> float:
-    """The quantity of which the best has least."""
+    """Sort key of *one*: the best case has the smallest."""
     if goal == "memory":
         return one.memory or 0.0
     cautious = one.cautious_estimate_for(goal)
@@ -262,7 +261,7 @@ def _sort_key(one: Candidate, goal: Goal) -> float:
 
 
 def _within_margin(tied: Sequence[Candidate], requirements: Requirements) -> list[Candidate]:
-    """Those of the tied cases whose cautious estimate is within the margin of the first."""
+    """Tied cases whose cautious estimate is within the margin of the first one's."""
     goal: Goal = "throughput" if requirements.goal == "memory" else requirements.goal
     best = tied[0].cautious_estimate_for(goal) if tied else None
     if best is None:
@@ -272,9 +271,9 @@ def _within_margin(tied: Sequence[Candidate], requirements: Requirements) -> lis
 
 
 def _tied_with_best(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
-    """The best and the cases tied with it."""
+    """The best case and the cases tied with it."""
     if goal == "memory":
-        # of those with the same memory the fastest, and the cases tied with that
+        # the fastest of those with the same memory, and the cases tied with it
         lean = [one for one in ranked if one.needs_same_memory_as(ranked[0])]
         return _tied_with_best(sorted(lean, key=lambda one: _sort_key(one, "throughput")), "throughput")
     best = ranked[0].estimate_for(goal) if ranked else None

@@ -1,6 +1,6 @@
-"""What the trials of a run's collectives say together: each number with its interval over trials.
+"""Summarize stand-alone collectives over trials: each number with its interval.
 
-The rows are those of ``collective_times``, which the kind of job ``collectives`` leaves.
+The rows are those of ``collective_times``, which the kind of job ``collectives`` writes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ COLLECTIVES_JOB = "collectives"
 
 
 class CollectiveKey(NamedTuple):
-    """What is measured; two runs compare what has the same key."""
+    """Key of a measurement: two runs compare rows with the same key."""
 
     device: str
     world_size: int
     group: str
     group_size: int
     nodes: int
-    """Nodes that the ranks of the group are on."""
+    """Number of nodes that the ranks of the group are on."""
     op: str
     dtype: str
     bytes: int
@@ -41,7 +41,7 @@ class CollectiveKey(NamedTuple):
 
     @property
     def participants(self) -> str:
-        """The ranks that take part, in words."""
+        """The participating ranks, in words."""
         where = {"all": "all", "node": "in each node", "between": "one of each node"}
         on = f", on {self.nodes} nodes" if self.nodes > 1 else ""
         return f"{format_count(self.group_size, 'rank')} ({where.get(self.group, self.group)}{on})"
@@ -49,24 +49,24 @@ class CollectiveKey(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """One operation, dtype, size and group, over the trials of a run."""
+    """One operation, dtype, size and group over the trials of a run."""
 
     key: CollectiveKey
     case: Case
     count: int
-    """Elements as nccl-tests counts."""
+    """Elements, counted as in nccl-tests."""
     busbw: ConfidenceInterval
-    """Bytes per second: of each trial the slowest group of its kind."""
+    """Bytes per second: in each trial, of the slowest group of its kind."""
     iterations: int
-    """Timed calls of all trials."""
+    """Timed calls in all trials."""
     fastest_s: float
     slowest_s: float
     wrong_elements: int | None
-    """Elements with a wrong result, in all trials; None: not checked."""
+    """Elements with a wrong result in all trials; None if not checked."""
 
     @property
     def bus_factor(self) -> float:
-        """busbw over algbw."""
+        """Ratio of busbw to algbw."""
         return bus_factor(self.key.op, self.key.group_size) or 1.0
 
     @property
@@ -76,13 +76,13 @@ class CollectiveResult:
 
     @property
     def seconds(self) -> float:
-        """Time of a call, from the mean bandwidth."""
+        """Time of a call in seconds, from the mean bandwidth."""
         return self.key.bytes / self.algbw
 
 
 @dataclass(frozen=True)
 class UnmeasuredCollective:
-    """An operation, dtype and group of which nothing was measured, and why."""
+    """Operation, dtype and group without any measurement, with the reason."""
 
     world_size: int
     op: str
@@ -90,13 +90,13 @@ class UnmeasuredCollective:
     group: str
     reason: str
     is_group: bool
-    """Whether there is no such group at all."""
+    """True if there is no such group at all."""
 
 
 def collective_results(records: Sequence[Record]) -> list[CollectiveResult]:
-    """Every measurement of the *records* of this kind, in the order in which they were made.
+    """All measurements of this kind in *records*, in the order in which they were made.
 
-    Each interval is of its own trials alone: the noise of a small message is not that of a large one.
+    Each interval uses its own trials alone: small and large messages differ in their noise.
     """
     rows = group_pairs(_rows(records))
     return [
@@ -116,7 +116,7 @@ def _bandwidth_interval(rows: Collection[RecordRow]) -> ConfidenceInterval:
 
 
 def unmeasured_collectives(records: Sequence[Record]) -> list[UnmeasuredCollective]:
-    """What could not be measured, each once."""
+    """Combinations that could not be measured, each once."""
     found = [
         UnmeasuredCollective(
             record.case.world_size,
@@ -138,7 +138,7 @@ def _measured_records(records: Sequence[Record]) -> list[Record]:
 
 
 def _rows(records: Sequence[Record]) -> Iterator[tuple[CollectiveKey, tuple[Record, RecordRow]]]:
-    """Rows with a number and the record of each, by their keys."""
+    """Rows that have a number, with their records, by key."""
     for record in _measured_records(records):
         for row in record.tables.get(COLLECTIVE_TIMES, []):
             if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
@@ -148,7 +148,7 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[CollectiveKey, tuple[Reco
 
 
 def _slowest_group_by_round(rows: Sequence[tuple[Record, RecordRow]]) -> Mapping[int, RecordRow]:
-    """The row of the slowest group in each trial."""
+    """Row of the slowest group in each trial."""
     slowest_last = sorted(rows, key=lambda item: -item[1]["busbw"])
     return {record.round: row for record, row in slowest_last}
 

@@ -1,4 +1,4 @@
-"""What moved between ranks by kind of collective, with its times and bandwidth, and why not as in theory."""
+"""Break a step's communication down by collective and compare it with theory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distbench.record import Record
 from distbench.strategies.description import ExcessCause
 
 UNEXPLAINED_TOLERANCE = 0.01
-"""Share of the expected volume that may stay without a known cause."""
+"""Share of the expected volume that may remain without a known cause."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class CollectiveTraffic:
     """One kind of collective in one step of a rank; means over ranks and profiled steps."""
 
     op: str
-    """As asked for."""
+    """Operation that was requested."""
     executed_op: str
-    """What the backend ran for it; empty if the trace does not show it."""
+    """Operation that the backend ran for it; empty if the trace does not show it."""
     group_size: int
     nodes: int
-    """Nodes that its process group spans; 1: it stays inside a node."""
+    """Number of nodes that its process group spans; 1: it stays inside a node."""
     dtype: str
     dimension: str | None
-    """Dimension of the device mesh that its process group is over; None: the record does not say."""
+    """Dimension of the device mesh that its process group is over; None if the record does not say."""
     calls: float
     bytes: float
-    """Payload: full arrays, as nccl-tests counts."""
+    """Payload in bytes: full arrays, counted as in nccl-tests."""
     wire_bytes: float | None
-    """Bytes that a rank sends, by the algorithm of what ran."""
+    """Bytes that a rank sends, by the algorithm of the executed operation."""
     seconds: float | None
     transfer_s: float | None
     wait_s: float | None
@@ -69,8 +69,8 @@ def _traffic_key(row: Mapping[str, Any]) -> tuple[str, str, int, int, str, str |
 
 
 def group_node_count(row: Mapping[str, Any]) -> int:
-    """Nodes that the group of the collective in *row* is on."""
-    # earlier records say nothing, and all of their ranks were on one node
+    """Number of nodes that the group of the collective in *row* is on."""
+    # earlier records lack it; all of their ranks were on one node
     return row.get("nodes") or 1
 
 
@@ -88,12 +88,12 @@ def _traffic(
 
 @dataclass(frozen=True)
 class MessageBandwidth:
-    """What collectives of one kind and one message size reached in a trial."""
+    """Bandwidth of collectives of one kind and message size in a trial."""
 
     op: str
     group_size: int
     nodes: int
-    """Nodes that the group spans."""
+    """Number of nodes that the group spans."""
     bytes: float
     """Payload of one message, in bytes."""
     busbw: float
@@ -114,67 +114,67 @@ def message_bandwidths(record: Record) -> list[MessageBandwidth]:
 
 
 def multi_rank_rows(record: Record) -> list[dict[str, Any]]:
-    """Rows of all collectives except those of groups of one rank, which move nothing."""
+    """Rows of all collectives except those of single-rank groups, which move nothing."""
     return [row for row in _rows_with_position(record) if row["group_size"] > 1]
 
 
 def step_count(record: Record) -> int:
-    """Number of steps of ranks whose collectives are known, also of those in which nothing moves.
+    """Number of rank steps with known collectives, including steps in which nothing moves.
 
-    Local steps of 0/1 Adam have no row at all, so that rows alone don't tell.
+    The rows alone don't show these: local steps of 0/1 Adam have no row at all.
     """
     rows = list(_rows_with_position(record))
-    # a profiled step's rows stand in place of the counted one's
+    # the rows of a profiled step replace those of the counted one
     is_profiled = any(row.get("seconds") is not None for row in rows)
     of_ranks = record.samples.get("profile_step_s" if is_profiled else "comm_calls", [])
     return sum(map(len, of_ranks)) or len({(row["rank"], row["step"]) for row in rows})
 
 
 def _rows_with_position(record: Record) -> Iterator[dict[str, Any]]:
-    # records of format 1 may hold sums instead of single collectives; those have no place in a step
+    # records of format 1 may hold sums instead of single collectives; those have no position in a step
     return (row for row in record.tables.get("collectives", []) if "place" in row)
 
 
 @dataclass(frozen=True)
 class VolumeCause:
-    """Why a volume differs from theory."""
+    """Cause of a difference between volume and theory."""
 
     text: str
     bytes: float
-    """Signed: what it adds to the expected volume."""
+    """Signed contribution to the expected volume."""
 
 
 @dataclass(frozen=True)
 class CommunicationVolume:
-    """Payload of a rank's step by operation, measured and expected, and why they differ."""
+    """Payload of a rank's step by operation, measured and expected, with the causes of differences."""
 
     measured: dict[str, float]
     theory: dict[str, float]
     causes: tuple[VolumeCause, ...]
     unexplained_by_op: dict[str, float]
-    """Operation -> bytes that no cause explains, signed."""
+    """Operation -> bytes without a known cause, signed."""
 
     @property
     def unexplained_share(self) -> float:
-        """Share of the expected volume that no cause explains."""
+        """Share of the expected volume that has no known cause."""
         whole = sum(self.theory.values()) or 1.0
         return sum(abs(size) for size in self.unexplained_by_op.values()) / whole
 
     @property
     def all_reduces_gradients(self) -> bool:
-        """Whether gradients were all-reduced although theory reduce-scatters them."""
+        """True if gradients were all-reduced although theory reduce-scatters them."""
         return "reduce_scatter" in self.theory and "reduce_scatter" not in self.measured
 
 
 def compare_volume(record: Record) -> CommunicationVolume | None:
-    """Volume of one trial compared with theory; None if its strategy has no communication model."""
+    """Compare the volume of one trial with theory; None if its strategy has no communication model."""
     if "comm_bytes_theory" not in record.values:
         return None
     return _VolumeReconciler(record).reconcile()
 
 
 def volume_sentence(record: Record) -> str:
-    """How the volume of a trial compares with theory, in words; empty if nothing moves."""
+    """Sentence that compares the volume of a trial with theory; empty if nothing moves."""
     moved = compare_volume(record)
     if moved is None:
         return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
@@ -194,7 +194,7 @@ def volume_sentence(record: Record) -> str:
 
 
 def _theory_parts(record: Record) -> list[str]:
-    """Expected bytes by operation, and by dimension of the mesh where there are several."""
+    """Expected bytes by operation, and by mesh dimension if there are several."""
     rows = record.tables.get("collectives_theory", [])
     is_mesh = len({row.get("dimension") for row in rows}) > 1
     over = [f" over {row['dimension']}" if is_mesh and row.get("dimension") else "" for row in rows]
@@ -202,7 +202,7 @@ def _theory_parts(record: Record) -> list[str]:
 
 
 class _VolumeReconciler:
-    """Assigns the difference between measurement and theory to its known causes, one after another."""
+    """Assign the difference between measurement and theory to known causes, one after another."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -243,15 +243,15 @@ class _VolumeReconciler:
         standing = self._record.values.get("comm_standing_bytes", 0.0)
         if not standing or "all_gather" not in self._theory:
             return
-        # two passes over the layers need every parameter; what theory gathers once stays gathered by design
+        # two passes over the layers need every parameter; those gathered once in theory stay by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
         effective = self._record.effective
         elements = effective.get("gathered_parameters", effective.get("parameters"))
         if elements is None:
-            # the engine of a plug-in need not tell it
+            # the engine of a plug-in need not report it
             return
         needed = passes * elements * self._element_bytes
-        # what else theory gathers (activations) does not stand
+        # theory also gathers activations, which do not stay gathered
         saved = standing - (needed - min(needed, self._theory["all_gather"]))
         if saved > 0:
             self._attribute(
@@ -271,7 +271,7 @@ class _VolumeReconciler:
     def _attribute_scalars(self) -> None:
         for op, size in self._sum_by_op(SCALAR_BYTES).items():
             expected = self._theory.get(op, 0.0)
-            # theory may have a flag itself, the count of a loss
+            # theory itself may include a flag, such as the count of a loss
             extra = min(size - expected, self._left[op]) if expected <= SCALAR_BYTES else 0.0
             if extra > 0:
                 self._attribute(op, extra, f"{format_bytes(extra)} of norms and flags")
@@ -286,14 +286,14 @@ class _VolumeReconciler:
                 self._attribute(deviation.of, extra, text)
 
     def _deviation_limit(self, deviation: ExcessCause) -> float:
-        """Bytes that *deviation* can explain of a step, by the settings of the live engine."""
+        """Bytes of a step that *deviation* can explain, by the settings of the live engine."""
         if not deviation.allowed:
             return math.inf
         effective, case = self._record.effective, self._record.case
         in_a_pass: float = sum(effective.get(name) or 0 for name in deviation.allowed)
         elements = 2 * min(in_a_pass, effective["parameters"])
         if effective.get("checkpointed_layers"):
-            # the layers' forward pass is made again, with gathers of its own
+            # the layers' forward pass runs again, with its own gathers
             elements += effective["parameters"]
         return float(elements * self._element_bytes * case.batch.gradient_accumulation_steps)
 

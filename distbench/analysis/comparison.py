@@ -1,8 +1,8 @@
-"""Two runs, case by case: what changed, by how much, and whether they may be compared at all.
+"""Compare two runs case by case.
 
-Two runs are two occasions: a different day, a different neighbour on the machine. Where enough other runs
-have the same case, the intervals hold how much those differ; else only how trials of one run do.
-A comparison informs; gating needs arms that run side by side.
+The two runs may have been on different days, with different load from neighbours on the machine. If enough
+other runs have the same case, the intervals include the variance between runs; otherwise only the variance
+between the trials of one run. A comparison informs; a gate needs baseline and candidate side by side.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from distbench.core.text import one_line
 EFFICIENCY = "efficiency"
 STEP = "step_s"
 COMPARED_COLUMNS = (THROUGHPUT, EFFICIENCY, STEP, MEMORY, COMMUNICATION, LOSS)
-"""What is compared if both runs have it; the efficiency and the step's ratio follow from the throughputs."""
+"""Columns to compare if both runs have them; efficiency and step time follow from throughput."""
 _MIN_CHANGE = 0.0005
-"""A smaller change of a counted number would be shown as 1.000; the gate sees it."""
+"""A smaller change of a counted number would be displayed as 1.000; the gate detects it."""
 # both are numbers of 16 digits, from the same window
 _TOKEN_TOLERANCE = 1 + 1e-9
 ChangeDirection = Literal["better", "worse", "other"]
@@ -48,12 +48,12 @@ class MetricChange:
     before: ConfidenceInterval
     after: ConfidenceInterval
     ratio: ConfidenceInterval
-    """After over before."""
+    """After divided by before."""
     word: ChangeWord
     """same: within the noise, or less than 0.05%; other: different, in a column without a
     better direction; unknown: not equal, and no case has a second trial to measure the noise."""
     run_degrees_of_freedom: int = 0
-    """Degrees of freedom of what is known of the difference between runs; 0: nothing, so the interval is
+    """Degrees of freedom of the estimate of between-run variance; 0: there is none, so the interval is
     that of the trials alone."""
 
 
@@ -65,28 +65,28 @@ class CasePair:
     before: CaseSummary | None
     after: CaseSummary | None
     incomparable: str = ""
-    """Why its numbers may not be compared."""
+    """Reason why its numbers may not be compared."""
     changes: tuple[MetricChange, ...] = ()
     notes: tuple[str, ...] = ()
     """Settings that differ and change the speed or the strategy, not the work."""
 
     @property
     def id(self) -> str:
-        """Id of the case in the second run, where names may repeat; empty if it is in the first alone."""
+        """Id of the case in the second run, where names may repeat; empty if only the first has it."""
         return self.after.case.id if self.after else ""
 
     def change(self, column: str) -> MetricChange | None:
-        """Change of *column*; None if it is unknown."""
+        """Change of *column*; None if unknown."""
         return next((change for change in self.changes if change.column == column), None)
 
 
 def compare_cases(
     before: Sequence[CaseSummary], after: Sequence[CaseSummary], run_variances: RunVariances = NO_EARLIER_RUNS
 ) -> list[CasePair]:
-    """Every case of two runs, in the order of the second; cases of the first alone at the end.
+    """Pair the cases of two runs in the order of the second; cases of the first alone come last.
 
-    Cases are the same if their configuration is (equal ids); those that only have the same name are
-    shown side by side and never compared. *run_variances* is how much other runs of them have differed.
+    Cases are the same if their configuration is (equal ids); cases that share only their name are
+    shown side by side and never compared. *run_variances* is the variance of other runs of them.
     """
     by_id = {row.case.id: row for row in before}
     by_name = {row.case.name: row for row in before}
@@ -113,7 +113,7 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
 
 
 def unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
-    """Why one of the two has no usable numbers."""
+    """Reason why one of the two has no usable numbers."""
     for row, which in ((before, "first"), (after, "second")):
         if not row.measured:
             reason = f": {one_line(row.reason)}" if row.reason else ""
@@ -126,14 +126,14 @@ def unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
 
 
 def _configuration_difference(before: Case, after: Case) -> str:
-    """The first options in which two cases differ."""
+    """First options in which two cases differ."""
     old, new = flatten_facts(before.to_json()), flatten_facts(after.to_json())
     apart = [key for key in new if old.get(key) != new[key] and key not in ("name", "label")]
     return ", ".join(f"{key} = {new[key]}, was {old.get(key, 'not set')}" for key in apart[:3])
 
 
 def setting_differences(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
-    """Settings of the engines that differ: one that makes it different work, and all others."""
+    """Engine settings that differ: one that makes the work different, and all others."""
     if before.representative_trial is None or after.representative_trial is None:
         return "", ()
     old, new = effective_settings(before.representative_trial), effective_settings(after.representative_trial)
@@ -144,14 +144,14 @@ def setting_differences(before: CaseSummary, after: CaseSummary) -> tuple[str, t
             continue
         kind, why = setting_meaning(key, after.representative_trial, before.representative_trial)
         was, now = (setting_text(side[key]) if key in side else "not reported" for side in (old, new))
-        # a setting that only one version of distbench reports is not different work
+        # a setting that only one version of distbench reports does not make the work different
         in_both = key in old and key in new
         (work if kind == "work" and in_both else notes).append(f"{key} = {now}, was {was}: {why}")
     return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
 def add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[CasePair]:
-    """*pairs* with their numbers; the noise of a number is that of all its trials of one run, and of runs."""
+    """Add the changes to *pairs*; the noise of a number is that of all its trials in one run, and of runs."""
     fit = [
         (pair, pair.before, pair.after)
         for pair in pairs
@@ -179,11 +179,11 @@ def add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[Case
 def _step_time_as_throughput(
     changes: list[MetricChange], before: CaseSummary, after: CaseSummary
 ) -> list[MetricChange]:
-    """*changes* with that of the step time judged as that of the throughput is, whose reciprocal it is.
+    """Replace the step time's change by the throughput's: they are reciprocal and must agree.
 
-    The means over trials agree, but how much runs differ is known by their medians, and that of an even
-    number of times is not the time at that of the paces: two judgements of the same trials could disagree.
-    A tool that measured them apart keeps both.
+    The means over trials agree, but the variance between runs is known for medians. The median of an even
+    number of times is not the time at the median rate, so the two changes of the same trials could
+    disagree. A tool that measured them separately keeps both.
     """
     pace = next((change for change in changes if change.column == THROUGHPUT), None)
     if pace is None or not (_step_time_mirrors_throughput(before) and _step_time_mirrors_throughput(after)):
@@ -198,7 +198,7 @@ def _step_time_as_throughput(
 
 
 def _step_time_mirrors_throughput(row: CaseSummary) -> bool:
-    """Whether step time times throughput is the same number of tokens in all trials."""
+    """True if step time times throughput is the same number of tokens in all trials."""
     steps, paces = row.positive_trials(STEP), row.positive_trials(THROUGHPUT)
     if not steps or len(steps) != len(paces):
         return False
@@ -207,7 +207,7 @@ def _step_time_mirrors_throughput(row: CaseSummary) -> bool:
 
 
 def _efficiencies(pairs: list[CasePair], run_variances: RunVariances) -> dict[str, tuple[MetricChange]]:
-    """Change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
+    """Changes of scaling efficiency (``scaling.SCALING_DEFINITIONS``) of the cases that have one."""
     paces = {pair.id: pace for pair in pairs if (pace := pair.change(THROUGHPUT))}
     changes = {}
     paced = [pair.after.case for pair in pairs if pair.after and pair.id in paces]
@@ -237,10 +237,10 @@ def _change(
     known: RunVariance | None,
     of: int,
 ) -> MetricChange:
-    """Change of one of as many cases as *of*: the word holds for all of them together."""
+    """Change of one of *of* cases; the word holds for all of them simultaneously."""
     ratio = after.ratio(before)
     if known and ratio.half_log_width is not None and known.half_log_width(CONFIDENCE) > ratio.half_log_width:
-        # what runs differ by holds the noise of their trials, too
+        # the difference between runs includes the noise of their trials
         ratio = replace(
             ratio,
             half_log_width=known.half_log_width(CONFIDENCE),
@@ -258,7 +258,7 @@ def _change(
 
 
 def change_direction(before: float, after: float, better: str | None) -> ChangeDirection:
-    """Whether a number improved, given its *better* direction."""
+    """Direction of the change of a number, given its *better* direction."""
     if better not in ("higher", "lower"):
         return "other"
     return "better" if (after > before) == (better == "higher") else "worse"

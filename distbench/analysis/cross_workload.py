@@ -1,7 +1,7 @@
-"""Two runs of different work: what sets them apart, and their cases side by side by strategy.
+"""Compare two runs of different work, matched by strategy.
 
-A larger model or another batch is no change for the better or the worse. The ratios tell what each strategy
-makes of it.
+A larger model or a different batch is neither better nor worse. The ratios show how each strategy handles
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distbench.analysis.settings import flatten_facts
 from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS
 
 _WORK_FIELDS = ("workload", "data", "batch")
-"""Fields of a case by which runs are of other work if all their cases differ in them."""
+"""Case fields that decide it: runs are of different work if all their cases differ in one of them."""
 _MATCH_KEYS = ("name", "label", "strategy", "world_size")
 
 
@@ -39,7 +39,7 @@ def work_differences(
 
 
 def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[CasePair]:
-    """Cases of two runs of other work, matched by strategy and number of devices where that is unique."""
+    """Match the cases of two runs of different work by strategy and number of devices, if unique."""
     first, second = _unique_by_key(before), _unique_by_key(after)
     here = {_match_key(row) for row in after}
     pairs = []
@@ -60,7 +60,7 @@ def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary
 
 
 def _setting_values(rows: Sequence[CaseSummary]) -> dict[str, dict[str, None]]:
-    """Values of each setting over all cases, in their order."""
+    """Values of each setting over all cases, in the order of the cases."""
     values: dict[str, dict[str, None]] = {}
     for row in rows:
         told = {key: part for key, part in row.case.to_json().items() if key not in _MATCH_KEYS}

@@ -1,7 +1,7 @@
-"""What all changes of a case since a run add up to: steps, and what creeps without any.
+"""Total change of a case since a given run: shifts, and drift without any shift.
 
-A run is pinned as the older baseline. Ten changes of 2% are no step each, and the noise of the runs between
-them hides every one; from the first to the last they are 18%.
+The run is pinned as the older baseline. None of ten changes of 2% is a detectable shift, and the noise of
+the runs between them hides each; from the first to the last they add up to 18%.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from distbench.analysis.statistics.change_points import LevelShift
 
 @dataclass(frozen=True)
 class CumulativeChange:
-    """All changes of one case since a run, added up."""
+    """Sum of all changes of one case since a run."""
 
     place: int
-    """Index of its first point: that run's, or the first after it in the environment of the last."""
+    """Index of its first point: that run's, or the first after it in the environment of the last run."""
     change: LevelChange | None
-    """None if it is within the noise."""
+    """None if within the noise."""
     is_testable: bool
-    """Whether there are enough points to see one."""
+    """True if there are enough points to detect a change."""
 
 
 def cumulative_change(series: CaseHistory, start: datetime, min_shift: float) -> CumulativeChange | None:
-    """What changed in *series* since *start*, in the environment of the last run; None: no run since.
+    """Change of *series* since *start*, in the environment of the last run; None if no run is as recent.
 
-    The level before the first step against that after the last; without a step, the ends of a straight line.
-    *min_shift* is the smallest change that is reported, as a fraction.
+    Compares the level before the first shift with that after the last; without a shift, the ends of a
+    straight line. *min_shift* is the smallest change that is reported, as a fraction.
     """
     later = [place for place, point in enumerate(series.points) if point.created >= start]
     if not later:

@@ -1,4 +1,4 @@
-"""What to take by the memory of a device: the turns of a choice, as the branches of a small decision tree."""
+"""Choose a case by device memory: the thresholds of a choice as a decision tree."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from distbench.core.units import format_bytes, format_count
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """A range of device memory, and the case to take in it."""
+    """A range of device memory, and the case to use in it."""
 
     at_least: float
-    """Bytes from which on it holds."""
+    """Lower bound in bytes, inclusive."""
     below: float | None
-    """Bytes below which it holds; None: no limit."""
+    """Upper bound in bytes, exclusive; None: no limit."""
     pick: Candidate | None
     """None: no measured case fits."""
 
@@ -31,9 +31,9 @@ class MemoryRange:
 
 
 def memory_ranges(candidates: Sequence[Candidate]) -> list[MemoryRange]:
-    """What is chosen among *candidates* without other wishes, from much device memory to little.
+    """Choices among *candidates* without further requirements, from much device memory to little.
 
-    Empty if nothing is, or if the memory that the first choice needs is not known.
+    Empty if there is no choice, or if the memory that the first choice needs is unknown.
     """
     choice = select_case(candidates, Requirements())
     found: list[MemoryRange] = []
@@ -41,12 +41,12 @@ def memory_ranges(candidates: Sequence[Candidate]) -> list[MemoryRange]:
     for least, then in memory_thresholds(candidates, choice):
         found.append(MemoryRange(least, below, pick))
         pick, below = then.pick, least
-    # a pick of unknown memory ends the turns: what is below its range is not known either
+    # a pick of unknown memory ends the list: the choice below its range is unknown, too
     return [*found, MemoryRange(0.0, below, None)] if found and pick is None else found
 
 
 def memory_ranges_sentence(found: Sequence[MemoryRange], devices: int) -> str:
-    """The branches in words."""
+    """The memory ranges as a sentence."""
     said = [
         f"{branch.range_text}: {branch.pick.name} ({branch.pick.speed.text()} tokens/s)"
         if branch.pick and branch.pick.speed

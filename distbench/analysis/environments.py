@@ -1,4 +1,4 @@
-"""The Python environments that the cases of a run ran in, and the versions in which each differs."""
+"""Python environments of a run's cases, and the package versions in which they differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distbench.core.text import join_limited, one_line
 from distbench.record import Record
 
 PackageVersions = Mapping[str, tuple[str, ...]]
-"""Package, or ``python`` -> its versions, of which there is one unless it was changed between sessions."""
+"""Package or ``python`` -> its versions: one, unless it was changed between sessions."""
 
 
 def versions_by_environment(records: Sequence[Record]) -> dict[str, PackageVersions]:
@@ -27,7 +27,7 @@ def versions_by_environment(records: Sequence[Record]) -> dict[str, PackageVersi
 
 
 def environment_sentences(records: Sequence[Record]) -> list[str]:
-    """What each environment but the current one has in other versions."""
+    """Sentence for each environment other than the current one, with the versions that differ."""
     found = versions_by_environment(records)
     ours = found.pop(CURRENT_ENVIRONMENT, {})
     return [
@@ -37,7 +37,7 @@ def environment_sentences(records: Sequence[Record]) -> list[str]:
 
 
 def version_differences(theirs: PackageVersions, ours: PackageVersions) -> dict[str, tuple[str, ...]]:
-    """Versions of *theirs* that *ours* do not have."""
+    """Versions in *theirs* that *ours* does not have."""
     return {package: versions for package, versions in theirs.items() if versions != ours.get(package)}
 
 

@@ -16,44 +16,44 @@ class Estimate:
     """A number over the trials of a case. The trial is the sample, never the step."""
 
     value: float
-    """Median over trials; of a pace (``PACE``), what ``interval`` says; of a peak, the largest."""
+    """Median over trials; for a rate (``SPEED_COLUMNS``) the mean of ``interval``; for a peak the largest."""
     low: float
     """Smallest trial."""
     high: float
     """Largest trial."""
     trial_count: int
-    """Trials."""
+    """Number of trials."""
     trials: tuple[float, ...] = ()
     """Value of each trial, in the order of the rounds."""
     rounds: tuple[int, ...] = ()
     """Round of each trial."""
     interval: ConfidenceInterval | None = None
-    """Of a pace that can be in a ratio: its mean with the differences between rounds taken out."""
+    """For a rate that can form a ratio: its mean with the differences between rounds removed."""
     is_peak: bool = False
-    """Whether it says how much a device must hold: then ``value`` is that of the largest trial."""
+    """True if it is an amount that a device must hold; ``value`` is then that of the largest trial."""
 
     @property
     def as_median(self) -> Estimate:
-        """The median and the range, whatever the other cases of the run did."""
+        """The median and the range, regardless of the other cases of the run."""
         if self.interval is None:
             return self
         return dataclasses.replace(self, value=statistics.median(self.trials), interval=None)
 
     @property
     def text(self) -> str:
-        """``value`` with the digits that its interval allows."""
+        """``value`` with the digits that its interval supports."""
         return self.interval.text() if self.interval else format_number(self.value)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Ends of the interval, or else of the range over trials."""
+        """Ends of the interval, or of the range over trials if there is none."""
         return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
 
     @property
     def relative_half_width(self) -> float | None:
         """Half the width of the interval, or else of the range, over the value.
 
-        None: of one trial, and of a peak.
+        None for a single trial, and for a peak.
         """
         if self.interval is not None:
             return None if self.interval.half_log_width is None else math.expm1(self.interval.half_log_width)

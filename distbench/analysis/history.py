@@ -1,9 +1,9 @@
-"""One number of one case over runs: a point per run, breaks where the environment changed, steps between.
+"""Follow one metric of each case over runs and find level shifts.
 
 The run is the unit, as the trial is within a run: the trials of a run share its day, so they make one
-point, their median. Two runs have the same case if its id is the same. Steps are looked for between breaks
-only: what came with a new driver is not a change of the code. This is a monitor; gating needs arms that
-run side by side.
+point, their median. Two runs have the same case if its id is the same. Shifts are searched only between
+changes of the environment: a shift that came with a new driver is not due to the code. This is a monitor;
+a gate needs baseline and candidate side by side.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
 
 MIN_SHIFT = 0.03
-"""The smallest step that is reported by default, as a fraction."""
+"""Default of the smallest shift that is reported, as a fraction."""
 
 # facts of a machine and its software; not those that differ between processes, such as their threads,
 # or between boots, such as the bytes of memory that the kernel leaves
@@ -65,10 +65,10 @@ class MeasuredEnvironment:
 
     facts: dict[str, tuple[str, ...]]
     from_rank: bool
-    """Whether a rank reported it; else the launching machine did, which knows less."""
+    """True if a rank reported it; otherwise the launching machine did, which knows less."""
 
     def differences_from(self, after: MeasuredEnvironment) -> dict[str, tuple[str, str]]:
-        """Facts that differ from those *after*; of what both know, if only one comes from a rank."""
+        """Facts that differ from *after*; only facts that both know if just one comes from a rank."""
         sides = [self.facts, after.facts]
         if self.from_rank != after.from_rank:
             shared = self.facts.keys() & after.facts.keys()
@@ -87,21 +87,21 @@ class HistoryRun:
     created: datetime
     cases: tuple[CaseSummary, ...]
     environments: dict[str, MeasuredEnvironment]
-    """Of each case id."""
+    """Environment of each case id."""
     machine: Mapping[str, Any]
-    """As the run describes it."""
+    """Description of the machine in the run."""
     efficiency: dict[str, Estimate]
-    """Case id -> scaling efficiency, of cases also measured on one device."""
+    """Case id -> scaling efficiency, for cases also measured on one device."""
     damaged: tuple[DamagedTrial, ...] = ()
-    """Trials that can't be read and are in no number."""
+    """Trials that can't be read; no number includes them."""
 
     def restricted_to(self, ids: Collection[str]) -> HistoryRun:
-        """The same with the cases of *ids* alone."""
+        """The run with only the cases in *ids*."""
         return replace(self, cases=tuple(row for row in self.cases if row.case.id in ids))
 
     @classmethod
     def of(cls, run: RunAnalysis) -> HistoryRun:
-        """*run* as one point of each of its cases.
+        """Reduce *run* to one point for each of its cases.
 
         Raises:
             ValueError: the run does not say when it was made.
@@ -120,7 +120,7 @@ class HistoryRun:
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """Number of a case in one run."""
+    """Value of a case in one run."""
 
     run_id: str
     created: datetime
@@ -129,7 +129,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A step, and whether it is an improvement."""
+    """A level shift, and whether it is an improvement."""
 
     shift: LevelShift
     word: ChangeDirection
@@ -137,16 +137,16 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class EnvironmentChange:
-    """Where the environment changed, between two points."""
+    """Change of the environment between two points."""
 
     place: int
     """Index of the first point after it."""
     facts: tuple[str, ...]
-    """What changed, each as a clause: ``packages.torch = 2.13.0, was 2.12.1``."""
+    """Changed facts, each as a clause: ``packages.torch = 2.13.0, was 2.12.1``."""
     shift: LevelChange | None
-    """Step that came with it; None if it is within the noise."""
+    """Shift that came with it; None if within the noise."""
     is_testable: bool
-    """Whether there are enough points on both sides to see a step."""
+    """True if there are enough points on both sides to detect a shift."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class LevelSegment:
 
     start: int
     end: int
-    """Index after the last."""
+    """Index after the last point."""
     value: float
 
 
@@ -164,31 +164,31 @@ class CaseHistory:
     """One metric of one case over runs."""
 
     case: Case
-    """As the last run names it."""
+    """Named as in the last run."""
     metric: str
     unit: str
     better: str | None
     points: tuple[HistoryPoint, ...]
     environment_changes: tuple[EnvironmentChange, ...]
     shifts: tuple[LevelChange, ...]
-    """Steps within one environment."""
+    """Level shifts within one environment."""
     segments: tuple[LevelSegment, ...]
     skipped_runs: tuple[tuple[str, str], ...]
-    """Run that has the case but no usable number -> why."""
+    """Run that has the case but no usable number -> reason."""
 
     @property
     def values(self) -> list[float]:
-        """Number of each point."""
+        """Value of each point."""
         return [point.value.value for point in self.points]
 
     @property
     def run_variance(self) -> RunVariance | None:
-        """How much its runs differ where nothing changed; None if too few have."""
+        """Variance of its runs between changes; None if there are too few runs."""
         return run_variance([self.values[level.start : level.end] for level in self.segments])
 
 
 def available_metrics(runs: Iterable[HistoryRun]) -> list[str]:
-    """Every metric of which a run has a number."""
+    """All metrics of which a run has a number."""
     names: set[str] = set()
     for occasion in runs:
         names.update(*(row.values for row in occasion.cases), [EFFICIENCY] if occasion.efficiency else [])
@@ -196,16 +196,16 @@ def available_metrics(runs: Iterable[HistoryRun]) -> list[str]:
 
 
 Known = dict[tuple[int, int], tuple[str, ...]]
-"""What changed between two appearances of a case, by their identities: the same for every column."""
+"""Changes between two appearances of a case, by their identities; the same for every column."""
 
 
 def case_histories(
     runs: Iterable[HistoryRun], metric: str, min_shift: float = MIN_SHIFT, known: Known | None = None
 ) -> list[CaseHistory]:
-    """CaseHistory of *metric* of each case that has a number, in the order in which they appeared.
+    """Histories of *metric* for each case that has a number, in order of appearance.
 
-    *min_shift* is the smallest step that is reported, as a fraction; *known* is added to, and may be that of
-    another column of the same occasions.
+    *min_shift* is the smallest shift that is reported, as a fraction; *known* is extended, and may be that of
+    another column of the same runs.
     """
     known = {} if known is None else known
     by_case = group_pairs(
@@ -218,7 +218,7 @@ def case_histories(
 
 
 def run_variances(runs: Iterable[HistoryRun], ids: Collection[str]) -> RunVariances:
-    """How much the cases of *ids* have differed on *runs*, in the columns that ``compare`` compares."""
+    """Variance of the cases in *ids* over *runs*, in the columns that ``compare`` compares."""
     if missing := change_points.missing_dependency():
         return RunVariances(absent=f"telling apart the runs between which nothing changed needs {missing}")
     of_cases, known = [occasion.restricted_to(ids) for occasion in runs], Known()
@@ -246,7 +246,7 @@ def _case_history(
     usable: list[tuple[HistoryRun, CaseSummary]] = []
     points, left_out = [], []
     for occasion, row in appearances:
-        # a run is one point, of its own trials: what other cases a suite had then changes over the years
+        # a run is one point from its own trials alone: the other cases of a suite change over the years
         estimate = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
         value = estimate.as_median if estimate else None
         if row.comparable and value is not None:
@@ -295,7 +295,7 @@ def _level_change(step: LevelShift, better: str | None) -> LevelChange:
 def _environment_changes(
     usable: Sequence[tuple[HistoryRun, CaseSummary]], known: Known
 ) -> dict[int, tuple[str, ...]]:
-    """Points before which the environment changed, with the facts that did."""
+    """Points before which the environment changed, with the changed facts."""
     breaks = {}
     for place, (before, after) in enumerate(pairwise(usable), 1):
         pair = id(before[1]), id(after[1])
@@ -309,7 +309,7 @@ def _environment_changes(
 def _environment_differences(
     before: tuple[HistoryRun, CaseSummary], after: tuple[HistoryRun, CaseSummary]
 ) -> Iterator[str]:
-    """What is not as it was in the environment and the settings of a case."""
+    """Differences in the environment and the settings of a case."""
     surroundings = [occasion.environments[row.case.id] for occasion, row in (before, after)]
     for key, (was, now) in surroundings[0].differences_from(surroundings[1]).items():
         yield f"{one_line(key)} = {one_line(now)}, was {one_line(was)}"
@@ -328,7 +328,7 @@ def _measured_environment(row: CaseSummary, info: RunInfo) -> MeasuredEnvironmen
 def _efficiencies(scaling: Sequence[ScalingSeries]) -> dict[str, Estimate]:
     return {
         point.row.case.id: _efficiency(point, series.points[0])
-        # where a case is of two series, the first (strong scaling) counts in all runs
+        # if a case belongs to two series, the first (strong scaling) counts in all runs
         for series in reversed(scaling)
         for point in series.points
         if point.world_size > 1
@@ -336,7 +336,7 @@ def _efficiencies(scaling: Sequence[ScalingSeries]) -> dict[str, Estimate]:
 
 
 def _efficiency(point: ScalingPoint, alone: ScalingPoint) -> Estimate:
-    """Efficiency of *point* over its trials and those on one device, as all points of a history are."""
+    """Efficiency of *point* over its trials and those on one device, like all points of a history."""
     here, one, size = point.throughput.as_median, alone.throughput.as_median, point.world_size
     return Estimate(
         here.value / (size * one.value),

@@ -1,4 +1,4 @@
-"""GPUs that wait for the host: steps so short that launching kernels takes longer than running them."""
+"""Find GPUs that wait for the host: launching kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.core.text import join_limited, one_line
 
 MAX_GPU_IDLE_SHARE = 0.3
-"""Largest share of a step in which a GPU may have nothing to do before the run says so."""
+"""Largest share of a step in which a GPU may be idle before the run reports it."""
 
 
 def gpu_idle_share(row: CaseSummary) -> float | None:
     """Share of a timed step in which nothing ran on the GPU; None on a CPU, or without a profile.
 
-    Kernels take as long under the profiler as without it, what is between them does not: so what they took
-    is held against the step that was timed.
+    The profiler lengthens the gaps between kernels but not the kernels, so the kernels' time under the
+    profiler is compared with the timed step.
     """
     names = ("profile_step_s", "profile_other_s", "step_s")
     told = [row.values[name].value for name in names if name in row.values]
@@ -26,7 +26,7 @@ def gpu_idle_share(row: CaseSummary) -> float | None:
 
 
 def idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
-    """A finding if the GPUs of any case in *rows* are idle for more than ``MAX_GPU_IDLE_SHARE`` of a step."""
+    """Finding if any case in *rows* has GPUs idle for more than ``MAX_GPU_IDLE_SHARE`` of a step."""
     shares = {
         row.case.name: idle
         for row in rows

@@ -1,7 +1,7 @@
-"""The seam of the results of a kind of job: verdicts, losses, follow-ups and curves.
+"""Base classes for the results of a kind of job: verdicts, losses, follow-up trials and curves.
 
-A plug-in of ``jobs`` has its subclass of ``JobResults`` in its ``results.py``, which the registry finds. What
-is asked before there are records is in ``core.job.JobKind``.
+A plug-in of ``jobs`` has its subclass of ``JobResults`` in its ``results.py``, where the registry finds it.
+``core.job.JobKind`` has everything that is needed before there are records.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
 
 Gravity = Literal["ok", "unknown", "bad"]
 INCONCLUSIVE = "inconclusive"
-"""Word of a judgement that was tried and can't tell. Any other unknown could not be tried."""
+"""Word of a judgement that was made without a result. Any other unknown could not be attempted."""
 
 
 class Evidence(Protocol):
-    """What a verdict rests on."""
+    """Facts that a verdict rests on."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """Convert to plain JSON types."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judgement of one case comes to."""
+    """Result of judging one case."""
 
     kind: str
-    """Plug-in of the kind of job, such as ``equivalence``, or ``LOSSES``."""
+    """Plug-in of the kind of job, such as ``equivalence``, or ``LOSS_VERDICT``."""
     word: str
     """One of the few words of the kind, for programs."""
     gravity: Gravity
     """bad: the run ends with exit code 1, and a gate that requires the kind fails."""
     sentence: str
-    """The verdict for people, without the name of the case."""
+    """The verdict for people, without the case name."""
     detail: Evidence | None = None
     invalidates: bool = False
-    """Whether the numbers of the case may not be compared: it is a different training."""
+    """True if the numbers of the case may not be compared: it is a different training."""
     confirms_quality: bool = False
-    """Whether it shows that the case trains as well as its reference: then a case may be recommended that is
-    another training by design."""
+    """True if it shows that the case trains as well as its reference; then a case that differs by design may
+    be recommended."""
     confirms_by_outcome: bool = False
-    """Whether what vouches is how well the training ended, so that it need not be the same in any step."""
+    """True if it rests on the final quality of the training, which need not match in any step."""
     remarks: tuple[str, ...] = ()
-    """Sentences for people that hold for several cases alike, so that a run says each of them once."""
+    """Sentences for people that apply to several cases alike; a run prints each once."""
     extent: tuple[float, str] | None = None
-    """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
-    one word are summed up by."""
+    """Distance of the case from its reference, and the scale of that fraction; summarizes several good
+    verdicts of one word."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, null for what is infinite."""
+        """Convert to plain JSON types; null for infinite values."""
         return {
             "word": self.word,
             "gravity": self.gravity,
@@ -70,25 +70,25 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceLosses:
-    """Losses of a training that is trusted, from its first step on, and how far rounding leads from them."""
+    """Losses of a trusted training from its first step on, and the deviation that rounding causes."""
 
     name: str
-    """What it is, for people: ``single/ws1 of the check``."""
+    """Display name: ``single/ws1 of the check``."""
     losses: np.ndarray
-    """Of each step (steps,); NaN where unknown."""
+    """Loss of each step (steps,); NaN where unknown."""
     limits: np.ndarray | None = None
-    """Deviation that rounding explains at each step (steps,), in the unit of the loss; None: ``tolerance``
-    says."""
+    """Deviation that rounding explains at each step (steps,), in the unit of the loss; None: use
+    ``rounding_bounds``."""
     case_id: str = ""
-    """Of the case whose timed trials these are; empty: another kind of job vouches for them."""
+    """Id of the case whose timed trials these are; empty: another kind of job vouches for them."""
     observed_spread: np.ndarray | None = None
-    """How far rounding was seen to lead this training up to each step (steps,), in the unit of the loss;
-    None: nobody has looked."""
+    """Largest deviation of this training by rounding that was observed up to each step (steps,), in the unit
+    of the loss; None if nobody measured it."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The values of one step."""
+    """Values of one step."""
 
     step: int
     """The first step of a training, or of a trial's warm-up, is 1."""
@@ -99,19 +99,19 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class JobResults:
-    """Judge and read the records of one kind of job; each method is asked only if there are some."""
+    """Judge and read the records of one kind of job; methods are called only if there are records."""
 
     kind: JobKind
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        """Verdict on each case that *records* are about, by case id; none of a kind that judges nothing.
+        """Verdict by case id on each case in *records*; none for a kind that judges nothing.
 
-        *settings* is the section of the suite as the run stored it.
+        *settings* is the section of the suite as stored in the run.
         """
         return {}
 
     def expected_losses(self, records: Sequence[Record]) -> dict[str, ReferenceLosses]:
-        """Losses, by case id, of trainings in *records* that the timed trials must have too.
+        """Losses, by case id, of trainings in *records* that the timed trials must reproduce.
 
         A kind that trains no such reference leaves this out.
         """
@@ -120,29 +120,29 @@ class JobResults:
     def perturbed_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
         """Losses (steps,), by case id, of trainings in *records* from weights perturbed by rounding.
 
-        They bound how far rounding leads the timed trials. A kind that perturbs no weights leaves this out.
+        They bound the deviation of timed trials by rounding. A kind that perturbs no weights leaves this out.
         """
         return {}
 
     def follow_up_trials(
         self, section: Any, cases: Sequence[Case], records: Sequence[Record]
     ) -> Iterable[PlannedTrial]:
-        """Trials of *cases* that *records*, all that a run has made so far, give reason for.
+        """Further trials of *cases* that *records*, all records of a run so far, call for.
 
-        Asked again after these have ended; those that were made already are not made again.
+        Called again after these have ended; trials that already exist are not repeated.
         """
         return ()
 
     def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
-        """Keys that ``show --json`` has of *records* as a whole, besides the verdicts."""
+        """Keys that ``show --json`` has for *records* as a whole, besides the verdicts."""
         return {}
 
     def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Table | None:
-        """Table that ``compare`` shows of the records of two runs; None: nothing."""
+        """Table that ``compare`` shows for the records of two runs; None if there is none."""
         return None
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
-        """Name of a trial among those of its case, such as ``seed 3``, and its curve; by default none.
+        """Name of a trial within its case, such as ``seed 3``, and its curve; by default none.
 
         Experiment trackers show it.
         """
@@ -150,7 +150,7 @@ class JobResults:
 
 
 def job_judges() -> dict[str, JobResults]:
-    """Readers of results by the name of their plug-in, in the order of kinds.
+    """Judges of results by the name of their plug-in, in the order of kinds.
 
     Raises:
         UsageError: a plug-in can't be imported.

@@ -1,4 +1,4 @@
-"""Key findings of a run in sentences, never more than the trials support."""
+"""Key findings of a run, as sentences."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from distbench.system.gpu_limits import lowered_power_limits
 
 _MAX_FAILURES = 20
 _MAX_SENTENCE_LENGTH = 600
-"""Characters of the reason why cases failed or did not run, which is told once for all of them."""
-# characters of a sentence that a run says once
+"""Maximum length in characters of the reason why cases failed or did not run; a run prints it once."""
+# maximum length of a sentence that a run prints once
 _MAX_REMARK_LENGTH = 1000
 FAILURE_ADVICE: dict[str, str] = {
     Status.UNSUPPORTED: "Not a failure: the reason says what this machine is missing.",
@@ -50,7 +50,7 @@ FAILURE_ADVICE: dict[str, str] = {
     "compiler and ninja, for free disk space, and the end of the log.",
     Status.CANCELLED: "It was stopped from outside. Use --resume RUN to fill it in.",
 }
-"""Status -> a sentence or two; every status but ``measured``."""
+"""Status -> one or two sentences of advice, for every status but ``measured``."""
 
 
 def all_findings(run: RunAnalysis) -> list[str]:
@@ -80,7 +80,7 @@ def key_findings(run: RunAnalysis) -> list[str]:
 
 
 def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
-    """GPUs that may take less power than they are made for, which the records' machines tell."""
+    """GPUs with a power limit below their default, as recorded by the machines."""
     told = [record.environment for record in run.timed_records if record.case.device == "cuda"]
     found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
     for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
@@ -91,7 +91,7 @@ def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
 
 
 def failure_sentences(run: RunAnalysis) -> list[str]:
-    """Cases that failed, wholly or in part, and those that can't run here, with why."""
+    """Cases that failed, wholly or in part, and cases that can't run here, with the reason."""
     sentences = _model_errors(run)
     no_failures = (Status.UNSUPPORTED, Status.CANCELLED)
     bad = [row for row in run.cases if row.failed and row.failure_status not in no_failures]
@@ -116,7 +116,7 @@ def failure_sentences(run: RunAnalysis) -> list[str]:
 
 
 def _model_errors(run: RunAnalysis) -> list[str]:
-    """Errors of the user's model, each once, with the trials of any kind that ended in it."""
+    """Errors of the user's model, each once, with all trials that ended in it."""
     partly = {row.case.id for row in run.cases if row.measured}
     failed = [
         record
@@ -143,7 +143,7 @@ def _unlaunched(reason: str, names: str) -> str:
 
 
 def _failure_title(row: CaseSummary) -> tuple[str, str]:
-    """What stands before and after the name: ``Failed``, ``: crashed, rank 1 in time``."""
+    """Text before and after the name: ``Failed``, ``: crashed, rank 1 in time``."""
     failure = row.failure
     if row.measured:
         return "Partly failed", ""
@@ -205,13 +205,13 @@ def _lowest_memory(
 
 
 def _candidates_with(run: RunAnalysis, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
-    """The candidates of *rows* that have a number of *column*: they are told apart as in a choice."""
+    """Candidates of *rows* that have a number of *column*; ties are decided as in a choice."""
     known = {row.case.id for row in rows if row.positive_trials(column)}
     return [one for one in run.candidates if one.id in known]
 
 
 def _anomalies(run: RunAnalysis) -> list[str]:
-    """What stands out about the measured cases of *run*."""
+    """Anomalies of the measured cases of *run*."""
     measured = [row for row in run.cases if row.representative_trial is not None]
     names = run.short_names(measured)
     moved = [
@@ -237,7 +237,7 @@ def _anomalies(run: RunAnalysis) -> list[str]:
     sentences += step_drift.drift_sentences(measured, names)
     sentences += _inter_node_bottlenecks(run, measured, names)
     sentences += [each.sentence for each in run.stragglers]
-    # what is said of ranks over all trials needs not be said of one of them
+    # a finding on ranks over all trials replaces one on a single trial
     uneven = [] if run.stragglers else measured
     return sentences + [sentence for row in uneven if (sentence := _imbalance(row, names[row.case.id]))]
 
@@ -245,7 +245,7 @@ def _anomalies(run: RunAnalysis) -> list[str]:
 def _inter_node_bottlenecks(
     run: RunAnalysis, measured: Sequence[CaseSummary], names: Mapping[str, str]
 ) -> list[str]:
-    """The cases that what is between nodes holds back, the worst with its numbers."""
+    """Cases limited by the inter-node link, the worst with its numbers."""
     sentences = []
     held = [
         (row.case.id, run.inter_node_bottlenecks[row.case.id])
@@ -291,7 +291,7 @@ def _condition_sentences(run: RunAnalysis) -> list[str]:
 
 
 def _retried_trials(run: RunAnalysis) -> list[str]:
-    """Trials that were launched again after they had failed."""
+    """Trials that were relaunched after a failure."""
     trials = [
         f"{one_line(record.case.name)} {round_text(record.round)} "
         f"({', then '.join([*(attempt.status for attempt in record.attempts), record.status])})"
@@ -302,13 +302,13 @@ def _retried_trials(run: RunAnalysis) -> list[str]:
 
 
 def _damaged_trials(run: RunAnalysis) -> list[str]:
-    """What is in no number, as it can't be read."""
+    """Unreadable trials, which no number includes."""
     text = damage_summary(run.damaged)
     return [f"{one_line(text)}. See distbench check RUN."] if text else []
 
 
 def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
-    """Trials that no mean holds, as they are far from all others of their case."""
+    """Outliers: trials excluded from the means, as they are far from all others of their case."""
     paced = group_by(
         (row for row in measured if row.positive_trials(THROUGHPUT)), lambda row: row.case.world_size
     )
@@ -328,7 +328,7 @@ def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
 
 
 def _autocorrelation_note(run: RunAnalysis) -> list[str]:
-    """Whether trials of a case resemble the one before, which widens all intervals."""
+    """Note on successive trials that are correlated, which widens all intervals."""
     found = [
         f"{noise.autocorrelation:.2g} on {format_count(size, 'device')}"
         for size, noise in noise_by_device_count([row for row in run.cases if not row.degraded]).items()
@@ -345,7 +345,7 @@ def _autocorrelation_note(run: RunAnalysis) -> list[str]:
 
 
 def _undetected_noise(run: RunAnalysis) -> list[str]:
-    """How noisy trials are that nothing marks as such, by the noise that the choice rests on."""
+    """Large spread of trials that nothing marks as noisy, measured by the noise behind the choice."""
     chosen = {
         name: options for metric in run.info.suite.get("metrics", []) for name, options in metric.items()
     }
@@ -366,7 +366,7 @@ def _undetected_noise(run: RunAnalysis) -> list[str]:
 
 
 def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
-    """Cases and trials on a noisy machine, with the first reason: they are much alike."""
+    """Cases and trials on a noisy machine, with the first reason: the reasons are usually alike."""
     sentences = []
     if wholly := [row for row in measured if row.degraded]:
         names = join_limited([one_line(row.case.name) for row in wholly])
@@ -383,7 +383,7 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
 
 
 def bad_verdict_sentences(run: RunAnalysis) -> list[str]:
-    """Bad verdicts in a sentence for each kind and word; they end a run with exit code 1."""
+    """Bad verdicts, one sentence for each kind and word; they end a run with exit code 1."""
     pairs = [(row, verdict) for row in run.cases for verdict in row.verdicts_of("bad")]
     return [
         f"{kind.capitalize()}: {word} in {len(same)} of {sum(kind in row.verdicts for row in run.cases)} "
@@ -393,13 +393,13 @@ def bad_verdict_sentences(run: RunAnalysis) -> list[str]:
 
 
 def verdict_sentences(run: RunAnalysis, kind: str) -> list[str]:
-    """Verdicts of that *kind*: in a line for each word, but for bad ones and the like a line for each case.
+    """Verdicts of *kind*: a line for each word; bad and similar ones get a line for each case.
 
-    Then each of their remarks once.
+    Each of their remarks follows once.
     """
     judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
     alike = [verdict for _, verdict in judged if _is_groupable(verdict)]
-    # what one line says of several cases must be true of each of them
+    # a line about several cases must be true of each of them
     groups = group_by(alike, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
     return [
         *(_group_sentence(same, len(judged)) for same in groups),
@@ -409,7 +409,7 @@ def verdict_sentences(run: RunAnalysis, kind: str) -> list[str]:
 
 
 def _is_groupable(verdict: Verdict) -> bool:
-    """Whether one line says the same of several cases: good ones, and those of a model that draws."""
+    """True if one line can cover several cases: good ones, and models that draw random numbers."""
     return verdict.gravity == "ok" or verdict.word == NOT_COMPARABLE
 
 
@@ -428,7 +428,7 @@ def _group_sentence(verdicts: Sequence[Verdict], judged: int) -> str:
 
 
 def _extent_text(size: float, of_what: str) -> str:
-    """``0.35 of the allowed deviation``, or where that is left far behind ``66,923 times`` it."""
+    """``0.35 of the allowed deviation``, or far beyond it ``66,923 times`` it."""
     return (
         f"{size:.2f} {of_what}" if size < 10 else f"{format_number(size)} times {of_what.removeprefix('of ')}"
     )

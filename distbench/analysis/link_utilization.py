@@ -1,4 +1,4 @@
-"""What a training gets out of the link, next to what the same collectives reach alone in the same run."""
+"""Compare the collectives of a training with the same ones measured alone in the same run."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from distbench.record import Record
 
 
 class CollectiveKind(NamedTuple):
-    """Collectives that the same links carry in the same way."""
+    """Collectives that use the same links in the same way."""
 
     op: str
     dtype: str
-    """As torch calls it."""
+    """Name in torch."""
     group_size: int
     nodes: int
 
 
 @dataclass(frozen=True)
 class LinkUtilization:
-    """Share of the bandwidth of collectives alone that a training reaches with the same messages."""
+    """Share of the stand-alone collective bandwidth that a training reaches with the same messages."""
 
     share: float | None
     reason: str = ""
-    """Why it is not known."""
+    """Reason why it is unknown."""
 
 
 @dataclass(frozen=True)
 class CollectiveBaseline:
-    """Time of single collectives that nothing else ran beside, by kind and size."""
+    """Times of collectives that ran alone, by kind and size."""
 
     curves: dict[CollectiveKind, list[tuple[int, float]]]
-    """Kind -> size in bytes and seconds of a call, the smallest size first."""
+    """Kind -> size in bytes and seconds of a call, smallest size first."""
 
     @classmethod
     def from_results(cls, results: Sequence[CollectiveResult], world_size: int) -> CollectiveBaseline:
@@ -53,11 +53,11 @@ class CollectiveBaseline:
         )
 
     def utilization(self, record: Record, kind: CollectiveTraffic) -> LinkUtilization:
-        """What the training of *record* attains in its collectives of that *kind*.
+        """Link utilization of the training of *record* in its collectives of that *kind*.
 
-        The time that its messages take alone, over the time in which they moved in the training
-        (``transfer_s``, when nobody waited any more). Times of sizes between two measured ones are
-        interpolated; beyond the measured sizes nothing is known.
+        The time that its messages take alone, divided by the time in which they moved in the training
+        (``transfer_s``, without waiting for other ranks). Times are interpolated between measured sizes;
+        beyond these nothing is known.
         """
         curve = self.curves.get(CollectiveKind(kind.op, kind.dtype, kind.group_size, kind.nodes))
         if not curve:

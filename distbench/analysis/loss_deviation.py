@@ -1,4 +1,4 @@
-"""What the losses of timed trials are held against, and what that comes to."""
+"""Results of comparing the losses of timed trials with a reference."""
 
 from __future__ import annotations
 
@@ -11,63 +11,64 @@ from distbench.core.units import format_count
 SAME_LOSSES = "same losses"
 DIFFERENT_TRAINING = "another training"
 CASES_DISAGREE = "cases disagree"
-"""Word of all of several cases of which none can be named as the odd one."""
+"""Word of several cases that disagree if none of them can be identified as the wrong one."""
 NOT_COMPARED = "not compared"
 NOT_COMPARABLE = "not comparable"
-"""Word of a case whose model draws random numbers while it trains, whatever its strategy."""
+"""Word of a case whose model draws random numbers during training, whatever its strategy."""
 DIFFERENT_BY_DESIGN = "differs by design"
-"""Word of a case that is beyond rounding only from the step on in which its strategy begins to differ."""
+"""Word of a case that exceeds rounding only after the step from which its strategy differs by design."""
 INDISTINGUISHABLE = "not told apart"
-"""Word of a case that is further away than rounding usually leads, in a training that it leads as far."""
+"""Word of a case that deviates more than rounding usually causes, in a training in which rounding alone
+deviates as much."""
 
 
 @dataclass(frozen=True)
 class LossDeviation:
-    """Where a trial is first beyond what rounding explains; if it never is, where it is closest to that."""
+    """First step of a trial beyond rounding, or the step closest to it if there is none."""
 
     round: int
     step: int
-    """From 0 on, the warm-up included."""
+    """From 0 on, warm-up included."""
     loss: float
     expected: float
     of_limit: float
-    """Ratio over the allowed deviation; above 1 it is not rounding."""
+    """Ratio to the allowed deviation; above 1 it is not rounding."""
 
 
 @dataclass(frozen=True)
 class LossComparison:
-    """What is found of one case."""
+    """Result of the loss comparison of one case."""
 
     word: str
     reason: str = ""
-    """Beside a deviation: what it is held against, or why nothing can be said."""
+    """Name of the reference if there is a deviation; otherwise why nothing can be concluded."""
     trials: int = 0
     """Trials that were compared."""
     trials_beyond: int = 0
-    """Those of them that are beyond rounding."""
+    """Number of these trials that are beyond rounding."""
     largest_deviation: LossDeviation | None = None
-    """The first deviation beyond rounding of any trial; if there is none, the furthest."""
+    """First deviation beyond rounding of any trial; if there is none, the largest."""
     reference: str = ""
-    """Id of the case that it is held against; empty: what another kind of job vouches for."""
+    """Id of the reference case; empty: a reference from another kind of job."""
     sensitive_steps: int = 0
-    """Steps, from the first on, in which an error of ``BLUNT`` would have been seen."""
+    """Steps, from the first on, in which an error of ``INSENSITIVE_LIMIT`` would have been detected."""
     design_reason: str = ""
-    """What makes it another training by design, if that is the word."""
+    """Reason why the strategy changes the training, for the word *differs by design*."""
     remark: str = ""
-    """What the losses of no case tell."""
+    """Limitation of the losses that applies to all cases of a group."""
 
     @property
     def is_different(self) -> bool:
-        """Whether the case is not the training that it should be, or may not be."""
+        """True if the case trains differently than it should, or may."""
         return self.word in (DIFFERENT_TRAINING, CASES_DISAGREE)
 
     @property
     def limit_share(self) -> float:
-        """The largest fraction of the allowed deviation that any step takes."""
+        """Largest fraction of the allowed deviation in any step."""
         return self.largest_deviation.of_limit if self.largest_deviation else 0.0
 
     def sentence(self) -> str:
-        """The finding with what it rests on."""
+        """The finding with its evidence, as a sentence."""
         worst = self.largest_deviation
         if self.word in (NOT_COMPARED, NOT_COMPARABLE, INDISTINGUISHABLE) or worst is None:
             return f"{self.word}: {self.reason}"
@@ -90,7 +91,7 @@ class LossComparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Convert to plain JSON types."""
         worst = vars(self.largest_deviation) if self.largest_deviation else None
         told = {"reason": self.reason, "trials": self.trials, "beyond": self.trials_beyond}
         return {

@@ -1,4 +1,4 @@
-"""The loss curve of a trial, from the samples of its ranks."""
+"""Loss curve of a trial from the samples of its ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distbench.record import Record
 def mean_losses(record: Record) -> list[float | None]:
     """Loss of each step of a trial, from its first warm-up step on, mean over ranks."""
     timed = record.samples.get("loss", [])
-    # with no warm-up steps a record may have no list of them at all
+    # without warm-up steps a record may lack their list
     ranks = [[*(warm or []), *(rest or [])] for warm, rest in zip_longest(record.warmup_losses, timed)]
     return [_mean(step) for step in zip_longest(*ranks)]
 
 
 def finite_values(values: Iterable[float | None]) -> list[float]:
-    """Those of *values* that are finite numbers."""
+    """Finite numbers in *values*."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 

@@ -1,4 +1,4 @@
-"""What a rank keeps in memory by kind, and how far its model states are from theory."""
+"""Break a rank's memory down by kind and compare model states with theory."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from distbench.record import Record
 from distbench.strategies.description import ExcessCause
 
 MODEL_STATE_TOLERANCE = 0.01
-"""Model states that are further than this from theory, as a fraction, are worth a sentence."""
+"""Model states that deviate from theory by more than this fraction are reported."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What one rank keeps, from its rows of a record's table ``memory``."""
+    """Memory of one rank, from its rows of a record's table ``memory``."""
 
     phases: list[dict[str, Any]]
-    """A row for each phase of the counted step."""
+    """Rows for each phase of the counted step."""
     theory: dict[str, float]
-    """Kind -> bytes, empty where there is no theory; ``states`` is the sum."""
+    """Kind -> bytes, empty without theory; ``states`` is the sum."""
     deviations: tuple[ExcessCause, ...]
     """Known reasons why the engine may keep more."""
 
     def maximum(self, kind: str) -> float | None:
-        """Most of *kind* over the phases, or None if no row has it."""
+        """Largest value of *kind* over the phases, or None if no row has it."""
         known = [row[kind] for row in self.phases if row.get(kind) is not None]
         return max(known) if known else None
 
     def maximum_or_zero(self, kind: str) -> float:
-        """Most of *kind* over the phases; 0 if no row has it."""
+        """Largest value of *kind* over the phases; 0 if no row has it."""
         return self.maximum(kind) or 0.0
 
     @property
     def difference(self) -> float | None:
-        """How far model states are from theory, as a fraction of it; None if either is unknown."""
+        """Difference of model states from theory as a fraction of theory; None if either is unknown."""
         states, theory = self.maximum("states"), self.theory.get("states")
         return None if states is None or not theory else states / theory - 1
 
     @property
     def transient_peak(self) -> tuple[str, float]:
-        """The phase with the largest peak, and how many bytes of that were there when no phase ended."""
+        """Phase with the largest peak, and the bytes of that peak that were present at no phase's end."""
         known = [row for row in self.phases if row.get("peak") is not None and "allocated" in row]
         highest = max(known, key=lambda row: float(row["peak"]), default=None)
         if highest is None:
@@ -72,7 +72,7 @@ class RankMemory:
 
 
 def _exceeds_evenly(excess: dict[str, float], theory: dict[str, float]) -> bool:
-    """Whether all kinds exceed theory by about the same fraction, as padding makes them."""
+    """True if all kinds exceed theory by about the same fraction, as with padding."""
     fractions = [excess.get(kind, 0.0) / theory[kind] for kind in MODEL_STATES if theory.get(kind)]
     return max(fractions) - min(fractions) <= MODEL_STATE_TOLERANCE
 
@@ -91,7 +91,7 @@ def largest_rank_memory(record: Record | None) -> RankMemory | None:
 
 
 def smallest_device_memory(record: Record | None) -> float | None:
-    """Bytes of the smallest GPU that the ranks of *record* had; None: not known, or they had none."""
+    """Bytes of the smallest GPU of the ranks of *record*; None if unknown, or if they had none."""
     if record is None or record.case.device == "cpu":
         return None
     told = record.environment.get("gpu_memory_bytes")

@@ -1,4 +1,4 @@
-"""What moves over each dimension of a device mesh: bytes and numbers of calls, measured and by theory."""
+"""Compare bytes and calls with theory for each dimension of a device mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distbench.metrics.communication.traffic import SCALAR_BYTES
 from distbench.record import Record
 
 _CALL_TOLERANCE = 1e-6
-"""Of a mean over ranks, what rounding may leave."""
+"""Tolerance for rounding in a mean over ranks."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class DimensionTraffic:
     calls: float
     calls_theory: float | None
     scalar_calls: float
-    """Of the calls those that move no more than a norm or a flag."""
+    """Calls that move no more than a norm or a flag."""
 
     @property
     def surplus_bytes(self) -> float:
-        """Bytes more than theory has (less: negative)."""
+        """Bytes beyond theory; negative if fewer."""
         return self.measured - (self.theory or 0.0)
 
     @property
     def unexplained_calls(self) -> float:
-        """Calls more than theory has (less: negative) that are not norms and flags; 0 where it has none."""
+        """Calls beyond theory (negative if fewer) that are not norms or flags; 0 without theory."""
         if self.calls_theory is None:
             return 0.0
         more = self.calls - self.calls_theory
@@ -49,9 +49,9 @@ class DimensionTraffic:
 
 
 def dimension_traffic(record: Record) -> list[DimensionTraffic]:
-    """What moved over each dimension in a trial, and should have; empty if its records don't say over which.
+    """Measured and expected traffic over each dimension in a trial; empty if records lack dimensions.
 
-    Ordered by dimension, in each the most bytes first.
+    Ordered by dimension, then by bytes, largest first.
     """
     rows = [row for row in multi_rank_rows(record) if row.get("dimension")]
     theory = [row for row in record.tables.get("collectives_theory", []) if row.get("dimension")]
@@ -61,7 +61,7 @@ def dimension_traffic(record: Record) -> list[DimensionTraffic]:
     measured = group_by(rows, lambda row: (row["dimension"], row["op"]))
     expected = group_by(theory, lambda row: (row["dimension"], row["op"]))
     keys = dict.fromkeys([*expected, *measured])
-    # of a dimension of which theory counts the calls it has no others than it names
+    # if theory counts the calls of a dimension, it expects none of other operations
     counted = {row["dimension"] for row in theory if row.get("calls") is not None}
     absent = {key: [_no_calls(*key)] for key in measured if key[0] in counted}
     found = [
@@ -71,10 +71,10 @@ def dimension_traffic(record: Record) -> list[DimensionTraffic]:
 
 
 def misplaced_traffic(record: Record) -> str:
-    """What moved over another dimension than theory has it over; empty if nothing did.
+    """Traffic over a different dimension than in theory, in words; empty if there is none.
 
-    What an operation moves in all is compared elsewhere: here too much over one dimension stands against too
-    little over another.
+    The total of each operation is compared elsewhere; this matches a surplus over one dimension with a
+    deficit over another.
     """
     found = [each for each in dimension_traffic(record) if each.theory is not None]
     wrong = []
@@ -89,7 +89,7 @@ def misplaced_traffic(record: Record) -> str:
 
 
 def call_count_mismatches(record: Record) -> str:
-    """Where a trial issued more or fewer collectives than theory has; empty if nowhere."""
+    """Dimensions with more or fewer collectives than in theory, in words; empty if there are none."""
     wrong = [each for each in dimension_traffic(record) if each.unexplained_calls]
     return "; ".join(
         f"{each.calls:g} {each} per step, theory: {each.calls_theory:g}, with no known cause for "
@@ -99,7 +99,7 @@ def call_count_mismatches(record: Record) -> str:
 
 
 def _no_calls(dimension: str, op: str) -> dict[str, Any]:
-    """Theory of what is not called at all."""
+    """Theory of a collective that is never called."""
     return {"dimension": dimension, "op": op, "bytes": 0.0, "calls": 0.0}
 
 

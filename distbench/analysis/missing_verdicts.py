@@ -1,4 +1,4 @@
-"""What was asked to be judged and could not be: silence is no pass."""
+"""Report requested judgements that gave no verdict."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distbench.core.units import format_count
 
 
 def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
-    """A sentence for each kind of judgement that was asked for and judged no case, with the commonest reason.
+    """Sentence for each requested kind that judged no case, with the most frequent reason.
 
-    What was tried and can't tell was judged. The timed losses are judged unasked.
+    An inconclusive judgement counts as judged. The timed losses are judged without a request.
     """
     sentences = []
     for kind in (kind for kind in run.verdict_kinds if kind != LOSS_VERDICT):

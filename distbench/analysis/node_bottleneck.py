@@ -1,4 +1,4 @@
-"""Whether the link between nodes is what holds a training back."""
+"""Find trainings limited by the inter-node link."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from distbench.analysis.communication import message_bandwidths
 from distbench.core.units import format_bitrate, format_bytes
 
 BOTTLENECK_SHARE = 0.2
-"""Share of a profiled step in exposed transfer between nodes from which on the link holds a training back:
+"""Share of a profiled step in exposed inter-node transfer from which on the link limits a training:
 without it a step would be at least 1.25 times as fast."""
 LARGE_MESSAGE_BYTES = 2**20
-"""Bytes of a message from which on its bandwidth is taken for that of the link: smaller ones wait for its
-latency, or fit into buffers on the way."""
+"""Message size in bytes from which on its bandwidth counts as that of the link: smaller messages wait for
+its latency, or fit into buffers on the way."""
 SATURATED_SHARE = 0.5
-"""Part of the highest bus bandwidth of a large message between nodes below which a training's messages are
-too small for the link: then it is latency that holds it back."""
+"""Fraction of the highest bus bandwidth of a large inter-node message below which a training's messages are
+too small for the link: then latency is the limit."""
 
 
 @dataclass(frozen=True)
 class InterNodeBottleneck:
-    """A training that waits for transfers between nodes more than for anything else."""
+    """A training that waits for inter-node transfers more than for anything else."""
 
     exposed_share: float
-    """Part of a profiled step in which a transfer between nodes runs and no computation hides it."""
+    """Share of a profiled step in which an inter-node transfer runs that no computation hides."""
     busbw: float
-    """That its collectives between nodes reach, in bytes per second (nccl-tests)."""
+    """Bus bandwidth of its inter-node collectives, in bytes per second (nccl-tests)."""
     best_busbw: float
-    """The highest that a large message between nodes reached in the run; 0: there was none."""
+    """Highest bus bandwidth of a large inter-node message in the run; 0: there was none."""
 
     @property
     def cause(self) -> str:
-        """What holds it back."""
+        """Cause of the limit, in words."""
         if not self.best_busbw:
             return "communication between nodes"
         return (
@@ -44,7 +44,7 @@ class InterNodeBottleneck:
 
     @property
     def sentence(self) -> str:
-        """Why, after the name of the case and "is"."""
+        """Sentence that continues the name of the case and "is"."""
         other = ""
         if not self.best_busbw:
             other = f"; no message of {format_bytes(LARGE_MESSAGE_BYTES)} or more tells what the link carries"
@@ -57,10 +57,10 @@ class InterNodeBottleneck:
 
 
 def inter_node_bottlenecks(rows: Sequence[CaseSummary]) -> dict[str, InterNodeBottleneck]:
-    """Those of *rows* that what is between nodes holds back, by the ids of their cases.
+    """Cases of *rows* that the inter-node link limits, by case id.
 
-    It does if exposed transfer between nodes takes at least ``BOTTLENECK_SHARE`` of a profiled step, and more
-    of it than exposed transfer inside nodes and than exposed waiting for slower ranks.
+    Exposed inter-node transfer must take at least ``BOTTLENECK_SHARE`` of a profiled step, and more of it
+    than exposed transfer inside nodes and than exposed waiting for slower ranks.
     """
     shares = {row.case.id: (row, share) for row in rows if row.comparable and (share := _exposed_share(row))}
     best = _best_large_message_busbw(rows) if shares else 0.0
@@ -71,7 +71,7 @@ def inter_node_bottlenecks(rows: Sequence[CaseSummary]) -> dict[str, InterNodeBo
 
 
 def _exposed_share(row: CaseSummary) -> float:
-    """Share of a profiled step in exposed transfer between nodes; 0: unknown, or other waits are longer."""
+    """Share of a profiled step in exposed inter-node transfer; 0: unknown, or other waits are longer."""
     step, between = _value_or_zero(row, "profile_step_s"), _value_or_zero(row, "comm_between_exposed_s")
     inside = _value_or_zero(row, "comm_inside_exposed_s")
     waiting = _value_or_zero(row, "comm_exposed_s") - between - inside
@@ -85,7 +85,7 @@ def _exposed_share(row: CaseSummary) -> float:
 
 
 def _best_large_message_busbw(rows: Sequence[CaseSummary]) -> float:
-    """The highest bus bandwidth of a large message between nodes; 0: there is none."""
+    """Highest bus bandwidth of a large inter-node message; 0: there is none."""
     details = [
         row.representative_trial
         for row in rows

@@ -1,4 +1,4 @@
-"""Scaling efficiency taken apart at the border of a node: up to one whole node, and from there on."""
+"""Split scaling efficiency into within-node and across-node parts."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class NodeEfficiency:
 
     nodes: int
     devices_per_node: int
-    """Ranks of a whole node."""
+    """Ranks on a full node."""
     within_node: float
-    """Efficiency of one whole node."""
+    """Efficiency of one full node."""
     across_nodes: float
-    """``X_NM / (N X_M)``, X being tokens/s, N nodes and M ranks on each."""
+    """``X_NM / (N X_M)`` with X in tokens/s, N nodes and M ranks on each."""
     across_low: float
     """Lower end of the 95% interval of ``across_nodes``; ``across_nodes`` itself if the spread is unknown."""
     across_high: float
 
 
 def node_count(point: ScalingPoint) -> int:
-    """Nodes that the ranks at *point* were on."""
+    """Number of nodes that the ranks at *point* were on."""
     return max(1, len(point.row.representative_trial.nodes)) if point.row.representative_trial else 1
 
 
 def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficiency | str:
-    """The efficiency at *point* of *series* at the border of a node, or why it can't be taken apart."""
+    """Split the efficiency at *point* of *series*, or return the reason why it can't be split."""
     nodes = node_count(point)
     if nodes == 1 or not point.row.representative_trial:
         return "all ranks are on one node"
@@ -57,14 +57,14 @@ def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficienc
 
 
 def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
-    """What becomes of the efficiency at the border of a node, of each series where it is largest.
+    """Sentence with the split efficiency of each series at its largest size.
 
     Empty if no series goes beyond a node of several devices.
     """
     found = []
     for series in sorted(scaling, key=lambda each: -each.points[-1].throughput.value):
         at = node_efficiency(series, series.points[-1])
-        # of one device on each node it would say the efficiency twice
+        # with one device per node it would repeat the efficiency
         if isinstance(at, NodeEfficiency) and at.devices_per_node > 1:
             found.append(
                 f"{series.name} {at.within_node:.2f} on one node of "

@@ -1,4 +1,4 @@
-"""Whether all cases of a comparison did the same work: effective settings against the reference's."""
+"""Compare effective settings with those of the reference case."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _PREFERRED_REFERENCES = {REFERENCE_STRATEGY: 0, SPEED_BASELINE: 1}
 
 @dataclass(frozen=True)
 class SettingDifference:
-    """One setting in which a case differs from its reference, or its trials from one another."""
+    """Setting in which a case differs from its reference, or its trials from each other."""
 
     key: str
     expected: str | None
-    """The reference's, or that of the first trial; None: it was not reported, which is not equal."""
+    """Value of the reference, or of the first trial; None: not reported, which is not equal."""
     found: str | None
-    """The case's, or those of the other trials."""
+    """Value of the case, or of the other trials."""
     kind: SettingKind
-    """work: the numbers belong to other work. speed: the same work at another pace. strategy: what
+    """work: the numbers belong to different work. speed: the same work at a different speed. strategy: what
     the comparison is about. unknown: an unclassified key, a finding of lower rank."""
     why: str
     between: Literal["cases", "trials"] = "cases"
 
     @property
     def is_known(self) -> bool:
-        """Whether both reported the setting."""
+        """True if both reported the setting."""
         return self.expected is not None and self.found is not None
 
     def __str__(self) -> str:
@@ -56,16 +56,16 @@ class SettingDifference:
 
 @dataclass(frozen=True)
 class PeerGroup:
-    """Cases that were asked to do the same work."""
+    """Cases that are meant to do the same work."""
 
     reference: CaseSummary
     cases: tuple[CaseSummary, ...]
     differences: dict[str, tuple[SettingDifference, ...]]
-    """Case id -> its differences from the reference; and of its trials from one another."""
+    """Case id -> its differences from the reference, and of its trials from each other."""
 
     @property
     def is_known(self) -> bool:
-        """Whether any of the cases reported its settings; else none can be compared."""
+        """True if any of the cases reported its settings; otherwise none can be compared."""
         return _has_settings(self.reference)
 
     def findings(self, row: CaseSummary) -> list[SettingDifference]:
@@ -76,7 +76,7 @@ class PeerGroup:
 
 @dataclass(frozen=True)
 class Footnotes:
-    """Marks on the numbers that a finding affects, and what they mean."""
+    """Marks on the numbers that a finding affects, with their meaning."""
 
     marks: dict[str, str]
     """Case id -> its mark, ``[a]`` or ``[a,c-e]``."""
@@ -86,17 +86,17 @@ class Footnotes:
 
 @dataclass(frozen=True, eq=False)
 class Parity:
-    """Whether the cases of a run did the same work."""
+    """Differences in settings among the cases of a run."""
 
     groups: tuple[PeerGroup, ...]
 
     @classmethod
     def of(cls, cases: Sequence[CaseSummary]) -> Parity:
-        """Compare the measured *cases*, grouped by the work that they were asked to do.
+        """Compare the measured *cases*, grouped by the work that they are meant to do.
 
-        The reference of a group is ``single`` (nothing of a strategy is in its way), else ``ddp``, else
-        the first case, unless it reported no settings. What a suite asks for on purpose (another
-        precision, optimizer or global batch) makes another group.
+        The reference of a group is ``single`` (without any strategy), else ``ddp``, else the first case,
+        unless it reported no settings. Differences that a suite requests (precision, optimizer or global
+        batch) make separate groups.
         """
         measured = (row for row in cases if row.representative_trial is not None)
         groups = group_by(measured, lambda row: row.case.work_key((*EXECUTION_FIELDS, "world_size")))
@@ -104,7 +104,7 @@ class Parity:
 
     @cached_property
     def findings(self) -> dict[str, list[SettingDifference]]:
-        """Findings of each case that has any, by case id."""
+        """Findings by case id, for cases that have any."""
         return {
             row.case.id: found
             for comparison in self.groups
@@ -123,7 +123,7 @@ class Parity:
         return Footnotes(marks, {f"[{_letter(number)}]": sentence for sentence, number in numbers.items()})
 
     def work_changes(self) -> dict[str, list[str]]:
-        """Changes of the work with the names of their cases: what strict parity forbids."""
+        """Changes of the work with the names of their cases: strict parity forbids them."""
         changes: dict[str, list[str]] = {}
         for comparison in self.groups:
             for row in comparison.cases:
@@ -152,8 +152,8 @@ def _compare_group(rows: list[CaseSummary]) -> PeerGroup:
     ranked = sorted(rows, key=_reference_order)
     expected = _settings(ranked[0])
     if expected.get("dtypes.reduce") is None:
-        # one device reduces nothing, and devices with the same rows no gradients; so those that do are held
-        # against the first that does
+        # one device reduces nothing, and devices with the same rows no gradients; the others are compared
+        # with the first of them
         others = (_settings(row).get("dtypes.reduce") for row in ranked[1:])
         expected = {**expected, "dtypes.reduce": next((dtype for dtype in others if dtype), None)}
     differences = {row.case.id: tuple(_differences(expected, row, ranked[0])) for row in rows}
@@ -166,7 +166,7 @@ def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int]:
 
 
 def _share_all_rows(found: Mapping[str, Any]) -> bool:
-    """Whether all ranks work on the same rows, so that no gradients are to be reduced."""
+    """True if all ranks work on the same rows, so no gradients need to be reduced."""
     sizes = [found.get(key) for key in ("micro_batch_size", "gradient_accumulation_steps")]
     numbers = [size for size in sizes if isinstance(size, int)]
     is_one_share = len(numbers) == 2 and math.prod(numbers) == found.get("global_batch_size")
@@ -201,7 +201,7 @@ def _differences(
     for key in sorted({**expected, **found}):
         kind, why = setting_meaning(key, *records)
         one_sided = key not in expected or key not in found
-        # what only one strategy has can't be compared, nor what only new records have
+        # settings that only one strategy or only new records have can't be compared
         is_apart = kind == "strategy" or key == _FIRST_BATCH_SETTING
         if (is_apart and one_sided) or (key == "dtypes.reduce" and reduces_nothing):
             continue
@@ -209,7 +209,7 @@ def _differences(
             yield SettingDifference(key, _text(expected, key), _text(found, key), kind, why)
     for key, (first, *rest) in row.varying_settings.items():
         kind, why = setting_meaning(key, *records)
-        # a strategy that shards otherwise from trial to trial is not one case
+        # a strategy that shards differently from trial to trial is not one case
         kind = "work" if kind == "strategy" else kind
         yield SettingDifference(key, first, " or ".join(rest), kind, why, "trials")
 
@@ -219,7 +219,7 @@ def _text(of: dict[str, Any], key: str) -> str | None:
 
 
 def _letters(numbers: list[int]) -> str:
-    """Letters of ascending *numbers*, three and more in a row as ``a-c``."""
+    """Letters of ascending *numbers*, ranges of three or more as ``a-c``."""
     letters = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         row = [_letter(number) for _, number in group]

@@ -1,4 +1,4 @@
-"""A profiled step of a pipeline: the passes of its stages, and how long each rank waited."""
+"""Profiled step of a pipeline: the passes of its stages, and the waiting time of each rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASS_KINDS = (FORWARD, BACKWARD, INPUT, WEIGHT)
 
 @dataclass(frozen=True)
 class PipelinePass:
-    """A pass of a stage over a micro-batch; times in seconds from the step's begin."""
+    """A pass of a stage over a micro-batch; times in seconds from the start of the step."""
 
     rank: int
     stage: int
@@ -31,17 +31,17 @@ class PipelinePass:
 
 @dataclass(frozen=True)
 class StageActivations:
-    """A stage, and of how many micro-batches it kept activations at once; None: not told."""
+    """A stage and the number of micro-batches whose activations it kept at once; None: not recorded."""
 
     number: int
     in_flight: int | None
     in_flight_theory: int | None
     micro_batch_bytes: float | None
-    """What its forward pass over a micro-batch leaves: the median over those of the counted step."""
+    """Bytes that its forward pass over a micro-batch leaves: the median over those of the counted step."""
 
     @property
     def activations_theory(self) -> float | None:
-        """Bytes by the schedule's theory of how many micro-batches are in flight; None: not known."""
+        """Bytes by the number of micro-batches in flight in the schedule's theory; None: unknown."""
         if self.in_flight_theory is None or self.micro_batch_bytes is None:
             return None
         return self.in_flight_theory * self.micro_batch_bytes
@@ -49,23 +49,23 @@ class StageActivations:
 
 @dataclass(frozen=True)
 class RankWaits:
-    """How long a rank waited, mean over the profiled steps; seconds, and shares of the step."""
+    """Waiting time of a rank, mean over the profiled steps, in seconds and as shares of the step."""
 
     rank: int
     stages: tuple[StageActivations, ...]
     step_s: float
     bubble: float | None
-    """None: not known when messages were under way."""
+    """None if the times of messages are unknown."""
     bubble_s: float | None
     message_s: float | None
     activations: float | None
-    """Most bytes of activations at the end of a phase of the counted step."""
+    """Largest bytes of activations at the end of a phase of the counted step."""
 
     @property
     def activations_theory(self) -> float | None:
-        """Bytes if each stage keeps what the schedule says of what a micro-batch leaves; None: not known.
+        """Bytes if each stage keeps as many micro-batches as the schedule says; None: unknown.
 
-        Of several stages no less than they keep: they need not be at their largest at the same time.
+        With several stages an upper bound: their maxima need not coincide.
         """
         sizes = [each.activations_theory for each in self.stages]
         known = [size for size in sizes if size is not None]
@@ -73,7 +73,7 @@ class RankWaits:
 
 
 def pipeline_passes(record: Record) -> list[PipelinePass]:
-    """Passes of the kept step; rows that no step can have are left out."""
+    """Passes of the kept step; impossible rows are left out."""
     rows = record.tables.get("pipeline", [])
     return [
         PipelinePass(row["rank"], row["stage"], row["pass"], row["micro_batch"], row["begin_s"], row["end_s"])
@@ -83,7 +83,7 @@ def pipeline_passes(record: Record) -> list[PipelinePass]:
 
 
 def _is_valid(row: Mapping[str, Any]) -> bool:
-    """Whether *row* is that of a pass: a foreign record may hold anything."""
+    """True if *row* describes a pass: a foreign record may hold anything."""
     counts = all(_is_count(row.get(key)) for key in ("rank", "stage", "micro_batch"))
     times = [row.get(key) for key in ("begin_s", "end_s")]
     known = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
@@ -91,7 +91,7 @@ def _is_valid(row: Mapping[str, Any]) -> bool:
 
 
 def rank_waits(record: Record) -> list[RankWaits]:
-    """Each rank of a pipeline that was profiled, by its number."""
+    """Waiting time of each profiled rank of a pipeline, by rank."""
     stages = group_pairs({(each.rank, each.stage): None for each in pipeline_passes(record)})
     means = {name: mean_by_rank(record, name) for name in ("profile_step_s", "bubble", "bubble_s")}
     transfers = mean_by_rank(record, "pipeline_transfer_s")
@@ -117,7 +117,7 @@ def _stage(record: Record, number: int, left: float | None) -> StageActivations:
 
 
 def _activation_bytes(record: Record) -> dict[tuple[int, int], float]:
-    """Rank and stage -> bytes of activations that a forward pass over a micro-batch leaves, in the median."""
+    """Rank and stage -> median bytes of activations that a forward pass over a micro-batch leaves."""
     of_ranks = group_by(
         (
             row
@@ -130,7 +130,7 @@ def _activation_bytes(record: Record) -> dict[tuple[int, int], float]:
         ((rank, after["stage"]), after["activations"] - before["activations"])
         for rank, rows in of_ranks.items()
         for before, after in itertools.pairwise(rows)
-        # before the first pass other things come, as the batch
+        # other things precede the first pass, such as the batch
         if after.get("phase") == "forward"
         and _is_count(after.get("stage"))
         and _is_count(before.get("stage"))

@@ -1,4 +1,4 @@
-"""What training costs in money and hours: throughput and the price of a device, as further numbers of a case.
+"""Convert throughput and the price of a device into the time and cost of training.
 
 They are the reciprocal of tokens/s times a constant, so each has its relative spread and interval.
 """
@@ -28,20 +28,20 @@ _PRICE = re.compile(r"([0-9.]+)\s*([A-Za-z]{1,8})")
 
 
 def device_cost(suite: Mapping[str, Any]) -> DeviceCost | None:
-    """What a device costs by a resolved *suite*; None: it does not say.
+    """Device price in a resolved *suite*; None if it has none.
 
     Raises:
-        RecordError: what it says is not of the right type.
+        RecordError: the price is not of the right type.
     """
     said = suite.get("cost")
     return decode(DeviceCost, said, "run.json: suite.cost") if said else None
 
 
 def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
-    """*suite* with the *price* of a device and hour, such as ``2.5 USD``, in place of its own.
+    """*suite* with the *price* per device-hour, such as ``2.5 USD``, instead of its own.
 
     Raises:
-        ValueError: it has no such form.
+        ValueError: *price* is malformed.
     """
     match = _PRICE.fullmatch(price.strip())
     try:
@@ -58,7 +58,7 @@ def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
 
 
 def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
-    """The columns of the prices of a case, as a record describes its own."""
+    """Columns of the prices of a case, described as in a record."""
     whole = f"the whole training ({format_number(cost.tokens)} tokens)"
     price = f"at {format_number(cost.per_device_hour)} {cost.currency} for a device and hour"
     told = {
@@ -76,7 +76,7 @@ def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
 
 
 def cost_estimates(speed: Estimate, devices: int, cost: DeviceCost) -> dict[str, Estimate]:
-    """The prices of a case that trains *speed* tokens per second on so many *devices*; empty if it is 0."""
+    """Costs of a case that trains at *speed* tokens per second on *devices*; empty if that is 0."""
     if min(speed.trials, default=0.0) <= 0:
         return {}
     per_token = devices * cost.per_device_hour / _HOUR
@@ -89,7 +89,7 @@ def cost_estimates(speed: Estimate, devices: int, cost: DeviceCost) -> dict[str,
 
 
 def cost_sentence(values: Mapping[str, Estimate], cost: DeviceCost) -> str:
-    """What a case with these *values* costs, in words; empty if it is not known."""
+    """Cost of a case with these *values*, as a sentence; empty if unknown."""
     if not all(name in values for name in COST_COLUMNS):
         return ""
     each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)

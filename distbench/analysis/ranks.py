@@ -1,4 +1,4 @@
-"""What each rank did in each step, and which rank the others waited for."""
+"""Step times of each rank, and the rank that the others waited for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distbench.analysis.losses import finite_values
 from distbench.record import Record
 
 STRAGGLER_RATIO = 1.2
-"""The slowest rank's work over the median rank's above which it is named."""
+"""Ratio of the slowest rank's work to the median rank's above which the rank is named."""
 
 # a rank's own work if it was profiled; else its steps, which include waiting for others
 _WORK_COLUMNS = ("work_s", "step_s")
@@ -20,7 +20,7 @@ _WORK_COLUMNS = ("work_s", "step_s")
 
 @dataclass(frozen=True)
 class RankStepTimes:
-    """One column of one trial, rank by step."""
+    """One column of one trial, by rank and step."""
 
     row: CaseSummary
     column: str
@@ -30,7 +30,7 @@ class RankStepTimes:
     means: dict[int, float]
     """Mean over the steps of each rank that has any."""
     median: float
-    """Of the means; above 0."""
+    """Median of the means; above 0."""
 
 
 def mean_by_rank(record: Record, column: str = "work_s") -> dict[int, float]:
@@ -43,7 +43,7 @@ def mean_by_rank(record: Record, column: str = "work_s") -> dict[int, float]:
 
 
 def notable_rank_times(cases: Sequence[CaseSummary], limit: int) -> list[RankStepTimes]:
-    """Grids of at most *limit* cases worth a look: the slowest and the most uneven alternately."""
+    """Step times of at most *limit* notable cases: the slowest and the most uneven alternately."""
     return list(islice((grid for row in _notable_cases(cases) if (grid := _rank_step_times(row))), limit))
 
 

@@ -1,4 +1,4 @@
-"""A recommendation in sentences: what to use, what it beats and by how much, and what would change it."""
+"""State the recommended case, its margin, its caveats and what would change it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distbench.core.units import format_bytes, format_count, format_percent, for
 _MAX_MEMORY_STEPS = 3
 # an alternative that saves less is not worth a sentence
 _MIN_MEMORY_SAVING = 0.05
-# a slowdown by estimate that is less is not worth a number
+# a smaller estimated slowdown is not worth a number
 _MIN_SHOWN_SLOWDOWN = 0.03
 _MAX_EXCLUDED = 3
 
@@ -30,13 +30,13 @@ class Recommendation:
     """A recommendation, with its reasons."""
 
     headline: str
-    """One sentence: what to use, with its numbers."""
+    """One sentence: the case to use, with its numbers."""
     reasons: tuple[str, ...]
-    """Sentences: what it beats or is tied with, what would change it, what is unknown."""
+    """Sentences: the cases it beats or is tied with, what would change the choice, and unknowns."""
 
 
 def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Recommendation:
-    """Recommendation for *requirements*; without one, for no special requirements."""
+    """Recommendation for *requirements*, by default without special requirements."""
     choice = select_case(run.candidates, requirements or Requirements())
     pick = choice.pick
     if pick is None:
@@ -67,7 +67,7 @@ def _tie_text(selection: Selection, pick: Candidate) -> str:
 
 
 def _dominating_case_text(selection: Selection, pick: Candidate) -> str:
-    """The case that looks better in every respect, although it can't be told to be faster."""
+    """The case with better point estimates in every respect that is not measurably faster."""
     other = selection.dominating
     if other is None or not pick.memory or not other.memory or not pick.speed or not other.speed:
         return ""
@@ -89,9 +89,9 @@ def _metrics_text(selection: Selection, pick: Candidate) -> str:
 
 
 def selection_intervals(selection: Selection, pick: Candidate) -> dict[str, tuple[float, float] | None]:
-    """Ends of the 95% intervals of *pick* by column, which allow for its choice among its ties.
+    """Ends of the 95% intervals of *pick* by column, corrected for its selection among its ties.
 
-    None: the spread is unknown. Only the number that it was chosen by is flattered by the choice
+    None: the spread is unknown. The selection biases only the number that it was based on
     (``ConfidenceInterval.half_log_width_after_selection``), and only toward the better.
     """
     tied, by_energy = len(selection.tied), selection.requirements.goal == "tokens-per-joule"
@@ -110,7 +110,7 @@ def selection_intervals(selection: Selection, pick: Candidate) -> dict[str, tupl
 def _interval_bounds(
     interval: ConfidenceInterval, below: float | None, above: float | None
 ) -> tuple[float, float] | None:
-    """Ends of *interval* that are *below* and *above* its number in the logarithm."""
+    """Ends of *interval*, *below* and *above* its value in the logarithm."""
     if interval.half_log_width is None:
         return None
     return interval.value * math.exp(-(below or 0.0)), interval.value * math.exp(above or 0.0)
@@ -141,7 +141,7 @@ def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
 
 
 def _provisional_order(selection: Selection) -> list[str]:
-    """The order of the cases that only noise keeps from being recommended, and the remedy."""
+    """Order of the cases that only noise keeps from being recommended, and the remedy."""
     if not selection.provisional:
         return []
     order = [f"{one.name} ({one.speed.text()} tokens/s)" for one in selection.provisional if one.speed]
@@ -154,13 +154,13 @@ def _provisional_order(selection: Selection) -> list[str]:
 
 
 def _main_exclusion(selection: Selection) -> str:
-    """The most frequent kind of reason against a case, how many cases have it, and the first of them."""
+    """Most frequent kind of reason against a case, its number of cases, and the first of them."""
     reasons = [why for _, why in selection.excluded]
     if not reasons:
         return (
             f"no case of {selection.requirements.work or 'this work'} in {selection.requirements.precision}"
         )
-    # each case that differs does so by numbers of its own, so that whole sentences would not add up
+    # each differing case has its own numbers, so counts of whole sentences would not add up
     kind, count = _most_common_kind(reasons)
     alike = [why for why in reasons if _reason_kind(why) == kind]
     example = alike[0] if len(set(alike)) == 1 else f"{kind}; the first: {alike[0]}"
@@ -168,17 +168,17 @@ def _main_exclusion(selection: Selection) -> str:
 
 
 def _most_common_kind(reasons: Sequence[str]) -> tuple[str, int]:
-    """The most frequent kind of *reasons*, and how many are of it."""
+    """Most frequent kind of *reasons*, and its count."""
     return Counter(map(_reason_kind, reasons)).most_common(1)[0]
 
 
 def _reason_kind(reason: str) -> str:
-    """What a reason begins with: a status, or what judged."""
+    """First words of a reason: a status, or the kind of job that judged."""
     return reason.partition(":")[0]
 
 
 def _comparison_sentences(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
-    """What the pick is tied with, and the next one that it beats."""
+    """Cases that the pick is tied with, and the next one that it beats."""
     wish, sentences = selection.requirements, []
     others = [one.name for one in selection.tied if one is not pick]
     if others:
@@ -224,7 +224,7 @@ def _only_case_sentence(every: Sequence[Candidate], selection: Selection, pick: 
 
 
 def _fewer_devices(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
-    """The pick on fewer devices, if it is measurably faster: more of them then cost time."""
+    """Note on the pick with fewer devices, if it is measurably faster: more devices then cost time."""
     sizes = {one.devices for one in every if one.devices < pick.devices}
     picks = [
         other
@@ -248,7 +248,7 @@ def _fewer_devices(every: Sequence[Candidate], selection: Selection, pick: Candi
 
 
 def _is_worse(one: Candidate, pick: Candidate, goal: Goal) -> bool:
-    """Whether the pick is measurably better: the best of its ties may beat a case that it does not."""
+    """True if the pick is measurably better: the best of its ties may beat a case that it does not."""
     if goal == "memory" and not pick.needs_same_memory_as(one):
         return (pick.memory or 0.0) < (one.memory or 0.0)
     mine, theirs = pick.estimate_for(goal), one.estimate_for(goal)
@@ -325,7 +325,7 @@ def _verb(count: int, is_faster: bool) -> str:
 
 
 def _caveats(pick: Candidate, run: RunAnalysis) -> list[str]:
-    """Whether the pick is known to be the same training and the same work."""
+    """Doubts that the pick is the same training and the same work."""
     verdicts = next(row.verdicts for row in run.cases if row.case.id == pick.id)
     doubts = []
     for kind, results in job_judges().items():

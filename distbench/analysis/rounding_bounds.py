@@ -1,23 +1,22 @@
-"""How far rounding alone may drive the losses of two trainings of the same work apart, step by step.
+"""Bound the loss difference that rounding explains at each step.
 
-Two orders of summation differ by some ulps in the first loss, and training amplifies that, if at all,
-exponentially. How fast depends on model, data and learning rate, which nobody knows without having perturbed
-the training, as the equivalence check does. So the limits are those of sane learning rates, sharp in the
-steps that are timed by default and blunt after some dozens. They are fractions of the largest loss so
-far: one that nears zero has no better resolution than it began with. A case beyond them makes a run, or a
-gate, perturb the training (``jobs.sensitivity``): at a rate that is high for the model, what is seen there
-explains more.
+Two orders of summation differ by some ulps in the first loss. Training may amplify that exponentially, at a
+rate that depends on model, data and learning rate; only perturbing the training shows it, as the equivalence
+check does. So the limits are those of sane learning rates: sensitive in the steps that are timed by default,
+insensitive after some dozens. They are fractions of the largest loss so far: a loss near zero has no better
+resolution than at the start. A case beyond the limits makes a run, or a gate, perturb the training
+(``jobs.sensitivity``): at a rate that is high for the model, the observed spread explains more.
 
-There are two, for two comparisons:
+There are two sets of limits, for two comparisons:
 
-- ``BETWEEN_STRATEGIES``: trials of different strategies, one by one. One process rounds nothing where two
-  round what they send each other, so the dtypes of reduction and of the states count as well.
+- ``BETWEEN_STRATEGIES``: trials of different strategies, one by one. Ranks round the numbers that they send
+  each other and a single process does not, so the dtypes of reduction and of the states count as well.
 - ``BETWEEN_ARMS``: one strategy before and after a change of the code, in means over trials. Both arms round
-  alike what they send and keep, so the dtype in which they multiply counts alone.
+  the numbers that they send and keep alike, so only the dtype of multiplication counts.
 
-Each was set by honest trainings of its own kind (docs/equivalence.md, docs/gate.md). The tighter of both in
-each dtype would take honest trainings for others that one of them lets pass: of those of a decoder of six
-layers 5% in fp32 at AdamW's rate of 0.01, and 20% in bf16 at 0.003. The looser would see fewer mistakes.
+Each was calibrated with honest trainings of its own kind (docs/equivalence.md, docs/gate.md). Using the
+tighter of both in each dtype would reject honest trainings: of those of a decoder of six layers 5% in fp32 at
+AdamW's rate of 0.01, and 20% in bf16 at 0.003. The looser one would detect fewer mistakes.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from distbench.ipc.trial_files import LOSS_DTYPE_KEY
 from distbench.record import Record
 
 _DTYPES_BY_RESOLUTION = ("fp64", "fp32", "tf32", "fp16", "bf16", "float8")
-# a loss that is itself a number of so many bits is rounded by half of this, and so is the one beside it
+# a loss in this dtype is rounded by half of this, and so is the loss it is compared with
 _RESOLUTION = {"fp64": 2.0**-52, "fp32": 2.0**-20, "fp16": 2.0**-10, "bf16": 2.0**-7}
 _HALF_PRECISION = ("fp16", "bf16")
 OBSERVED_SPREAD_FACTOR = 4.0
-"""Times as far as rounding was seen to lead a training, honest ones may part from it. Those of a decoder at a
-rate that is too high for it came to 2.4 times at most (docs/equivalence.md)."""
+"""Maximum deviation of honest trainings, as a multiple of the observed deviation by rounding. For a decoder
+at a rate that is too high for it, the largest multiple was 2.4 (docs/equivalence.md)."""
 INSENSITIVE_LIMIT = 0.01
-"""Fraction of the largest loss so far: where more than that may be rounding, being within it says little. The
-mistakes that are planted in the tests change the loss by 0.5% and more."""
+"""Limits above this fraction of the largest loss so far are insensitive: a deviation within them proves
+little. The mistakes planted in the tests change the loss by 0.5% and more."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class RoundingBound:
     """Limit of the deviation of two honest trainings, as a fraction of the largest loss so far."""
 
     bounds: Mapping[str, tuple[float, float]]
-    """Dtype, or tf32 -> limit of the first loss, and its growth from step to step."""
+    """Dtype, or tf32 -> limit of the first loss, and its growth factor per step."""
     max_limit: float = math.inf
-    """Largest limit of any step."""
+    """Upper bound of the limit of any step."""
 
     def limits(self, dtype: str, steps: np.ndarray) -> np.ndarray:
         """Limit at each of *steps*, from 0 on (steps,)."""
@@ -79,15 +78,15 @@ BETWEEN_ARMS = RoundingBound(
         "bf16": (2e-3, 1.4),
         "float8": (4e-3, 1.4),
     },
-    # twice that of honest trainings that have parted altogether
+    # twice that of honest trainings that have diverged completely
     max_limit=0.1,
 )
 
 
 def loss_limits(losses: np.ndarray, steps: np.ndarray, record: Record) -> np.ndarray:
-    """Deviation from *losses* of another strategy that rounding explains at each of *steps* (steps,).
+    """Deviation from *losses* of a different strategy that rounding explains at each of *steps* (steps,).
 
-    In the unit of the loss, like *losses*; *record* is that of a trial that is held against them.
+    In the unit of the loss, like *losses*; *record* is that of a trial that is compared with them.
     """
     dtype = coarsest_dtype([record], include_updates=True)
     largest = np.fmax.accumulate(np.abs(losses))
@@ -95,10 +94,10 @@ def loss_limits(losses: np.ndarray, steps: np.ndarray, record: Record) -> np.nda
 
 
 def add_loss_resolution(limits: np.ndarray, losses: np.ndarray, records: Iterable[Record]) -> np.ndarray:
-    """*limits* of the deviation of *losses*, no finer than the numbers in which *records* have them (steps,).
+    """Raise *limits* of the deviation of *losses* (steps,) to the resolution of the losses in *records*.
 
-    What a model computes in 16 bits is rounded after all that training does to it, so that is added. The
-    rounding of longer numbers is in the limits already, unless the training is in still longer ones.
+    A loss in 16 bits is rounded after everything that training does, so its resolution is added. The limits
+    include the rounding of longer dtypes already, unless the training uses still longer ones.
     """
     dtypes = {str(record.environment.get(LOSS_DTYPE_KEY)) for record in records}
     dtype = max(
@@ -109,7 +108,7 @@ def add_loss_resolution(limits: np.ndarray, losses: np.ndarray, records: Iterabl
 
 
 def coarsest_dtype(records: Iterable[Record], *, include_updates: bool) -> str:
-    """The coarsest dtype in which any of *records* multiplies; with *include_updates* or updates."""
+    """Coarsest dtype in which any of *records* multiplies or, with *include_updates*, updates."""
     found: set[str] = set()
     for record in records:
         precision, facts = record.case.precision, record.environment
@@ -117,7 +116,7 @@ def coarsest_dtype(records: Iterable[Record], *, include_updates: bool) -> str:
         if include_updates:
             found |= {precision.reduce, precision.master, precision.optimizer_state}
             found |= {optimizers.entry_of(record.case.optimizer).compute_dtype} - {""}
-        # matrices of fp32 may be multiplied with fewer bits
+        # fp32 matrices may be multiplied with fewer bits
         if facts.get("tf32") or facts.get("matmul_precision") in ("high", "medium"):
             found.add("tf32")
     return max(found, key=_DTYPES_BY_RESOLUTION.index)

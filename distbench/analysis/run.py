@@ -1,4 +1,4 @@
-"""The analysed run: what the records of a run say together, each part of it made once."""
+"""Analysed run: all results derived from a run's records, each computed once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RunAnalysis:
 
     info: RunInfo
     records: Sequence[Record]
-    """Of all kinds of job."""
+    """Records of all kinds of job."""
     damaged: Sequence[DamagedTrial] = ()
-    """What can't be read: trials, which are in no number, and ``run.json``."""
+    """Unreadable trials, which no number includes, and ``run.json`` if it can't be read."""
 
     @classmethod
     def read(cls, run: Run) -> RunAnalysis:
-        """Read the run in a folder; its damaged trials are left out of everything but ``damaged``.
+        """Read the run in a folder; its damaged trials are only in ``damaged``.
 
         Raises:
             UsageError: this is not the folder of a run.
@@ -48,7 +48,7 @@ class RunAnalysis:
 
     @cached_property
     def cases(self) -> tuple[CaseSummary, ...]:
-        """A summary of each case, in the order of the suite."""
+        """Summary of each case, in the order of the suite."""
         return tuple(summarize_cases(self.info, self.records, self.damaged))
 
     @property
@@ -58,27 +58,27 @@ class RunAnalysis:
 
     @cached_property
     def timed_records(self) -> list[Record]:
-        """Records of trials that were made to be timed."""
+        """Records of timed trials."""
         return records_of_kind(self.records, MEASURE)
 
     @cached_property
     def parity(self) -> Parity:
-        """Whether the cases did the same work."""
+        """Differences in effective settings among the cases."""
         return Parity.of(self.cases)
 
     @cached_property
     def scaling(self) -> list[ScalingSeries]:
-        """How throughput grows with the number of devices."""
+        """Throughput of each strategy over numbers of devices."""
         return scaling_series(self.cases)
 
     @cached_property
     def stragglers(self) -> list[Straggler]:
-        """Ranks and nodes that the others wait for over trials, more often than chance allows."""
+        """Ranks and nodes that the others wait for over trials, more often than by chance."""
         return stragglers(self.timed_records)
 
     @cached_property
     def inter_node_bottlenecks(self) -> dict[str, InterNodeBottleneck]:
-        """The cases that what is between nodes holds back, by their ids."""
+        """Cases limited by the inter-node link, by case id."""
         return inter_node_bottlenecks(self.cases)
 
     @cached_property
@@ -92,7 +92,7 @@ class RunAnalysis:
         return noise_by_device_count(self.cases)
 
     def cases_with_evidence(self, kind: type[T]) -> list[tuple[CaseSummary, T]]:
-        """The cases with a verdict that rests on a *kind* of evidence, each with that."""
+        """Cases with a verdict that rests on a *kind* of evidence, each with that evidence."""
         return [(row, evidence) for row in self.cases if (evidence := row.evidence(kind))]
 
     def short_names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How throughput grows with the number of devices."""
+"""Throughput and efficiency over the number of devices."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class ScalingSeries:
-    """One strategy over world sizes, its work otherwise the same."""
+    """One strategy over world sizes, with otherwise the same work."""
 
     name: str
-    """The label, with what distinguishes the series of one run."""
+    """Label, with what distinguishes the series of one run."""
     kind: ScalingKind
     case: Case
     """The case at world size 1."""
@@ -56,8 +56,8 @@ class ScalingSeries:
 def scaling_series(cases: Sequence[CaseSummary]) -> list[ScalingSeries]:
     """Series for each strategy that was measured on one device and on more.
 
-    Cases belong to one series if they differ in nothing but the world size and what follows from
-    it: the batch per device if the global batch is fixed, and the other way round.
+    Cases belong to one series if they differ only in the world size and its consequences: the batch per
+    device if the global batch is fixed, or vice versa.
     """
     rows = {row.case.id: row for row in cases if row.comparable and row.positive_trials(THROUGHPUT)}
     found = case_series([row.case for row in rows.values()])
@@ -75,7 +75,7 @@ def scaling_series(cases: Sequence[CaseSummary]) -> list[ScalingSeries]:
 
 
 def case_series(cases: Sequence[Case]) -> list[tuple[ScalingKind, list[Case]]]:
-    """Cases of each series, by world size, that of one device first."""
+    """Cases of each series by world size, one device first."""
     return [
         (kind, one)
         for group in case_families(cases)
@@ -85,12 +85,12 @@ def case_series(cases: Sequence[Case]) -> list[tuple[ScalingKind, list[Case]]]:
 
 
 def case_families(cases: Sequence[Case]) -> list[list[Case]]:
-    """Groups of cases that differ in nothing but world size and batch, in their order."""
+    """Groups of cases that differ only in world size and batch, in their order."""
     return list(group_by(cases, lambda case: case.work_key(("world_size", "batch"))).values())
 
 
 def _series(group: Sequence[Case], kind: ScalingKind) -> list[list[Case]]:
-    """Cases of each series of *kind* in *group*, by world size, that of one device first."""
+    """Cases of each series of *kind* in *group* by world size, one device first."""
     found = []
     for same_size in group_by(group, lambda case: _fixed_batch(case, kind)).values():
         # if a world size splits its batch in several ways, the same micro-batch size or the same
@@ -105,7 +105,7 @@ def _series(group: Sequence[Case], kind: ScalingKind) -> list[list[Case]]:
 
 
 def _complete_series(groups: Iterable[list[Case]]) -> list[list[Case]]:
-    """The groups with one case per world size, one device among them and not alone."""
+    """Groups with one case per world size that include one device and more."""
     ordered = [sorted(group, key=lambda case: case.world_size) for group in groups]
     return [group for group in ordered if _is_series([case.world_size for case in group])]
 
@@ -116,7 +116,7 @@ def _is_series(sizes: list[int]) -> bool:
 
 def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     size, here = row.case.world_size, row.values[THROUGHPUT]
-    # on one device the efficiency is 1 by definition, however much the trials differ
+    # on one device the efficiency is 1 by definition, whatever the spread of the trials
     if size == 1:
         return ScalingPoint(size, here, 1.0, 1.0, 1.0, row)
     assert here.interval and base.interval, "a summary gives every pace above 0 an interval"
@@ -125,27 +125,27 @@ def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
 
 
 def _fixed_batch(case: Case, kind: ScalingKind) -> int:
-    """Samples of a step that are the same at every world size of a series: all, or those of a device."""
+    """Samples per step that are the same at every world size of a series: in total, or per device."""
     whole = case.batch.global_batch_size
     return whole if kind == "strong" else whole // case.world_size
 
 
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
-    """What becomes of the device time of a step; fractions of the step that add up to 1.
+    """Breakdown of the device time of a step; fractions of the step that add up to 1.
 
-    With E the efficiency (``scaling.DEFINITIONS``), in each second of a device, the fraction E does what a
-    single device would have done. The rest, 1 - E, is split by the shares of the step under the
-    profiler (means over ranks and profiled steps), assuming that they hold for the timed step too:
+    With E the efficiency (``SCALING_DEFINITIONS``), the fraction E of each second of a device does the work
+    of a single device. The rest, 1 - E, is split by the shares of the step under the profiler (means over
+    ranks and profiled steps), assuming that they hold for the timed step too:
 
     - ``waiting``: for slower ranks, exposed. Mean of ``profile_step_s - work_s`` over the ranks, at most
       the exposed communication, over ``profile_step_s``. This is the price of imbalance.
     - ``transfer``: the rest of the exposed communication: ``profile_exposed_comm_s / profile_step_s``
       less ``waiting``.
-    - ``work``: what is left, ``1 - E - transfer - waiting``: computing, but for longer than the same work
+    - ``work``: the remainder, ``1 - E - transfer - waiting``: computing, but for longer than the same work
       takes on a single device: work that every rank repeats, smaller matrices, memory and cores that
-      ranks share, offload copies. Below 0 where n devices do it in less (a larger cache,
-      an optimizer whose states are sharded).
+      ranks share, offload copies. Below 0 if n devices need less time (a larger cache, an optimizer whose
+      states are sharded).
     """
 
     efficiency: float
@@ -155,7 +155,7 @@ class EfficiencyBreakdown:
 
 
 def efficiency_breakdown(point: ScalingPoint) -> EfficiencyBreakdown | str:
-    """Where the device time of a step at *point* goes, or why that is unknown."""
+    """Break down the device time of a step at *point*, or return the reason why it is unknown."""
     row = point.row
     columns = ("profile_step_s", "profile_exposed_comm_s")
     step, exposed = map(row.values.get, columns)

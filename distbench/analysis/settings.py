@@ -1,7 +1,7 @@
-"""What a trial really ran with: its settings, what each means for a fair comparison, and its environment.
+"""Effective settings and software of a trial, and their meaning for a fair comparison.
 
-A record of an earlier version describes neither its settings nor its strategy; it is read by what
-distbench's own strategies say of theirs today.
+Records of earlier versions describe neither their settings nor their strategy; they are read with the current
+descriptions of distbench's own strategies.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def effective_settings(record: Record) -> dict[str, Any]:
 
 
 def software_versions(record: Record) -> dict[str, str]:
-    """Versions of ``python`` and of the relevant packages that the ranks of a trial had."""
+    """Versions of ``python`` and of the relevant packages on the ranks of a trial."""
     told = {"python": record.environment.get("python")}
     # a foreign record may hold anything
     packages = record.environment.get("packages")
@@ -59,7 +59,7 @@ def software_versions(record: Record) -> dict[str, str]:
 
 
 def varying_settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    """Settings that are not the same in all *records* of one case, with their values."""
+    """Settings that differ among *records* of one case, with their values."""
     first = records[0]
     if all(_reported_settings(record) == _reported_settings(first) for record in records):
         return {}
@@ -74,7 +74,7 @@ def varying_settings(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
 
 
 def setting_text(value: Any) -> str:
-    """Value of a setting as people read it; it may come from a foreign plug-in."""
+    """Text of a setting's value, which may come from a foreign plug-in."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list):
@@ -95,7 +95,7 @@ def _flatten(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def setting_meaning(key: str, *records: Record) -> tuple[SettingKind, str]:
-    """What a difference in setting *key* (``optimizer.lr``) means, and why, by *records* that have it."""
+    """Meaning of a difference in setting *key*, with the reason, by *records* that have it."""
     described = [record.described_strategy.settings for record in records if record.described_strategy]
     parts = key.split(".")
     names = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
@@ -108,7 +108,7 @@ def setting_meaning(key: str, *records: Record) -> tuple[SettingKind, str]:
 
 @functools.cache
 def _own_settings() -> Mapping[str, SettingMeaning]:
-    """What distbench's own strategies and its process say, all together."""
+    """Meanings of all settings of distbench's own strategies and its process."""
     known = {"effective": SettingMeaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
     known["data"] = SettingMeaning(
         "work", "trains on other data, as versions of numpy may draw from one seed"
@@ -121,7 +121,7 @@ def _own_settings() -> Mapping[str, SettingMeaning]:
 
 
 def flatten_facts(data: dict[str, Any]) -> dict[str, str]:
-    """Nested facts as a flat table: ``packages.torch`` -> ``2.13.0``."""
+    """Flatten nested facts: ``packages.torch`` -> ``2.13.0``."""
     return {key: setting_text(value) for key, value in _flatten(data, "")}
 
 
@@ -156,9 +156,9 @@ def strategy_description(case: Case, record: Record | None) -> StrategyDescripti
 
 
 def design_difference(case: Case, record: Record | None) -> IntendedDifference | None:
-    """In what the training of *case* is another one by design; None: it is meant to be the same as others.
+    """Intended difference of the training of *case*; None if it is meant to equal others.
 
-    By its strategy, or as the suite rounds gradients to a shorter dtype than they are computed in.
+    By its strategy, or because the suite rounds gradients to a shorter dtype than they are computed in.
     """
     if design := strategy_description(case, record).by_design:
         return design
@@ -169,10 +169,10 @@ def design_difference(case: Case, record: Record | None) -> IntendedDifference |
 
 
 def _reduces_nothing(record: Record | None) -> bool:
-    """Whether the live engine said that it reduces no gradients, as one process does."""
+    """True if the live engine reported that it reduces no gradients, as a single process does."""
     return record is not None and effective_settings(record).get("dtypes.reduce", "") is None
 
 
 def offloads_to_same_memory(case: Case, record: Record | None) -> bool:
-    """Whether training state is moved from CPU memory to CPU memory."""
+    """True if training state is moved from CPU memory to CPU memory."""
     return case.device == "cpu" and set(strategy_description(case, record).offloads) == {"cpu"}

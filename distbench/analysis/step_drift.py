@@ -1,4 +1,4 @@
-"""Steps that change while they are timed, in memory or in time; a rank that needs far more than others."""
+"""Detect memory growth and time drift during timed steps, and ranks that need far more memory."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from distbench.metrics.steptime.drift import are_slowing, are_unsettled
 from distbench.record import Record
 
 _MIN_GROWTH = 0.05
-"""What steps left behind is worth a sentence from this fraction of the peak of the counted step on."""
+"""Smallest growth that is reported, as a fraction of the peak of the counted step."""
 _GROWTH_SLACK = 1.25
-"""Steps may leave a little less than the counted one did, and that is growth all the same."""
+"""Maximum ratio of the growth expected from the counted step to the observed bytes: steps may leave less."""
 _OUTLIER_RATIO = 2.0
-"""A rank stands out if its peak is so many times the highest of all others."""
+"""A rank is an outlier if its peak is this many times the highest of all others."""
 
 
 @dataclass(frozen=True)
 class MemoryGrowth:
-    """Tensors that every step leaves behind."""
+    """Growth of memory by tensors that every step leaves allocated."""
 
     per_step: float
-    """Bytes."""
+    """Bytes per step."""
     total: float
-    """Bytes that the steps before the counted one had left."""
+    """Bytes that the steps before the counted one left."""
     steps: int
-    """Those steps."""
+    """Number of those steps."""
 
 
 def memory_growth(record: Record | None) -> MemoryGrowth | None:
-    """Memory that each step of *record* leaves behind, on the rank with most of it; None: little or none.
+    """Growth per step of *record*, on the rank with the largest total; None if small or none.
 
-    The counted step leaves bytes behind, and began with about as many unexplained ones for each step before
-    it. A buffer that is allocated once is not left by that step; one that it replaces is there once.
+    The counted step leaves bytes allocated, and it started with about as many unexplained ones for each step
+    before it. A buffer that is allocated once is not left by that step; one that it replaces exists once.
     """
     rows = record.tables.get("memory", []) if record else []
     if record is None or not (steps := _steps_before(record)):
@@ -53,14 +53,14 @@ def memory_growth(record: Record | None) -> MemoryGrowth | None:
 
 
 def _steps_before(record: Record) -> int:
-    """Steps of a rank before the counted one: warm-up, and timed."""
+    """Number of steps of a rank before the counted one: warm-up and timed steps."""
     each = (record.warmup_losses, record.samples.get("step_s", []))
     return sum(len(ranks[0]) for ranks in each if ranks)
 
 
 @dataclass(frozen=True)
 class MemoryOutlier:
-    """The rank that needs far more memory than all others; in bytes."""
+    """Rank that needs far more memory than all others; in bytes."""
 
     rank: int
     peak: float
@@ -69,7 +69,7 @@ class MemoryOutlier:
 
 
 def memory_outlier(record: Record | None) -> MemoryOutlier | None:
-    """The rank of *record* with at least twice the peak of any other; None: none, or a peak is unknown."""
+    """Rank of *record* with at least twice the peak of any other; None if none, or a peak is unknown."""
     samples = record.samples.get("memory_peak", []) if record else []
     known = [(ranks[0], rank) for rank, ranks in enumerate(samples) if ranks and ranks[0] is not None]
     peaks = sorted(known, reverse=True)
@@ -79,12 +79,12 @@ def memory_outlier(record: Record | None) -> MemoryOutlier | None:
 
 
 def still_speeds_up(row: CaseSummary) -> bool:
-    """Whether steps were still speeding up during timing."""
+    """True if steps were still speeding up during timing."""
     return _drifts(row, are_unsettled)
 
 
 def slows_down(row: CaseSummary) -> bool:
-    """Whether steps became slower and slower during timing."""
+    """True if steps became slower and slower during timing."""
     return _drifts(row, are_slowing)
 
 
@@ -94,7 +94,7 @@ def _drifts(row: CaseSummary, test: Callable[[Sequence[float], Sequence[float]],
 
 
 def drift_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
-    """Each finding once: the case with most of it, and which others have it too."""
+    """Each finding once: the case with the largest value, and the others that have it too."""
     grown = {row.case.id: found for row in measured if (found := memory_growth(row.representative_trial))}
     leaking = [row for row in measured if row.case.id in grown]
     if leaking:

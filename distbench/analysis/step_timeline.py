@@ -1,4 +1,4 @@
-"""One profiled step of a few ranks on a timeline, from the table ``timeline`` of a record."""
+"""Timeline of one profiled step of a few ranks, from the table ``timeline`` of a record."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ from distbench.record import Record
 
 STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
 ACTIVITY_KINDS = (COMPUTE, COMMUNICATION, COPY)
-"""Kinds of what a rank does in a step."""
+"""Kinds of activities of a rank in a step."""
 _SECONDS = ("begin_s", "end_s", "busy_s")
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Something that ran, with gaps of up to ``RankStep.merge_gap`` bridged; in seconds."""
+    """An activity, with gaps of up to ``RankStep.merge_gap`` bridged; in seconds."""
 
     kind: str
     name: str
     """Part of the step, collective or direction of a copy."""
     group: str
-    """Ranks of a collective; empty: not known, or none."""
+    """Ranks of a collective; empty: unknown, or none."""
     begin: float
     end: float
     busy: float
-    """Of that the time in which it really ran."""
+    """Time in which it ran, without the bridged gaps."""
     exposed: float = 0.0
-    """Of communication: what no computation hides."""
+    """For communication: time that no computation hides."""
     wait: float = 0.0
-    """Of communication: waiting for the slowest rank, as far as it is known."""
+    """For communication: time waiting for the slowest rank, as far as known."""
 
 
 @dataclass(frozen=True)
 class IdleGap:
-    """A time in which a rank neither computed nor communicated nor copied."""
+    """Time in which a rank neither computed nor communicated nor copied."""
 
     begin: float
     end: float
     previous: str
-    """What ran before; empty: the step began."""
+    """Previous activity; empty: start of the step."""
     following: str
-    """What ran next; empty: the step ended."""
+    """Next activity; empty: end of the step."""
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the gap."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """The kept step of one rank."""
+    """Kept step of one rank."""
 
     rank: int
     begin: float
-    """Seconds after the first of the kept ranks on its node to begin."""
+    """Start in seconds after that of the first kept rank on its node."""
     end: float
     busy: float
     """Time in which anything ran."""
     merge_gap: float
-    """Gaps up to this long are not shown as gaps."""
+    """Maximum length of gaps that are not shown as gaps."""
     trace: str
     """File in the trial's folder with the rank's full trace; empty: none was kept."""
     activities: tuple[Activity, ...]
-    """By their begin."""
+    """Sorted by start."""
 
     @property
     def seconds(self) -> float:
@@ -81,7 +81,7 @@ class RankStep:
         return max(0.0, self.seconds - self.busy)
 
     def activities_of(self, kind: str, name: str = "") -> list[Activity]:
-        """Pieces of that *kind*, and of that *name* if one is given."""
+        """Activities of that *kind*, and of that *name* if given."""
         return [piece for piece in self.activities if piece.kind == kind and name in ("", piece.name)]
 
     def idle_gaps(self) -> list[IdleGap]:
@@ -97,7 +97,7 @@ class RankStep:
         return IdleGap(begin, end, earlier.name if earlier else "", later.name if later else "")
 
     def merged_to(self, limit: int) -> RankStep:
-        """The same in at most *limit* pieces, or one for each kind and name, with longer gaps bridged."""
+        """Bridge longer gaps to reach at most *limit* activities, or one for each kind and name."""
         by_name = group_by(self.activities, lambda piece: (piece.kind, piece.name, piece.group))
         bridged, pieces = self.merge_gap, self.activities
         while len(pieces) > max(limit, len(by_name)) and 0 < bridged <= self.seconds:
@@ -107,7 +107,7 @@ class RankStep:
 
 
 def _merge_adjacent(pieces: Iterable[Activity], gap: float) -> Iterator[Activity]:
-    """Pieces of one name by their begin, those with no more than *gap* between them made one."""
+    """Merge the activities of one name, sorted by start, that are no more than *gap* apart."""
     last: Activity | None = None
     for piece in pieces:
         if last is None or piece.begin - last.end > gap:
@@ -122,7 +122,7 @@ def _merge_adjacent(pieces: Iterable[Activity], gap: float) -> Iterator[Activity
 
 
 def rank_steps(record: Record | None) -> list[RankStep]:
-    """The kept step of each rank that has one, by rank; rows that no step can have are left out."""
+    """Kept step of each rank that has one, by rank; impossible rows are left out."""
     rows = [row for row in (record.tables.get("timeline", []) if record else []) if _is_valid(row)]
     found = [_rank_step(rank, of) for rank, of in group_by(rows, lambda row: int(row["rank"])).items()]
     return sorted((step for step in found if step), key=lambda step: step.rank)
@@ -158,7 +158,7 @@ def _activity(row: Mapping[str, Any]) -> Activity:
 
 
 def _is_valid(row: Mapping[str, Any]) -> bool:
-    """Whether *row* has a rank, a kind and times: a foreign record may hold anything."""
+    """True if *row* has a rank, a kind and times: a foreign record may hold anything."""
     known = row.get("rank") is not None and row.get("kind") in (STEP, *ACTIVITY_KINDS)
     return known and all(_is_number(row.get(key)) for key in _SECONDS) and row["begin_s"] <= row["end_s"]
 

@@ -1,8 +1,8 @@
-"""Ranks and nodes that the others wait for over the trials of a run, told from chance.
+"""Find ranks and nodes that are significantly slower over trials.
 
-In every trial one rank has the most work (``work_s``: its step less the waiting for others). If all were
-alike, each rank of n would be that one in 1/n of the trials, whatever the case; a rank or a node that is
-it far more often is slow itself, or has more to do.
+In every trial one rank has the most work (``work_s``: its step less the waiting for others). If all ranks
+were equal, each of n would be that one in 1/n of the trials, whatever the case. A rank or a node that is
+slowest far more often is slow itself, or has more to do.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from distbench.metrics.telemetry import DEFAULT_EFFECT
 from distbench.record import Record, Status
 
 SIGNIFICANCE = 0.01
-"""Chance, over all that could be named in a run, below which one is named."""
+"""Familywise significance level for the ranks and nodes that a run may name."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank in its place, or a whole node, that is slowest more often than chance allows."""
+    """A rank at its location, or a whole node, that is slowest more often than by chance."""
 
     name: str
     """``rank 5 on node-03 (GPU 1)``, ``node-03``."""
     node: str
-    """Empty: where the command ran."""
+    """Empty: the node where the command ran."""
     slowest_trials: int
-    """Trials in which it, or a rank of it, had the most work of all ranks."""
+    """Trials in which it, or one of its ranks, had the most work of all ranks."""
     trials: int
     """Trials in which it took part."""
     work_ratio: float
-    """Its work over that of the median of the others, the median over these trials."""
+    """Ratio of its work to the median of the others, the median over these trials."""
     p_value: float
-    """Of as many or more if all were alike, adjusted for all that could be named."""
+    """Probability of as many or more if all were equal, adjusted for all that could be named."""
 
     @property
     def sentence(self) -> str:
-        """What stands in reports."""
+        """Sentence for reports."""
         return (
             f"Straggler: {self.name} is slowest in {self.slowest_trials} of "
             f"{format_count(self.trials, 'trial')}, with {self.work_ratio:.2f}x the work of the median of "
@@ -52,20 +52,20 @@ class Straggler:
 
 @dataclass(frozen=True)
 class _TrialShare:
-    """What one rank or node did in one trial."""
+    """Result of one rank or node in one trial."""
 
     name: str
     node: str
     expected: float
-    """Chance that the slowest rank is in it if all ranks are alike."""
+    """Probability that it contains the slowest rank if all ranks are equal."""
     is_slowest: bool
     excess: float
 
 
 def stragglers(records: Sequence[Record]) -> list[Straggler]:
-    """Ranks that are slowest more often than chance allows, and nodes of which no rank alone is.
+    """Ranks that are slowest more often than by chance, and nodes without such a rank.
 
-    Trials on a noisy machine do not count, nor those of one rank.
+    Trials on a noisy machine and trials of one rank do not count.
     """
     trials = [record for record in records if _is_eligible(record)]
     if not any(_is_uneven(record) for record in trials):
@@ -74,16 +74,16 @@ def stragglers(records: Sequence[Record]) -> list[Straggler]:
     complete = [(record, own) for record, own in worked if len(own) == record.case.world_size]
     of_ranks = [part for record, own in complete for part in _ranks(record, own)]
     of_nodes = [part for record, own in complete for part in _nodes(record, own)]
-    # together: the chance is that of naming any of them
+    # corrected together: the level is the probability of naming any of them
     named, places = _significant([*of_ranks, *of_nodes]), {part.name for part in of_ranks}
     ranks = [each for each in named if each.name in places]
     nodes = [each for each in named if each.name not in places]
-    # the node of a rank that is named is slow because of it, for all that is known
+    # the node of a named rank may be slow only because of that rank
     return [*ranks, *(each for each in nodes if each.node not in {rank.node for rank in ranks})]
 
 
 def rank_name(record: Record, rank: int) -> str:
-    """*rank* with where it ran: ``rank 5 on node-03 (GPU 1)``."""
+    """*rank* with its location: ``rank 5 on node-03 (GPU 1)``."""
     node, device = record.node_of(rank), record.devices[rank] if rank < len(record.devices) else None
     gpu = "" if device is None or device.index is None else f" (GPU {device.index})"
     return f"rank {rank}" + (f" on {one_line(node)}" if node else "") + gpu
@@ -95,7 +95,7 @@ def _is_eligible(record: Record) -> bool:
 
 
 def _is_uneven(record: Record) -> bool:
-    # of two ranks the median is halfway between them; where no trial is uneven, no samples are read
+    # for two ranks the median is halfway between them; if no trial is uneven, no samples are read
     return record.values["imbalance"] > 1 + DEFAULT_EFFECT / 2.1
 
 
@@ -110,9 +110,9 @@ def _nodes(record: Record, own: dict[int, float]) -> list[_TrialShare]:
 
 
 def _parts(own: dict[int, float], part_of: dict[int, tuple[str, str]]) -> list[_TrialShare]:
-    """What each part did, by the work of each rank and the part (name, node) that the rank is of."""
+    """Result of each part, from the work of each rank and the rank's part (name, node)."""
     most = max(own.values())
-    # where several are the slowest nobody is
+    # if several are tied for slowest, none counts
     slowest = part_of[max(own, key=own.__getitem__)] if [*own.values()].count(most) == 1 else None
     parts = []
     for part, of_it in group_pairs((part_of[rank], seconds) for rank, seconds in own.items()).items():
@@ -124,7 +124,7 @@ def _parts(own: dict[int, float], part_of: dict[int, tuple[str, str]]) -> list[_
 
 
 def _significant(parts: Sequence[_TrialShare]) -> list[Straggler]:
-    """Those who are slowest too often for chance, and by enough to matter."""
+    """Parts that are slowest significantly often, and by enough to matter."""
     by_name = group_pairs(((part.name, part.node), part) for part in parts)
     counts = {name: sum(part.is_slowest for part in same) for name, same in by_name.items()}
     chances = [

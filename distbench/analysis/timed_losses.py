@@ -1,18 +1,19 @@
-"""Whether the steps that were timed are those of the same training: their losses, held against a reference's.
+"""Compare the losses of all timed cases with references and with each other.
 
-A check looks at every step, and a look may heal what it looks for: a gathered parameter has been waited
-for. The trials that are timed train the same batches from the same weights with nothing in the way, so their
-losses are evidence that costs nothing. They are held against
+A check looks at every step, which may hide the mistake that it looks for: it waits for a gathered parameter,
+for example. The timed trials train the same batches from the same weights undisturbed, so their losses are
+evidence at no cost. They are compared with
 
 1. a training that another kind of job vouches for (``JobResults.expected_losses``): the reference of the
-   equivalence check, as far as it trained, and what rounding was seen to do to it there;
-2. over all steps, the ``single`` cases of the same work, one process without a wrapper; where there is none,
-   what most of the cases of the same work agree on. Rounding is then bounded by ``tolerance``, and by how
-   far it was seen to lead the very training where that was tried (``JobResults.perturbed_losses``).
+   equivalence check, as far as it trained, with the rounding deviation observed there;
+2. over all steps, the ``single`` cases of the same work, one process without a wrapper; without one, the
+   result that most cases of the same work agree on. Rounding is then bounded by ``rounding_bounds``, and by
+   the deviation observed for the same training if that was measured (``JobResults.perturbed_losses``).
 
-A case that is another training by design vouches for none, and is held against the others.
+A case that differs by design is no reference, but is compared with the others.
 
-Cases of the same work differ only in how it is divided and kept (``CHOICES`` and the number of devices).
+Cases of the same work differ only in how it is divided and kept (``TUNABLE_FIELDS`` and the number of
+devices).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def compare_timed_losses(
     expected: Mapping[str, ReferenceLosses],
     perturbed: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
 ) -> dict[str, LossComparison]:
-    """What the losses of measured trials say, by case id; nothing of a case without anything to compare with.
+    """Compare the losses of measured trials, by case id; cases without a reference are left out.
 
     *expected* are the trusted trainings by case id; *perturbed* the losses (steps,) of trainings of a case
     from weights perturbed by rounding.
@@ -67,7 +68,7 @@ def compare_timed_losses(
 
 
 def _training_key(timed: CaseLosses) -> Hashable:
-    """What two cases have alike whose trainings are the same."""
+    """Key that is equal for cases of the same training."""
     case = timed.case
     return case.work_key(
         (*TUNABLE_FIELDS, "world_size")
@@ -77,8 +78,8 @@ def _training_key(timed: CaseLosses) -> Hashable:
 def _compare_group(
     peers: Sequence[CaseLosses], expected: Mapping[str, ReferenceLosses]
 ) -> dict[str, LossComparison]:
-    """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
-    # what only some of them draw, or draw beside a reference that draws nothing, is not the model's
+    """Compare the cases of one work with trusted references, and those that agree with each other."""
+    # if only some cases draw random numbers, or the reference draws none, it is not the model that draws
     if all(timed.draws_random_numbers for timed in peers) and not any(
         timed.case.id in expected for timed in peers
     ):
@@ -97,7 +98,7 @@ def _compare_group(
     among |= _compare_designed([timed for timed in others if timed.design], others)
     for timed in known:
         own, theirs = vouched.get(timed.case.id), among.get(timed.case.id)
-        # those that what is vouched for calls another training are not among the others
+        # cases that differ from their trusted reference are not among the others
         if theirs and (own is None or own.word == NOT_COMPARED or theirs.is_different):
             found[timed.case.id] = theirs
         elif own:
@@ -109,7 +110,7 @@ def _compare_group(
 
 
 def _batch_parts_remark(cases: Sequence[CaseLosses]) -> str:
-    """What the losses of *cases* can't tell, as all divide the batch alike; empty: they can.
+    """Limitation of the losses of *cases* if all divide the batch alike; empty if there is none.
 
     The losses of workloads that come with distbench are means over the parts.
     """
@@ -124,7 +125,7 @@ def _batch_parts_remark(cases: Sequence[CaseLosses]) -> str:
 
 
 def _compare_with_each_other(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
-    """Findings on *cases* of the same work by nothing but each other."""
+    """Compare *cases* of the same work only with each other."""
     reference = _single_process_reference(cases) or _majority_reference(cases)
     if reference is None:
         return _without_majority(cases)
@@ -136,7 +137,7 @@ def _compare_with_each_other(cases: Sequence[CaseLosses]) -> dict[str, LossCompa
 
 
 def _compare_designed(cases: Sequence[CaseLosses], others: Sequence[CaseLosses]) -> dict[str, LossComparison]:
-    """Findings on *cases* that are other trainings by design, by those of *others* that are not."""
+    """Compare *cases* that differ by design with those of *others* that don't."""
     same = [timed for timed in others if not timed.design]
     alone = same[0].as_reference if len(same) == 1 else None
     reference = _single_process_reference(same) or _majority_reference(same) or alone
@@ -144,7 +145,7 @@ def _compare_designed(cases: Sequence[CaseLosses], others: Sequence[CaseLosses])
 
 
 def _single_process_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
-    """What a plain process trained, if its trials agree."""
+    """Reference from a plain process, if its trials agree."""
     for timed in cases:
         if timed.case.label == REFERENCE_STRATEGY:
             return None if timed.compare_with(timed.as_reference).is_different else timed.as_reference
@@ -152,7 +153,7 @@ def _single_process_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | 
 
 
 def _majority_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
-    """What more than half of *cases* trained, all their trials; None if there is no such majority."""
+    """Reference on which all trials of more than half of *cases* agree; None without such a majority."""
     ways = [timed.as_reference for timed in cases]
     support = [sum(timed.compare_with(way).word == SAME_LOSSES for timed in cases) for way in ways]
     most = max(support, default=0)
@@ -165,9 +166,9 @@ def _majority_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
 def _explained_by_batch_parts(
     cases: Sequence[CaseLosses], found: Mapping[str, LossComparison], reference: ReferenceLosses
 ) -> dict[str, LossComparison]:
-    """Those of *cases* that divide the batch alike and agree with each other, but not with *reference*.
+    """Cases that divide the batch alike and agree with each other, but not with *reference*.
 
-    Where that shows before the first update, and several strategies have it, a loss that is not the mean over
+    If that shows before the first update, and for several strategies, a loss that is not the mean over
     parts of the batch explains it as well as a mistake that all of them share.
     """
     told: dict[str, LossComparison] = {}
@@ -187,13 +188,13 @@ def _explained_by_batch_parts(
 
 
 def _without_majority(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
-    """Findings on *cases* without a majority: only those that divide the batch alike surely disagree."""
+    """Compare *cases* without a majority: only those that divide the batch alike surely disagree."""
     found: dict[str, LossComparison] = {}
     for timed in cases:
         against = [
             (other, timed.compare_with(other.as_reference))
             for other in cases
-            # of a case alone its own trials
+            # a single case is compared with its own trials
             if other is not timed or len(cases) == 1
         ]
         apart = [(other, one) for other, one in against if one.is_different]

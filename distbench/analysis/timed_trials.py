@@ -1,4 +1,4 @@
-"""The losses of the timed trials of one case, held against those of a training that is trusted."""
+"""Compare the losses of one case's timed trials with a reference."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _LOSSES_NOT_KEPT = "the losses of the timed steps were not kept, and those of th
 
 @dataclass(frozen=True)
 class _TrialComparison:
-    """What one trial comes to."""
+    """Result of comparing one trial."""
 
     worst: LossDeviation
     exceeds_usual: bool
-    """Whether it is anywhere further away than rounding usually leads."""
+    """True if any step deviates more than rounding usually causes."""
     first_insensitive: LossDeviation | None
-    """Where it is that first although it is within a limit that says little."""
+    """First such step that is within an insensitive limit."""
     sensitive_steps: int
-    """Steps, from the first on, whose limits say more."""
+    """Steps, from the first on, with sensitive limits."""
 
 
 class CaseLosses:
-    """The measured trials of one case, whose first steps are the warm-up's."""
+    """Losses of the measured trials of one case, starting with the warm-up."""
 
     def __init__(self, records: Sequence[Record], perturbed: Sequence[np.ndarray] = ()) -> None:
         """Take the trials, and losses (steps,) of the same training from *perturbed* weights."""
@@ -57,22 +57,22 @@ class CaseLosses:
 
     @property
     def batch_parts(self) -> int:
-        """Into how many parts of equal size, one after another, the global batch is divided."""
+        """Number of consecutive, equal parts that the global batch is divided into."""
         return self.case.batch.total_micro_batches
 
     @property
     def design(self) -> IntendedDifference | None:
-        """In what its strategy is another training by design; None: it is meant to be the same as others."""
+        """Intended difference of its strategy; None if the training is meant to equal others."""
         return strategy_description(self.case, self.records[0]).by_design
 
     @property
     def draws_random_numbers(self) -> bool:
-        """Whether random numbers were drawn while it trained."""
+        """True if random numbers were drawn during training."""
         return any(record.environment.get(DRAWS_KEY) for record in self.records)
 
     @property
     def has_timed_losses(self) -> bool:
-        """Whether more was kept than the losses of the warm-up: in early records not, without a metric."""
+        """True if more losses than the warm-up's were kept; early records lack them without a metric."""
         return any(record.samples.get("loss") for record in self.records)
 
     @cached_property
@@ -83,15 +83,15 @@ class CaseLosses:
 
     @cached_property
     def median_losses(self) -> np.ndarray:
-        """Median over the trials of each step that all have (steps,)."""
+        """Median over the trials at each step that all have (steps,)."""
         steps = min(map(len, self.curves.values()))
         return np.asarray(np.median([curve[:steps] for curve in self.curves.values()], axis=0))
 
     @cached_property
     def observed_spread(self) -> np.ndarray | None:
-        """Largest distance so far of any two of its trainings from weights moved by rounding (steps,).
+        """Largest distance so far of any two of its trainings from weights perturbed by rounding (steps,).
 
-        That from its own weights is one of them. Infinite from where one broke down; None without any.
+        The training from its own weights is one of them. Infinite after one diverged; None without any.
         """
         if not self._perturbed:
             return None
@@ -103,13 +103,13 @@ class CaseLosses:
 
     @property
     def as_reference(self) -> ReferenceLosses:
-        """Its losses, for others to be held against."""
+        """Its losses as a reference for others."""
         return ReferenceLosses(
             self.case.name, self.median_losses, case_id=self.case.id, observed_spread=self.observed_spread
         )
 
     def compare_with(self, expected: ReferenceLosses) -> LossComparison:
-        """The trials held against *expected*."""
+        """Compare the trials with *expected*."""
         found = [
             place
             for number, curve in self.curves.items()
@@ -119,7 +119,7 @@ class CaseLosses:
         beyond = [place.worst for place in found if place.worst.of_limit > 1]
         if beyond:
             worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
-            # the loss of a step is that before its update
+            # the loss of a step is computed before its update
             design = self._design_difference(expected)
             meant = design if design and worst.step > design.since else None
             word, why = (DIFFERENT_BY_DESIGN, meant.why) if meant else (DIFFERENT_TRAINING, "")
@@ -148,17 +148,17 @@ class CaseLosses:
         )
 
     def _design_difference(self, expected: ReferenceLosses) -> IntendedDifference | None:
-        """What may take it away from *expected*.
+        """Design differences that apply relative to *expected*.
 
-        A check's reference reduces no gradients, so it has not seen what it is to round them for that, as
-        ``tolerance`` has.
+        A check's reference reduces no gradients, so unlike ``rounding_bounds`` it does not cover rounding
+        them for that.
         """
         return self.design if expected.limits is None else design_difference(self.case, self.records[0])
 
     def _compare_trial(
         self, number: int, curve: np.ndarray, expected: ReferenceLosses
     ) -> _TrialComparison | None:
-        """What the trial of round *number* comes to; None if there is no step that both know."""
+        """Compare the trial of round *number*; None if no step is known in both."""
         count = min(len(curve), len(expected.losses))
         steps = np.flatnonzero(np.isfinite(curve[:count]) & np.isfinite(expected.losses[:count]))
         if not len(steps):
@@ -186,20 +186,20 @@ class CaseLosses:
     def _limits(
         self, known: np.ndarray, steps: np.ndarray, expected: ReferenceLosses
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What rounding usually explains of a deviation from *known* at *steps*, and what it does here."""
+        """Usual and applicable limits of rounding deviations from *known* at *steps*."""
         record = self.records[0]
         if expected.limits is not None:
             limits = add_loss_resolution(expected.limits[steps], known, [record])
             return limits, limits
         usual = loss_limits(known, steps, record)
-        # a training that is not the same each time would excuse itself: of two that were tried, the calmer
+        # an unreproducible training would excuse itself: of two measured spreads, the smaller
         seen = [each for each in (self.observed_spread, expected.observed_spread) if each is not None]
         padded = [np.append(each, np.full(int(steps[-1]) + 1, np.nan))[steps] for each in seen]
         return usual, np.fmax(usual, OBSERVED_SPREAD_FACTOR * np.fmin.reduce(padded)) if padded else usual
 
 
 def _indistinguishable_reason(first: LossDeviation, expected: ReferenceLosses) -> str:
-    """Why a case that is first unusually far from *expected* in *first* is not told apart from it."""
+    """Reason why a case that deviates unusually at *first* can't be distinguished from *expected*."""
     spread = expected.observed_spread if expected.observed_spread is not None else np.array([])
     seen = spread[first.step] if first.step < len(spread) else np.inf
     moves = f"moves by {seen:.2g}" if np.isfinite(seen) else "breaks down"

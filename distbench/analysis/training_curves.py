@@ -1,4 +1,4 @@
-"""The curves of a run for experiment trackers: a tracker's run for each training or trial."""
+"""Curves of a run for experiment trackers: one tracker run for each training or trial."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _MAX_NAME_LENGTH, _MAX_VALUE_LENGTH = 100, 250
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """One training to a target of one seed, or one measured trial."""
+    """Training to a target with one seed, or one measured trial."""
 
     kind: str
     """Folder of its job's records: ``convergence`` or ``trials``."""
     group: str
-    """The name of the case, fit to be shown."""
+    """Display name of the case."""
     name: str
-    """The same, with the seed or the number of the trial."""
+    """The group, with the seed or the number of the trial."""
     folder: str
     """A relative path of safe names, unique in a run."""
     config: dict[str, str | int | float | bool]
-    """What was trained, and how it ended."""
+    """Configuration and outcome of the training."""
     points: tuple[CurvePoint, ...]
 
 
 def training_curves(records: Iterable[Record]) -> list[TrainingCurve]:
-    """Curves of *records*; those without any are left out, as are those of kinds that are not installed.
+    """Curves of *records*; records without any, and of kinds that are not installed, are left out.
 
     Raises:
         RecordError: the parts of a record do not fit together.
@@ -80,7 +80,7 @@ def _config(record: Record) -> dict[str, str | int | float | bool]:
 
 
 def _flatten_config(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:
-    """*data* with ``outer.inner`` for keys; an option of a plug-in may be any tree."""
+    """Flatten *data* to ``outer.inner`` keys; an option of a plug-in may be any tree."""
     found: dict[str, str | int | float | bool] = {}
     for key, value in data.items():
         here = (*path, slug(str(key)))
@@ -94,7 +94,7 @@ def _flatten_config(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[st
 
 
 def consumed_per_step(row: CaseSummary) -> dict[str, Sequence[float]]:
-    """What had been consumed after each step of ``row.losses``; empty where that is not known.
+    """Consumption after each step of ``row.losses``; empty if unknown.
 
     ``steps``, ``tokens`` of all ranks together, and ``seconds``, warm-up included: a step takes as long as
     its slowest rank.

@@ -1,10 +1,10 @@
-"""Which cases must be measured again before the pick among them is settled.
+"""Find the cases that need more trials to settle a recommendation.
 
-A pick is settled when no other case can be better than it by more than 3%. Looking after every round
-would find that by luck sooner or later, so the risk of 5% is divided over the looks, however many there will
-be (1/2, 1/6, 1/12, ... of it), and at each look over the rivals (Bonferroni). A case drops out only when it
-is excluded at its share of the risk: successive elimination (E. Even-Dar, S. Mannor and Y. Mansour 2006,
-"Action elimination and stopping conditions", J. Machine Learning Research 7).
+A pick is settled when no other case can be better than it by more than 3%. Checking after every round
+would find that by chance sooner or later, so the risk of 5% is divided over the checks, however many there
+will be (1/2, 1/6, 1/12, ... of it), and at each check over the rivals (Bonferroni). A case drops out only
+when it is excluded at its share of the risk: successive elimination (E. Even-Dar, S. Mannor and Y. Mansour
+2006, "Action elimination and stopping conditions", J. Machine Learning Research 7).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distbench.core.grouping import group_by
 
 
 def unsettled_candidates(candidates: Sequence[Candidate], round_number: int) -> list[Candidate]:
-    """The picks that are not settled at *round_number* (from 1 on), and the cases that may still be better.
+    """Picks that are not settled at *round_number* (from 1 on), and cases that may still be better.
 
     Cases on each number of devices are compared with those of the same work and precision.
     """
@@ -47,7 +47,7 @@ def _unsettled_in_group(place: Sequence[Candidate], round_number: int) -> Iterat
 
 
 def _max_log_advantage(rival: ConfidenceInterval, pick: ConfidenceInterval, risk: float) -> float:
-    """How much faster the rival may be but for *risk*, as a logarithm; infinite if the spread is unknown."""
+    """Largest log speed ratio of the rival at *risk*; infinite if the spread is unknown."""
     if rival.half_log_width is None or pick.half_log_width is None:
         return math.inf
     freedom = min(rival.degrees_of_freedom, pick.degrees_of_freedom)

@@ -1,4 +1,4 @@
-"""Verdicts on the cases of a run: those of each kind of job, and one on the losses of the timed trials.
+"""Verdicts on the cases of a run: those of each kind of job, and one on the timed losses.
 
 Timed losses are judged here because they are compared with the references of the kinds of job.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 LOSS_VERDICT = "losses"
-"""Kind of the verdicts on what was timed, which nobody has to ask for and no plug-in makes."""
+"""Kind of the verdicts on timed losses, which need no request and no plug-in."""
 
 
 def is_confirmed(verdicts: Mapping[str, Verdict]) -> bool:
-    """Whether *verdicts* on a case, by kind, show that it trains as well as its reference.
+    """True if *verdicts* on a case, by kind, show that it trains as well as its reference.
 
-    A bad one speaks against that whatever the others say. Timed steps that parted from their reference show
-    that a check saw too little, and leave only what vouches by the outcome.
+    A bad verdict always refutes that. If timed steps deviated from their reference, a check covered too
+    little, and only verdicts by outcome count.
     """
     if any(verdict.gravity == "bad" for verdict in verdicts.values()):
         return False
@@ -58,7 +58,7 @@ def collect_verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dic
 
 
 def loss_comparisons(records: Sequence[Record]) -> dict[str, LossComparison]:
-    """What the losses of the timed trials among *records* say, by case id, with what all kinds know of them.
+    """Compare the losses of the timed trials among *records*, by case id, using all kinds' references.
 
     Raises:
         RecordError: the records of a kind of job do not fit together.
@@ -72,7 +72,7 @@ def loss_comparisons(records: Sequence[Record]) -> dict[str, LossComparison]:
 
 
 def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
-    """Losses (steps,) of trainings from weights perturbed by rounding, by case id, that all kinds know of.
+    """Losses (steps,) of trainings from weights perturbed by rounding, by case id, from all kinds.
 
     Raises:
         RecordError: the records of a kind of job do not fit together.

@@ -1,4 +1,4 @@
-"""Runs as tables for SQL: an in-memory database over their files, which can reach nothing else."""
+"""SQL on runs: an in-memory database of their files that can access nothing else."""
 
 from distbench.query.database import Database, QueryResult
 from distbench.query.tables import SqlColumn, SqlTable

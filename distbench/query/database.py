@@ -1,4 +1,4 @@
-"""An in-memory database of runs that answers SQL and can reach nothing else."""
+"""In-memory database of runs that answers SQL and can access nothing else."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from distbench.record.run_folder import Run
 from distbench.report.view import all_views
 
 _QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
-"""Kinds of statement that only read, as DuckDB calls them; a pivot is several."""
+"""Kinds of statement that only read, in DuckDB's terms; a pivot is several."""
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a query gave."""
+    """Result of a query."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
-    """Types of SQL, of each column."""
+    """SQL type of each column."""
     rows: list[tuple[Any, ...]]
 
 
 class Database:
-    """The tables of some runs."""
+    """Tables of some runs."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Read *runs*.
@@ -44,7 +44,7 @@ class Database:
         """
         import duckdb
 
-        # a query is text that people paste: nothing of this process, no file and no network is in its reach
+        # people paste queries: they must not reach this process, files or the network
         settings: dict[str, Any] = {
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -59,17 +59,17 @@ class Database:
         loading.create_tables(self._database)
         self._described, self._documented = loading.described, loading.documented
         self.damaged = loading.damaged
-        """Trials of each run that can't be read, and are in no table."""
+        """Unreadable trials of each run, which no table includes."""
         self._views = {table.name: table for table in view_tables() if table.name not in self._documented}
         self._filled: set[str] = set()
         self._database.execute("set enable_external_access = false")
         self._database.execute("set lock_configuration = true")
 
     def query(self, sql: str) -> QueryResult:
-        """The answer to *sql*.
+        """Run the query *sql*.
 
         Raises:
-            UsageError: the query is wrong; the message says what there is instead.
+            UsageError: the query is wrong; the message lists valid names.
         """
         import duckdb
 
@@ -87,7 +87,7 @@ class Database:
             raise UsageError(f"query: {self._message(error, sql)}") from error
 
     def _check_is_query(self, sql: str) -> None:
-        """Refuse what is no query: it would change the copy in memory and leave the runs as they were."""
+        """Refuse other statements: they would change the copy in memory and leave the runs as they were."""
         for statement in self._database.extract_statements(sql):
             if (kind := statement.type.name) not in _QUERY_STATEMENTS:
                 raise UsageError(
@@ -97,7 +97,7 @@ class Database:
                 )
 
     def tables(self) -> list[SqlTable]:
-        """The tables with all of their columns, documented where a record or a view describes them."""
+        """Tables with all of their columns, documented if a record or a view describes them."""
         names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
         every = [*TABLES, *sorted(names - TABLES.keys())]
         docs = {name: table.doc for name, table in self._documented.items()}
@@ -106,7 +106,7 @@ class Database:
         return [*made, *self._views.values()]
 
     def _fill_views(self, names: set[str]) -> None:
-        """Make the tables of the views among *names*: making all of them would take most of the time."""
+        """Fill the tables of the views among *names*: filling all of them would take most of the time."""
         wanted = (names & self._views.keys()) - self._filled
         if not wanted:
             return
@@ -132,7 +132,7 @@ class Database:
         return SqlColumn(name, type_, str(column.get("doc", "")), str(column.get("unit", "")))
 
     def _message(self, error: Exception, sql: str) -> str:
-        """What *error* says, with what there is where a name was wrong."""
+        """Message of *error*, with the valid names if a name was wrong."""
         message, tables = first_line(error), {table.name: table for table in self.tables()}
         if missing := _NO_TABLE.search(message):
             return f"no table {missing[1]!r}; {did_you_mean(missing[1], tables)}"
@@ -143,7 +143,7 @@ class Database:
         return message
 
     def _table_names(self, sql: str) -> set[str]:
-        """The tables that *sql* names."""
+        """Names of the tables in *sql*."""
         import duckdb
 
         try:

@@ -1,4 +1,4 @@
-"""What runs, cases and trials are in rows of plain values, from their JSON."""
+"""Rows of the tables of runs, cases and trials, from their JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FACTS = {column.name for column in TRIAL_FACTS}
 def run_row(
     info: RunInfo, records: Sequence[Record], damaged: Sequence[DamagedTrial], folder: Path
 ) -> RecordRow:
-    """The row of ``runs``."""
+    """Row of ``runs``."""
     machine = info.machine
     gpus = machine.get("gpus", [])
     return {
@@ -46,8 +46,8 @@ def run_row(
 
 
 def case_rows(info: RunInfo, records: Sequence[Record], damaged: Sequence[DamagedTrial]) -> list[RecordRow]:
-    """The rows of ``cases`` of one run."""
-    # samples are of no use here, and loading them takes its time
+    """Rows of ``cases`` for one run."""
+    # samples are not needed here, and loading them is slow
     bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
     return [_case_row(info.run_id, row) for row in RunAnalysis(info, bare, damaged).cases]
 
@@ -84,7 +84,7 @@ def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
 
 
 def trial_row(record: Record) -> RecordRow:
-    """The row of ``trials``: facts, and each number under the name of its column."""
+    """Row of ``trials``: facts, and each number under the name of its column."""
     failure = record.failure
     return {
         **_outcome(record),
@@ -96,7 +96,7 @@ def trial_row(record: Record) -> RecordRow:
 
 
 def rank_rows(record: Record) -> list[RecordRow]:
-    """Rows of ``ranks``, without what they measured."""
+    """Rows of ``ranks``, without measurements."""
     placed = sorted({*range(len(record.devices)), *(rank for own in record.nodes.values() for rank in own)})
     return [_rank_row(record, rank) for rank in placed]
 
@@ -134,22 +134,22 @@ def _outcome(record: Record) -> RecordRow:
 
 
 def view_rows(run: RunAnalysis, view: View) -> list[RecordRow]:
-    """Rows of the table of *view* of one run."""
+    """Rows of the table of *view* for one run."""
     return [{"run_id": run.info.run_id, **row} for row in view.table(run).records()]
 
 
 def value_column_name(name: str) -> str:
-    """The column of ``trials`` for the value *name*: a metric can't take the place of a fact."""
+    """Column of ``trials`` for the value *name*: a metric can't replace a fact."""
     return f"{name}_" if name.casefold() in _FACTS else name
 
 
 def trial_key(record: Record) -> RecordRow:
-    """Columns that say which trial a row belongs to."""
+    """Columns that identify the trial of a row."""
     return {**case_key(record.run_id, record.case, record.case_id), "round": record.round}
 
 
 def case_key(run_id: str, case: Case, case_id: str) -> RecordRow:
-    """Columns that say which case a row belongs to."""
+    """Columns that identify the case of a row."""
     return {
         "run_id": run_id,
         "case_id": case_id,
@@ -160,11 +160,11 @@ def case_key(run_id: str, case: Case, case_id: str) -> RecordRow:
 
 
 def is_timed(record: Record, name: str) -> bool:
-    """Whether the column *name* has a sample for each step of the ``time`` pass."""
+    """True if the column *name* has a sample for each step of the ``time`` pass."""
     column = record.columns.get(name, {})
     if "pass" in column:
         return bool(column.get("per_step")) and column["pass"] == "time"
-    # format 1 did not say: what has as many samples as there are step times is of the same steps
+    # format 1 did not record it: a column with as many samples as step times is of the same steps
     return _shape(record, name) == _shape(record, "step_s")
 
 

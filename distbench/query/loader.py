@@ -1,4 +1,4 @@
-"""Fills a database with the tables of runs: facts from their JSON, samples and rows from their Parquet."""
+"""Fill a database with the tables of runs: facts from JSON, samples and rows from Parquet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # names of columns that no table of a metric has
 _FILE, _TRIAL, _ORDER = '"distbench file"', '"distbench trial"', '"distbench order"'
 _ALWAYS = ("step_s", "loss")
-"""Columns that ``steps`` has whether or not a record does."""
+"""Columns that ``steps`` always has, even if no record does."""
 _TRIAL_NUMBER = SqlColumn("trial", "bigint", "Number of the trial among those that are read.")
 _DESCRIPTION = (
     _TRIAL_NUMBER,
@@ -43,40 +43,40 @@ _LOADED_TABLES = {"runs", "cases", "trials", "ranks", "jobs", "steps", "samples"
 
 @dataclass
 class _TableSource:
-    """Where the rows of one table come from; a trial goes by its number."""
+    """Source of the rows of one table; trials are identified by number."""
 
     files: dict[str, int] = field(default_factory=dict)
     rows: list[tuple[int, RecordRow]] = field(default_factory=list)
-    """Rows that stand in a record itself (format 1)."""
+    """Rows inside the record itself (format 1)."""
 
 
 @dataclass
 class RunLoader:
-    """What is gathered of runs before it becomes tables."""
+    """Data of runs, collected before the tables are created."""
 
     runs: list[RecordRow] = field(default_factory=list)
     cases: list[RecordRow] = field(default_factory=list)
     trials: list[RecordRow] = field(default_factory=list)
     jobs: list[RecordRow] = field(default_factory=list)
-    """Trials that were not made to be timed."""
+    """Trials that were not made for timing."""
     ranks: list[RecordRow] = field(default_factory=list)
-    """Where each rank of a trial ran, by the number of the trial."""
+    """Location of each rank, by the number of the trial."""
     trial_keys: list[RecordRow] = field(default_factory=list)
-    """By which each trial is known, in the order of their numbers."""
+    """Key of each trial, in the order of their numbers."""
     columns: list[RecordRow] = field(default_factory=list)
     """Each column of samples of each trial: its pass, its unit, whether it is of the timed steps."""
     samples: _TableSource = field(default_factory=_TableSource)
     sources: dict[str, _TableSource] = field(default_factory=dict)
-    """Of each table of a metric or a kind of job."""
+    """Source of each table of a metric or a kind of job."""
     documented: dict[str, SqlTable] = field(default_factory=lambda: TABLES | tables.JOB_TABLES)
-    """Each described table; that of a plug-in's metric is described by the first record that has it."""
+    """Described tables; for a plug-in's metric, the first record that has the table describes it."""
     damaged: list[tuple[Run, Sequence[DamagedTrial]]] = field(default_factory=list)
-    """Trials of each run that can't be read."""
+    """Unreadable trials of each run."""
     described: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Description of each column that any record describes; the first one counts."""
 
     def add_run(self, run: Run) -> None:
-        """Take in what *run* has stored; its damaged trials are only counted.
+        """Collect the data of *run*; its damaged trials are only counted.
 
         Raises:
             UsageError: this is no folder of a run.
@@ -96,10 +96,10 @@ class RunLoader:
                 self._add_job(trial)
 
     def create_tables(self, database: duckdb.DuckDBPyConnection) -> None:
-        """Make the tables.
+        """Create the tables.
 
         Raises:
-            ContentError: a Parquet file can't be read, or does not hold what its record says.
+            RecordContentError: a Parquet file can't be read, or does not match its record.
         """
         import duckdb
 
@@ -111,7 +111,7 @@ class RunLoader:
             ) from error
 
     def _create_tables(self, database: duckdb.DuckDBPyConnection) -> None:
-        # while they stand, the steps between are told apart from the tables by their schema
+        # intermediate tables have a schema of their own
         database.execute("create schema raw")
         keys = [{**key, "trial": number} for number, key in enumerate(self.trial_keys)]
         create_table(database, "raw.keys", (*TRIAL_COLUMNS, _TRIAL_NUMBER), keys)
@@ -150,7 +150,7 @@ class RunLoader:
         self._add_tables(stored, number, [name for name in stored.record.tables if name not in TABLES])
 
     def _trial_number(self, record: Record) -> int:
-        """The number by which the trial of *record* goes from here on."""
+        """Assign a number to the trial of *record*."""
         self.trial_keys.append(facts.trial_key(record))
         return len(self.trial_keys) - 1
 
@@ -223,7 +223,7 @@ def _sample_rows(record: Record) -> Iterator[RecordRow]:
 def _fill_table(
     database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[SqlColumn], source: _TableSource
 ) -> None:
-    """Make a table of a metric: which trial, the documented columns, and those that were found."""
+    """Create a table of a metric: the trial's key, the documented columns, and other columns in the rows."""
     _create_raw_rows(database, columns, source)
     keys = [column.name for column in TRIAL_COLUMNS]
     documented = {column.name: column.type for column in columns if column.name not in keys}
@@ -244,7 +244,7 @@ def _fill_table(
 def _column_expression(
     database: duckdb.DuckDBPyConnection, name: str, type_: str, documented: str | None
 ) -> str:
-    """A column as its table has it: one in which nothing is known is written as boolean."""
+    """SQL expression of a column: one without any known value is stored as boolean."""
     if type_ == "BOOLEAN":
         ((known,),) = database.execute(f"select count({quote_identifier(name)}) from raw.rows").fetchall()
         if not known:
@@ -255,7 +255,7 @@ def _column_expression(
 def _create_raw_rows(
     database: duckdb.DuckDBPyConnection, columns: Sequence[SqlColumn], source: _TableSource
 ) -> None:
-    """Make ``raw.rows`` of *source*: the documented columns at least, and the number of the trial."""
+    """Create ``raw.rows`` of *source*: at least the documented columns, and the number of the trial."""
     import duckdb
 
     keys = {column.name for column in TRIAL_COLUMNS}
@@ -289,11 +289,11 @@ def _create_raw_rows(
 def create_table(
     database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[SqlColumn], rows: Sequence[RecordRow]
 ) -> None:
-    """Make a table of *rows*: the documented *columns* by their types, then the others, which are numbers."""
+    """Create a table of *rows*: the documented *columns* by their types, then the others as numbers."""
     types = {column.name: column.type for column in columns}
     types |= {key: "double" for row in rows for key in row if key not in types}
     query, values = select_statement({key: [row.get(key) for row in rows] for key in types})
-    # a foreign record may say anything where a time is expected
+    # a foreign record may have any value instead of a time
     cast = ", ".join(
         f"try_cast({column} as {type_}) as {column}"
         for column, type_ in zip(unique_columns(types), types.values(), strict=True)

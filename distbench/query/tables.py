@@ -1,4 +1,4 @@
-"""The tables of ``distbench query``: the one place where they and their columns are documented."""
+"""Definitions of the tables of ``distbench query``, the only documentation of their columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SqlColumn:
 
     name: str
     type: str
-    """Type of SQL."""
+    """SQL type."""
     doc: str
     unit: str = ""
 
 
 @dataclass(frozen=True)
 class SqlTable:
-    """One table. It stands, with these columns at least, whether or not any run has a row for it."""
+    """One table. It exists with at least these columns, even if no run has a row for it."""
 
     name: str
     doc: str
@@ -41,9 +41,9 @@ CASE_COLUMNS = (
     SqlColumn("strategy", "varchar", "Short name of the strategy with its options, such as zero3+offload."),
     SqlColumn("world_size", "bigint", "Devices."),
 )
-"""Columns that say of which case a row is."""
+"""Columns that identify the case of a row."""
 TRIAL_COLUMNS = (*CASE_COLUMNS, SqlColumn("round", "bigint", "Which trial of the case, from 0 on."))
-"""Columns that say of which trial a row is."""
+"""Columns that identify the trial of a row."""
 _RANK = SqlColumn("rank", "bigint", "Rank, from 0 on.")
 
 RUNS = SqlTable(
@@ -190,7 +190,7 @@ RANKS = SqlTable(
 
 
 def metric_table(spec: TableSpec) -> SqlTable:
-    """Table that a metric leaves."""
+    """Table that a metric writes."""
     columns = (SqlColumn(column.name, column.type, column.doc, column.unit) for column in spec.columns)
     return SqlTable(spec.name, spec.doc, (*TRIAL_COLUMNS, *((_RANK,) if spec.by_rank else ()), *columns))
 
@@ -209,11 +209,11 @@ JOBS = SqlTable(
     ),
 )
 VIEW_PREFIX = "view_"
-"""What the names of the tables of views begin with; the rest is the word of ``show --view``."""
+"""Prefix of the names of the views' tables; the rest is the word of ``show --view``."""
 
 
 def view_tables() -> Iterator[SqlTable]:
-    """Tables of the views, with the columns of their sheets."""
+    """Tables of the views, with the columns of their tables."""
     for name, view in all_views().items():
         columns = (SqlColumn(field.name, field.type, field.doc, field.unit) for field in view.fields)
         yield SqlTable(f"{VIEW_PREFIX}{name}", f"The view {name}: {view.title}.", (_RUN_ID, *columns))
@@ -223,6 +223,6 @@ _METRIC_TABLES = [
     metric_table(spec) for metric in registry.built_in_plugins("metrics").values() for spec in metric.tables
 ]
 TABLES = {table.name: table for table in (RUNS, CASES, TRIALS, RANKS, STEPS, SAMPLES, JOBS, *_METRIC_TABLES)}
-"""The documented tables by name. Metrics of plug-ins leave others, which their records describe."""
+"""Documented tables by name. Metrics of plug-ins write others, which their records describe."""
 JOB_TABLES = {spec.name: metric_table(spec) for kind in job_kinds() for spec in kind.tables}
 """Tables of kinds of job, which older records do not describe."""

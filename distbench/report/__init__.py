@@ -1,1 +1,1 @@
-"""Records made readable: a table for the terminal, one offline page for a browser."""
+"""Pages and summaries of runs: a table for the terminal, one offline page for a browser."""

@@ -1,4 +1,4 @@
-"""What charts share along their axes: cases by number of devices, and round ticks."""
+"""Axes shared by charts: cases by number of devices, and round ticks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MAX_TICKS, _MAX_DECADES = 8, 3
 
 @dataclass(frozen=True)
 class CaseAxis:
-    """Rows of an upright axis: one for each case, below a heading for each number of devices."""
+    """Rows of a vertical axis: one for each case, below a heading for each number of devices."""
 
     labels: list[str]
     positions: list[int]
-    """Where the cases are among the labels."""
+    """Indices of the cases among the labels."""
 
     @classmethod
     def of(cls, cases: Iterable[tuple[CaseSummary, str]]) -> CaseAxis:
-        """Rows for cases, which come by number of devices, with their labels."""
+        """Rows for *cases* with their labels; cases come ordered by number of devices."""
         listed = [*cases]
         labels: list[str] = []
         places: list[int] = []

@@ -1,7 +1,7 @@
-"""Cases in the format of pytest-benchmark, by its own code: what it writes, its own commands compare.
+"""Export cases to the format of pytest-benchmark by its own code, so its commands can compare them.
 
 The sample is the trial: a round is one launch, its time the mean step time of that launch. Steps of one
-launch are no independent samples, and are never given as such.
+launch are not independent samples, and are never exported as such.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXTRA_COLUMNS = ("tokens_per_s", "memory_peak", "comm_bytes")
 
 
 def refusal(row: CaseSummary) -> str:
-    """Why the times of a case may not be compared; empty: they may."""
+    """Reason why the times of a case may not be compared; empty if they may."""
     if BENCHMARK_COLUMN not in row.values:
         return one_line(row.absence_reasons.get(BENCHMARK_COLUMN, f"{row.status}: no step time"))
     if row.differs:
@@ -39,12 +39,12 @@ def refusal(row: CaseSummary) -> str:
 def make_benchmark(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:
     """A case of *suite* as a benchmark: seconds of a step, a round for each trial.
 
-    It is known by suite and case, not by a test's place, so that what was run by pytest and what was
+    It is identified by suite and case, not by the location of a test, so benchmarks run by pytest and those
     exported from a run can be compared. *steps* are the timed ones of each trial; *row* has a step time.
     """
     case = row.case
     known = [name for name in _EXTRA_COLUMNS if name in row.values]
-    # what pytest-benchmark reads of the fixture that a benchmark of its own comes from
+    # attributes that pytest-benchmark reads from the fixture of its own benchmarks
     source = SimpleNamespace(
         name=one_line(case.name),
         fullname=one_line(f"{suite}::{case.name}"),
@@ -84,13 +84,13 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
     """Write cases of a run into the storage folder *into*, where ``pytest-benchmark compare`` looks.
 
     Raises:
-        UsageError: the storage has this run.
+        UsageError: the storage has this run already.
         InfrastructureError: the file can't be written.
     """
     name = f"{slug(info.suite_name)}-{slug(info.run_id)}"
     storage = FileStorage(into, logger=logging.getLogger(__name__), default_machine_id=get_machine_id())
     if there := storage.query(f"*_{name}"):
-        # compared with itself it would always pass
+        # a comparison with itself would always pass
         raise UsageError(f"{there[0]}: the run was exported before; nothing was written")
     if not info.suite:
         raise UsageError("run.json is damaged, and only it has the steps of a trial; see distbench check RUN")
@@ -100,7 +100,7 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
         benchmarks=[make_benchmark(info.suite_name, info.run_id, steps, row) for row in rows],
         include_data=True,
         machine_info=_machine(info),
-        # a run does not keep which commit it ran
+        # a run does not record its commit
         commit_info={"id": "unknown", "time": None, "dirty": None, "project": info.suite_name},
     )
     content["datetime"] = info.created.replace("Z", "+00:00")
@@ -109,7 +109,7 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
 
 
 def _machine(info: RunInfo) -> dict[str, Any]:
-    """The machine of the run, which need not be this one, under pytest-benchmark's names."""
+    """Machine of the run, which need not be this one, under pytest-benchmark's names."""
     machine = info.machine
     system, _, release = str(machine.get("system", "")).partition(" ")
     return {

@@ -1,4 +1,4 @@
-"""The table of all cases on the page: ranked, grouped by the number of devices, one line a case."""
+"""Table of all cases on the page: ranked, grouped by number of devices, one line per case."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 _WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
 _LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
-"""Gravity -> look of its badge."""
+"""Gravity -> style of its badge."""
 
 
 @dataclass(frozen=True)
 class CaseColumn:
-    """A column: how it is called, and what stands in it."""
+    """A column: its heading and the source of its cells."""
 
     field: Field
     read: Callable[[CaseSummary], TableCell]
     barred: bool = False
-    """Whether a bar in each cell shows its share of the largest in the group."""
+    """True if a bar in each cell shows its share of the largest value in the group."""
     folded: bool = False
-    """Whether it is shown only to readers who ask for it."""
+    """True if it is shown only on request."""
     is_verdict: bool = False
 
 
 @dataclass(frozen=True)
 class CaseCell:
-    """A cell as the page has it."""
+    """A cell for the page."""
 
     text: str
     value: float | str | None
     share: float | None = None
     """Length of its bar, from 0 to 1."""
     look: str = ""
-    """good or bad: of a verdict; else empty."""
+    """good or bad for a verdict; else empty."""
 
 
 @dataclass(frozen=True)
@@ -71,35 +71,35 @@ class CaseRow:
 
     row: CaseSummary
     name: str
-    """Without what all cases of the group share."""
+    """Name without the parts that all cases of the group share."""
     mark: str
     standing: str
-    """``recommended``, ``tied`` with that, or empty."""
+    """``recommended``, ``tied`` with that case, or empty."""
     word: str
-    """How the case ended; ``differs``: it is a different training."""
+    """Outcome of the case; ``differs``: it is a different training."""
     cells: Sequence[CaseCell]
     work: int
-    """Number of the work that it does: throughput is relative within it."""
+    """Number of its work: throughput is relative within it."""
 
 
 @dataclass(frozen=True)
 class CaseTable:
-    """Columns that anything is known of, groups of lines, and what is known of no case."""
+    """Columns with any value, groups of rows, and columns without values."""
 
     columns: Sequence[CaseColumn]
     groups: Mapping[str, Sequence[CaseRow]]
     unknown: Mapping[str, str]
-    """Heading of a column that is left out -> why no case has it."""
+    """Heading of a column that is left out -> reason why no case has it."""
     bases: Sequence[str]
     """Labels of the cases that others can be relative to."""
 
 
 def make_case_table(run: RunAnalysis) -> CaseTable:
-    """The cases of *run*, those that the answer is about first, the fastest first."""
+    """Table of the cases of *run*: those of the recommendation first, the fastest first."""
     every = [*_SPEED_COLUMNS, *_MEMORY, _headroom(run), *_STEP_COLUMNS, *_price(run), *_verdicts(run)]
     measured = [row for row in run.cases if row.measured]
     bases = list(dict.fromkeys(one_line(row.case.label) for row in run.cases if row.comparable))
-    # without ddp readers may still choose what cases are relative to
+    # without ddp, readers may still choose the base of relative numbers
     columns = [
         each
         for each in every
@@ -162,7 +162,7 @@ def _case_cell(column: CaseColumn, row: CaseSummary, most: float) -> CaseCell:
     cell = column.read(row)
     share = _number(cell) / most if column.barred and most > 0 and cell.value is not None else None
     verdict = row.verdicts.get(column.field.name) if column.is_verdict else None
-    # neither good nor bad until a run to a target tells
+    # neither good nor bad until a convergence run decides
     look = _LOOKS[verdict.gravity] if verdict and verdict.word != DIFFERENT_BY_DESIGN else ""
     return CaseCell(column.field.text(cell), cell.value, share, look)
 
@@ -194,7 +194,7 @@ def _price(run: RunAnalysis) -> list[CaseColumn]:
 
 
 def _headroom(run: RunAnalysis) -> CaseColumn:
-    """What a device has beyond what the rank with the highest peak needs of it."""
+    """Device memory beyond the need of the rank with the highest peak."""
     needs = {one.id: one.memory for one in run.candidates}
 
     def read(row: CaseSummary) -> TableCell:
@@ -230,14 +230,14 @@ def _verdicts(run: RunAnalysis) -> list[CaseColumn]:
 
 
 def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> CaseColumn:
-    """A column of the records' own, under a heading that leaves room for others."""
+    """Column of the same name in the records, under a heading that leaves room for others."""
     text = more.pop("format", None)
     field = Field(name, heading, "", unit, "higher" if up else "lower", format=text)
     return CaseColumn(field, lambda row: value_cell(row, name), **more)
 
 
 def _rate(name: str, heading: str, *, up: bool) -> CaseColumn:
-    """A column of a rate, or of a price, with the digits that its interval allows."""
+    """Column of a rate, or of a price, with the digits that its interval supports."""
     field = Field(name, heading, "", better="higher" if up else "lower")
     return CaseColumn(field, lambda row: rate_cell(row, name))
 

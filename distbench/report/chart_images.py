@@ -1,4 +1,4 @@
-"""The charts of a page as PNG files, for slides: drawn by the browser that draws them for readers."""
+"""Save the charts of a page as PNG files for slides, drawn by a browser."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _draw(page: Page, folder: Path) -> list[Path]:
     files = []
     for figure in page.locator("figure:has(.chart)").all():
         figure.scroll_into_view_if_needed()
-        # charts are drawn when they come into sight
+        # charts are drawn when they scroll into view
         figure.locator(".main-svg").first.wait_for()
         files.append(folder / f"{figure.locator('.chart').get_attribute('data-chart')}.png")
         figure.screenshot(path=files[-1])
@@ -61,10 +61,10 @@ def _draw(page: Page, folder: Path) -> list[Path]:
 
 
 def _browser() -> str:
-    """Where a browser lies.
+    """Path of a browser.
 
     Raises:
-        UsageError: there is none, or what drives it is not installed.
+        UsageError: there is none, or playwright is not installed.
     """
     if importlib.util.find_spec("playwright") is None:
         raise UsageError(f"--png: needs playwright; install it {install_hint('png')}")

@@ -1,4 +1,4 @@
-"""A choice as a table: all cases that it was made among, best first, then those left out and why."""
+"""Table of a choice: all eligible cases, best first, then the excluded ones with reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENERGY_FIELD = Field(
 
 
 def candidate_table(selection: Selection) -> Table:
-    """The eligible cases; in the notes what of their memory is assumed, and why others are excluded."""
+    """Table of the eligible cases; notes give assumed memory and the reasons against other cases."""
     fields = (*_FIELDS, _ENERGY_FIELD) if any(each.joules for each in selection.ranked) else _FIELDS
     rows = tuple(_row(each, selection) for each in selection.ranked)
     return Table(
@@ -47,7 +47,7 @@ def candidate_table(selection: Selection) -> Table:
 def recommendation_json(
     recommendation: Recommendation, selection: Selection, then: list[tuple[float, Selection]]
 ) -> dict[str, Any]:
-    """What ``pick --json`` prints; null for what is not known."""
+    """JSON for ``pick --json``; null for unknown values."""
     return {
         "wish": dataclasses.asdict(selection.requirements),
         "pick": _pick_json(selection),
@@ -62,7 +62,7 @@ def recommendation_json(
 
 
 def _pick_json(selection: Selection) -> dict[str, Any] | None:
-    """The pick, with the ends of the intervals that the headline has."""
+    """The pick, with the ends of the intervals in the headline."""
     if selection.pick is None:
         return None
     ends = {

@@ -1,4 +1,4 @@
-"""Runs side by side as one offline page: the first, and what changed from it to each of the others."""
+"""Offline page that compares a first run with each of several others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _of_jobs(made: RunComparison, suffix: str) -> list[Chapter]:
 
 
 def _chart(made: RunComparison, column: str, suffix: str) -> Chart | None:
-    """The ratio of each case as a mark with its interval; None if nothing changed or is known."""
+    """Ratio of each case as a mark with its interval; None if nothing changed or is known."""
     changes = [(pair, change) for pair in made.pairs if (change := pair.change(column)) and pair.after]
     if all(change.before.value == change.after.value for _, change in changes):
         return None
@@ -92,7 +92,7 @@ def _traces(shown: Sequence[tuple[CasePair, MetricChange]], style: CaseStyle) ->
 
 
 def _marks(placed: Sequence[tuple[int, CasePair, MetricChange]], look: dict[str, Any]) -> dict[str, Any]:
-    """The marks of one strategy, at their places from above."""
+    """Marks of one strategy, at their positions from the top."""
     ratios = [change.ratio for *_, change in placed]
     return scatter(
         "",

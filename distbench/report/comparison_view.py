@@ -1,4 +1,4 @@
-"""Two runs side by side, as a table for the terminal and the page, and as JSON."""
+"""Comparison of two runs, as a table for the terminal and the page, and as JSON."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ _CAPTION = (
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two runs, ready to be shown."""
+    """Two runs with all differences, ready for display."""
 
     before: RunAnalysis
     after: RunAnalysis
     pairs: list[CasePair]
     environment: dict[str, tuple[str, str]]
-    """Fact -> what it was in each run; only those that differ."""
+    """Fact -> its value in each run, for facts that differ."""
     run_variances: RunVariances
-    """How much other runs of the cases have differed."""
+    """Variance between other runs of the cases."""
     jobs: Mapping[str, Table] = field(default_factory=dict)
-    """Word of a kind of job -> what it compares of its own records, if both runs have some."""
+    """Kind of job -> comparison of its own records, if both runs have some."""
     work_differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Settings that make the runs different work -> their values; then cases are matched by strategy."""
     is_same: bool = False
-    """Whether both are one run."""
+    """True if both are the same run."""
 
 
 def compare_runs(
     before: RunAnalysis, after: RunAnalysis, run_variances: RunVariances = NO_EARLIER_RUNS
 ) -> RunComparison:
-    """What differs between two runs, given how much other runs of their cases have differed."""
+    """Compare two runs, given the variance between other runs of their cases."""
     sides = (before, after)
-    # ranks tell more than the machine that starts them: only the same can be held together
+    # ranks report more than the launching machine: compare only facts from the same source
     from_ranks = all(any(record.environment for record in side.timed_records) for side in sides)
     facts = [
         merge_environments(side.timed_records if from_ranks else [], side.info.machine) for side in sides
@@ -93,7 +93,7 @@ def _job_tables(before: RunAnalysis, after: RunAnalysis) -> Iterator[tuple[str, 
 
 
 def comparison_table(comparison: RunComparison) -> Table:
-    """The ratios of each case; notes say why some have none."""
+    """Table with the ratios of each case; notes give the reasons for missing ones."""
     pairs = [] if comparison.is_same else comparison.pairs
     fit = [(pair, pair.after.case) for pair in pairs if not pair.incomparable and pair.after]
     names = short_names([case for _, case in fit])
@@ -120,7 +120,7 @@ def comparison_table(comparison: RunComparison) -> Table:
 
 
 def comparison_text(comparison: RunComparison, width: int, paint: Painter = no_color) -> str:
-    """What to know first, what the environments and the settings differ in, and then the numbers."""
+    """Summary, differences in environment and settings, and then the numbers."""
     shown = comparison_table(comparison)
     notes = ["\n".join(wrap_text(each, width)) for each in shown.notes]
     if comparison.is_same:
@@ -131,7 +131,7 @@ def comparison_text(comparison: RunComparison, width: int, paint: Painter = no_c
 
 
 def comparison_markdown(comparison: RunComparison) -> str:
-    """What to know first, what the environments and settings differ in, and the table in a fold."""
+    """Summary, differences in environment and settings, and the table in a collapsible block."""
     shown = comparison_table(comparison)
     first, *others = shown.notes
     if comparison.is_same:
@@ -190,7 +190,7 @@ def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _run_variance_note(made: RunComparison) -> list[str]:
-    """What the intervals hold of the difference between two occasions."""
+    """Note on the between-run variance that the intervals include."""
     paces = [change for pair in made.pairs if (change := pair.change("tokens_per_s"))]
     known = [change.run_degrees_of_freedom for change in paces if change.run_degrees_of_freedom]
     if not paces:
@@ -212,7 +212,7 @@ def _run_variance_note(made: RunComparison) -> list[str]:
 
 
 def comparison_json(comparison: RunComparison) -> dict[str, Any]:
-    """What ``compare --json`` prints; null for what is not known."""
+    """JSON for ``compare --json``; null for unknown values."""
     return {
         "runs": [comparison.before.info.run_id, comparison.after.info.run_id],
         "environment": {key: list(values) for key, values in comparison.environment.items()},
@@ -244,7 +244,7 @@ def comparison_json(comparison: RunComparison) -> dict[str, Any]:
 
 
 def _cell(change: MetricChange | None) -> TableCell:
-    """Ratio with its interval and sign: ``0.93 (0.90–0.96) !``; ``=`` where nothing changed."""
+    """Ratio with its interval and sign: ``0.93 (0.90–0.96) !``; ``=`` if nothing changed."""
     if change is None:
         return TableCell(None, reason="not in both runs")
     ratio = change.ratio

@@ -1,4 +1,4 @@
-"""All about one case, for the drawer that its row opens: settings, numbers, the log's end, what to paste."""
+"""Details of each case for the side panel: settings, numbers, end of the log, export."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_CELL_LENGTH = 300
 
 
 def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """What the script shows of each case by its id; the headings of tables stand once for all cases."""
+    """Data of each case by id for the page's script; headings of tables are stored once for all cases."""
     sheets = [(chapter, chapter.data_table) for chapter in chapters if chapter.data_table]
     tables = [(chapter, sheet) for chapter, sheet in sheets if any(f.name == "case_id" for f in sheet.fields)]
     rows = [_rows(sheet) for _, sheet in tables]
@@ -57,7 +57,7 @@ def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any
 
 
 def _rows(sheet: Table) -> dict[str, list[list[str]]]:
-    """The texts of *sheet* by case id, without the first column, which has the case's name."""
+    """Texts of *sheet* by case id, without the first column, which has the case's name."""
     by_case = group_by(sheet.rows, lambda row: str(row.value("case_id")))
     shown = sheet.shown[1:]
     return {
@@ -67,7 +67,7 @@ def _rows(sheet: Table) -> dict[str, list[list[str]]]:
 
 
 def _number(field: Field, row: TableRow) -> str:
-    """The text of a cell; of bytes with their unit, which a table may say above it for all."""
+    """Text of a cell; bytes get their unit, which a table may state once for all rows."""
     value = row.value(field.name)
     if field.unit == "B" and isinstance(value, int | float):
         return format_bytes(value)
@@ -93,7 +93,7 @@ def _facts(row: CaseSummary) -> dict[str, Any]:
 
 
 def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
-    """Settings of the live engine; those that its reference has not, with the reference's, first."""
+    """Settings of the live engine; differences from the reference come first, with the reference's values."""
     if row.representative_trial is None or group is None:
         return {"reference": "", "differences": [], "settings": []}
     own = [each for each in group.differences.get(row.case.id, ()) if each.between == "cases"]
@@ -113,7 +113,7 @@ def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
 
 
 def _exported(format_: str, row: CaseSummary) -> dict[str, Any]:
-    """The case in a format of ``distbench adopt``, or why it can't be had."""
+    """The case in a format of ``distbench adopt``, or the reason why it can't be exported."""
     if row.representative_trial is None:
         return {"format": format_, "problem": "there is nothing to export: the case was not measured"}
     if row.differs:

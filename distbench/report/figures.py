@@ -1,4 +1,4 @@
-"""What all charts of the page share: plain data for plotly's JavaScript, a style, a table behind each."""
+"""Build plotly figures as plain data, with a shared style and a table behind each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GREY = palette.GREY
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MAX_CHART_CASES = 40
-"""More bars or lines than this are indistinguishable; the tables have all cases."""
+"""Maximum number of bars or lines that can be distinguished; the tables have all cases."""
 
 _MAX_NAME_LENGTH = 40
 _MAX_LEGEND_LENGTH = 24
@@ -31,28 +31,28 @@ _HEIGHT, _ROW, _AROUND_ROWS = 420, 26, 130
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart: what it shows, what to see in it, its data, and the same as a table."""
+    """A chart with title, caption, data, and the same numbers as a table."""
 
     id: str
     title: str
     caption: str
     figure: dict[str, Any]
     table: Table | None = None
-    """The numbers behind it; None: those of the chapter, or of the table of all cases."""
+    """Numbers behind it; None: those of the chapter, or of the table of all cases."""
     finding: str = ""
-    """What the data say, in a sentence: for readers who can't see the chart, or read first."""
+    """Finding in a sentence: for readers who can't see the chart, or read first."""
     height: int = 0
-    """CSS pixels; 0: by the number of its rows."""
+    """Height in CSS pixels; 0: by the number of its rows."""
 
     @property
     def pixels(self) -> int:
-        """Height on the page."""
+        """Height on the page in CSS pixels."""
         rows = len(self.figure["layout"]["yaxis"].get("ticktext", ()))
         return self.height or (_AROUND_ROWS + _ROW * max(rows, 2) if rows else _HEIGHT)
 
 
 class HasCase(Protocol):
-    """A row, a history or anything else about one case."""
+    """Anything about one case, such as a row or a history."""
 
     @property
     def case(self) -> Case:
@@ -62,41 +62,41 @@ class HasCase(Protocol):
 
 @dataclass(frozen=True)
 class CaseStyle:
-    """A colour and a symbol for each strategy family, the same in all charts of a page."""
+    """Color and symbol for each strategy family, the same in all charts of a page."""
 
     families: list[str]
 
     @classmethod
     def for_cases(cls, rows: Iterable[HasCase]) -> CaseStyle:
-        """The style of a page about the cases of *rows*."""
-        # references that were only trained, or only checked against, are no cases
+        """Style of a page about the cases of *rows*."""
+        # references that were only trained, or only used in checks, are not cases
         return cls(sorted({row.case.strategy.name for row in rows} | {REFERENCE_STRATEGY}))
 
     def marker(self, family: str) -> dict[str, Any]:
-        """Colour and symbol of a strategy; the pair is another for each of 64."""
+        """Color and symbol of a strategy; the pairs of up to 64 strategies differ."""
         lap, place = divmod(self.families.index(family), len(palette.STRATEGIES))
         symbol = SYMBOLS[(place + lap) % len(SYMBOLS)]
         return {"color": palette.STRATEGIES[place], "symbol": symbol}
 
     def line(self, family: str, i: int) -> dict[str, Any]:
-        """The line of case *i*, in the colour of its strategy."""
+        """Line of case *i*, in the color of its strategy."""
         return {"color": self.marker(family)["color"], "dash": _DASHES[i % len(_DASHES)]}
 
 
 @dataclass(frozen=True)
 class ChartSelection(Generic[T]):
-    """The cases that a chart has room for, by number of devices, the fastest first."""
+    """Cases that fit into a chart, by number of devices, the fastest first."""
 
     items: list[tuple[CaseSummary, str, T]]
-    """Cases with their names and what is to be drawn of them."""
+    """Cases with their names and data to draw."""
     truncation_note: str
-    """A sentence for the caption, with a space before it; empty if all cases are shown."""
+    """Sentence for the caption, with a space before it; empty if all cases are shown."""
 
     @classmethod
     def fastest(
         cls, run: RunAnalysis, read: Callable[[CaseSummary], T | None], most: int = MAX_CHART_CASES
     ) -> ChartSelection[T]:
-        """The *most* fastest of the cases of which *read* gives something to draw."""
+        """The *most* fastest of the cases for which *read* returns something to draw."""
         known = [(row, content) for row in run.cases if (content := read(row)) is not None]
         fastest = sorted(known, key=lambda pair: _speed_order(pair[0]))[:most]
         fastest.sort(key=lambda pair: pair[0].case.world_size)
@@ -106,7 +106,7 @@ class ChartSelection(Generic[T]):
 
     @property
     def names(self) -> list[str]:
-        """What the cases are called."""
+        """Names of the cases."""
         return [name for _, name, _ in self.items]
 
 
@@ -135,11 +135,11 @@ def stacked_bars(
     places: Sequence[float] = (),
     **look: Any,
 ) -> list[dict[str, Any]]:
-    """Stacked horizontal bars: a bar for each row of *table*, a part for each column in *labels*.
+    """Stacked horizontal bars: a bar for each row of *table*, a segment for each column in *labels*.
 
-    What tells parts apart but colour: they stand in the order of the legend, with gaps between them.
+    Besides color, segments are distinguished by order, which is that of the legend, and by gaps between them.
     *colors* are those of the columns. Numbers are divided by *scale*; *more* adds lines to the text under
-    the pointer; *places* are where the bars stand on the upright axis, if not at 0, 1, 2 ...
+    the pointer; *places* are the positions of the bars on the vertical axis, if not 0, 1, 2 ...
     """
     fields = {field.name: field for field in table.fields}
     return [
@@ -172,7 +172,7 @@ def error_bars(of: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
     return {
         "type": "data",
         "symmetric": False,
-        # the range of two numbers may be none that JSON has
+        # the range of two numbers may exceed JSON's numbers
         "array": [min(high - value, sys.float_info.max) for _, value, high in of],
         "arrayminus": [min(value - low, sys.float_info.max) for low, value, _ in of],
         "width": 3,
@@ -189,10 +189,10 @@ def reference_line(x: Sequence[float], y: Sequence[float], name: str = "", width
 def make_figure(
     traces: list[dict[str, Any]], x: str, y: str = "", rows: Sequence[str] = (), **layout: Any
 ) -> dict[str, Any]:
-    """A chart's data and layout; *x* and *y* are the titles of the axes.
+    """Data and layout of a chart; *x* and *y* are the titles of the axes.
 
-    *rows* stand from top to bottom at 0, 1, 2 ... of the upright axis: places, for two may be called alike.
-    *layout* adds to plotly's layout; ``xaxis`` and ``yaxis`` in it add to the axes.
+    *rows* are the labels from top to bottom at 0, 1, 2 ... of the vertical axis: positions, as labels may
+    repeat. *layout* adds to plotly's layout; ``xaxis`` and ``yaxis`` in it add to the axes.
     """
     places = {
         "tickvals": list(range(len(rows))),
@@ -206,23 +206,23 @@ def make_figure(
         "yaxis": {"title": {"text": y}, **(places if rows else {}), **layout.pop("yaxis", {})},
     }
     named = [trace for trace in traces if trace.get("showlegend", True)]
-    # a legend longer than the chart hides the chart; a line tells its name under the pointer
+    # a legend longer than the chart hides the chart; hovering over a line shows its name
     return {"data": traces, "layout": {**axes, "showlegend": 1 < len(named) <= _MAX_LEGEND_LENGTH, **layout}}
 
 
 def escape_label(name: str) -> str:
-    """*name* for plotly, which reads a few tags in text: none may come from a name."""
+    """Escape *name* for plotly, which interprets a few tags in text: names must not add any."""
     cut = shorten(one_line(name), _MAX_NAME_LENGTH)
     return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def hover(title: str, *facts: str) -> str:
-    """The text under the pointer: *title* in bold and a line for each of *facts*."""
+    """Text under the pointer: *title* in bold and a line for each of *facts*."""
     return "<br>".join([f"<b>{escape_label(title)}</b>", *(escape_label(fact) for fact in facts if fact)])
 
 
 def case_facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
-    """What is known of a case in a few lines."""
+    """Known facts of a case in a few lines."""
     lines = ["; ".join([row.status, *(verdict.word for verdict in row.verdicts.values())])]
     if (throughput := row.values.get(THROUGHPUT)) is not None:
         among = f" ({format_number(throughput.low)} to {format_number(throughput.high)})"

@@ -1,4 +1,4 @@
-"""What a run compared, and on what: the title and the strip of facts at the top of its page."""
+"""Title and facts of a run for the top of its page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, join_words
 from distbench.record import Status
 
-# options that say what was trained, of those of the built-in workloads
+# options of the built-in workloads that describe the model
 _MODEL = ("preset", "model", "model_type")
 _LENGTHS = ("seq_len", "length")
-# packages that are not written as pip has them
+# packages whose names differ from pip's
 _WRITTEN = {"deepspeed": "DeepSpeed", "python": "Python"}
 
 
@@ -31,7 +31,7 @@ def page_title(run: RunAnalysis) -> str:
 
 
 def header_facts(run: RunAnalysis) -> dict[str, str]:
-    """Label -> what was trained, on what, how often; a fact that is not known says why."""
+    """Label -> fact on the training, the hardware and the trials; unknown facts give the reason."""
     cases = [row.case for row in run.cases]
     if not cases:
         return {}
@@ -81,7 +81,7 @@ def _ranks(cases: list[Case]) -> str:
 
 
 def _devices(run: RunAnalysis, cases: list[Case]) -> str:
-    """The GPUs, or the CPU, that the ranks saw; of the machine that started the run where none told."""
+    """GPUs or CPU that the ranks saw; those of the launching machine if no rank reported any."""
     told = [record.environment for record in run.timed_records if record.environment] or [run.info.machine]
     all_cuda = all(case.device == "cuda" for case in cases)
     if any(case.device == "cuda" for case in cases):
@@ -114,7 +114,7 @@ def _software(run: RunAnalysis) -> str:
 
 
 def _other_environments(run: RunAnalysis) -> Iterator[str]:
-    """What is of another version in each other Python environment: ``@old: DeepSpeed 0.16.9``."""
+    """Versions that differ in each other Python environment: ``@old: DeepSpeed 0.16.9``."""
     found = versions_by_environment(run.timed_records)
     ours = found.pop(CURRENT_ENVIRONMENT, {})
     for name, theirs in found.items():

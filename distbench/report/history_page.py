@@ -1,4 +1,4 @@
-"""Metrics over runs as one offline page: a chart a case, with its breaks and steps."""
+"""Offline page of metrics over runs: a chart per case, with level shifts and environment changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _MAX_CASES = 60
-"""Charts of a metric; the table has all cases."""
+"""Maximum number of charts of a metric; the table has all cases."""
 _MAX_DATES = 8
 _MAX_CHANGES = 4
 _LOOKS: dict[ChangeDirection, tuple[str, str]] = {
@@ -37,7 +37,7 @@ _LOOKS: dict[ChangeDirection, tuple[str, str]] = {
 
 
 def write(made: Sequence[MetricHistory], skipped: Sequence[str], file: Path) -> None:
-    """Write the page of *made*, one part a metric, to *file*; *skipped* tells of runs that can't be read.
+    """Write the page of *made*, one section per metric, to *file*; *skipped* lists unreadable runs.
 
     Raises:
         InfrastructureError: the file can't be written.
@@ -49,7 +49,7 @@ def write(made: Sequence[MetricHistory], skipped: Sequence[str], file: Path) -> 
 
 
 def _chapter(made: MetricHistory, number: int) -> Chapter:
-    # what changed is looked for first
+    # readers look for changes first
     ordered = sorted(made.histories, key=lambda each: (not each.shifts, not each.environment_changes))
     charts = [_chart(each, made, f"history-{number}-{i}") for i, each in enumerate(ordered[:_MAX_CASES], 1)]
     behind = history_table(made)
@@ -62,7 +62,7 @@ def _chapter(made: MetricHistory, number: int) -> Chapter:
 def _chart(series: CaseHistory, made: MetricHistory, id_: str) -> Chart:
     look = CaseStyle.for_cases(made.histories).marker(series.case.strategy.name)
     steps = shift_sentences(series) or ["no step that noise and drift don't explain"]
-    # a break each night says nothing more by its thirtieth
+    # of nightly environment changes, the thirtieth adds nothing
     findings = [*steps, *environment_change_sentences(series)[-_MAX_CHANGES:]]
     return Chart(
         id_,
@@ -111,7 +111,7 @@ def _segments(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment_changes(series: CaseHistory) -> dict[str, Any]:
-    """The breaks as one upright line with gaps; its middle says what changed."""
+    """The environment changes as one vertical line with gaps; its middle shows the changed facts."""
     low = min(point.value.low for point in series.points)
     high = max(point.value.high for point in series.points)
     if low == high:
@@ -142,7 +142,7 @@ def _shifts(series: CaseHistory, word: ChangeDirection) -> dict[str, Any]:
 
 
 def _dates(points: Sequence[HistoryPoint]) -> dict[str, Any]:
-    """An axis with a place for each run, and the dates of some."""
+    """Axis with a position for each run, and the dates of some."""
     every = -(-len(points) // _MAX_DATES)
     places = range(0, len(points), every)
     return {

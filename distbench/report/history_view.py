@@ -35,23 +35,23 @@ _MAX_LISTED = 10
 
 @dataclass(frozen=True)
 class MetricHistory:
-    """One metric of all cases, ready to be shown."""
+    """One metric of all cases, ready for display."""
 
     metric: str
     min_shift: float
-    """The smallest step that is told, as a fraction."""
+    """Smallest shift that is reported, as a fraction."""
     runs: Sequence[HistoryRun]
     histories: list[CaseHistory]
     names: dict[str, str]
-    """Case id -> what a series is called; no two are called alike."""
+    """Case id -> unique name of its series."""
     start: datetime | None = None
-    """When to add up all changes from; None: not asked for."""
+    """Start of the cumulative change; None: not requested."""
 
     @property
     def cumulative_changes(self) -> dict[str, CumulativeChange | None]:
-        """Case id -> what all changes from ``start`` on add up to; None: no run since.
+        """Case id -> cumulative change from ``start`` on; None: no run since.
 
-        Empty if not asked for.
+        Empty if not requested.
         """
         start = self.start
         return (
@@ -64,7 +64,7 @@ class MetricHistory:
     def of(
         cls, occasions: Sequence[HistoryRun], metric: str, least: float, start: datetime | None = None
     ) -> MetricHistory:
-        """What *occasions* tell of *metric*, and of what all changes from *start* on add up to."""
+        """Histories of *metric* over *occasions*, and cumulative changes from *start* on."""
         series = case_histories(occasions, metric, least)
         names = short_names([each.case for each in series])
         count = Counter(names.values())
@@ -86,7 +86,7 @@ _SINCE = Field("since", "since", "All changes since the given run, added up, as 
 
 
 def history_table(history: MetricHistory) -> Table:
-    """A row for each case, and what changed when."""
+    """Table with a row for each case, its changes and their dates."""
     since = history.cumulative_changes
     rows = tuple(
         _row(each, history.names[each.case.id], since.get(each.case.id)) for each in history.histories
@@ -102,7 +102,7 @@ def history_table(history: MetricHistory) -> Table:
 
 
 def history_text(history: MetricHistory, width: int, paint: Painter = no_color) -> str:
-    """The table and what changed, or why there is nothing to compare."""
+    """The table and the changes, or the reason why nothing can be compared."""
     if history.histories and all(len(each.points) == 1 for each in history.histories):
         lines = [f"{history_title(history)} over runs", *wrap_text(_no_history(history), width)]
         return "\n".join(
@@ -115,7 +115,7 @@ def history_text(history: MetricHistory, width: int, paint: Painter = no_color) 
 
 
 def _no_history(made: MetricHistory) -> str:
-    """Why there is none, in one sentence."""
+    """Sentence on why there is no history."""
     runs = len(made.runs)
     lead = "One run has no history" if runs == 1 else f"No case is in two of these {runs} runs"
     return (
@@ -135,7 +135,7 @@ def history_title(made: MetricHistory) -> str:
 
 
 def history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange | None]) -> list[str]:
-    """What to know of a history: the steps, the breaks, what adds up, and what they rest on."""
+    """Sentences on a history: level shifts, environment changes, cumulative changes, and their basis."""
     in_all = cumulative_sentences(made.histories, made.names, since, made.start) if made.start else []
     steps = [
         f"{made.names[series.case.id]}: {sentence}."
@@ -146,7 +146,7 @@ def history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange 
 
 
 def history_json(history: MetricHistory) -> dict[str, Any]:
-    """What ``history --json`` prints; null for what is not known or not finite."""
+    """JSON for ``history --json``; null for values that are unknown or not finite."""
     since = history.cumulative_changes
     return {
         "metric": history.metric,
@@ -231,7 +231,7 @@ def _caption(made: MetricHistory) -> str:
 
 
 def _row(series: CaseHistory, name: str, since: CumulativeChange | None) -> TableRow:
-    # the others are in the title, and two more words per cell are many
+    # the others are in the title; two more words per cell would be too many
     unit = series.unit if series.unit in ("B", "s") else ""
     first, last = (series.segments[i].value for i in (0, -1))
     step = series.shifts[-1] if series.shifts else None
@@ -275,13 +275,13 @@ def _count(made: MetricHistory) -> str:
 
 
 def _longest(series: CaseHistory) -> int:
-    """The most runs in one environment."""
+    """Largest number of runs in one environment."""
     ends = [0, *(each.place for each in series.environment_changes), len(series.points)]
     return max(end - start for start, end in pairwise(ends))
 
 
 def _environment_change_sentences(made: MetricHistory) -> list[str]:
-    """A sentence for each break; one that many cases share is listed once."""
+    """Sentence for each environment change; one that many cases share is listed once."""
     breaks = group_pairs(
         (
             (run_label(series.points[each.place]), each.facts),

@@ -1,4 +1,4 @@
-"""What is said of a metric over runs: steps, changes of environment, and what adds up since a run."""
+"""Sentences on the history of a metric: level shifts, environment changes, cumulative change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_SHOWN_EFFECT = 1000.0
 
 
 def shift_sentences(series: CaseHistory) -> list[str]:
-    """What is to be said of each step within one environment, without the name of the case."""
+    """Sentence for each level shift within one environment, without the name of the case."""
     ends = {level.start: level.end for level in series.segments}
     starts = {level.end: level.start for level in series.segments}
     return [
@@ -27,7 +27,7 @@ def shift_sentences(series: CaseHistory) -> list[str]:
 
 
 def environment_change_sentences(series: CaseHistory) -> list[str]:
-    """What is to be said of each break, without the name of the case."""
+    """Sentence for each environment change, without the name of the case."""
     return [
         f"environment changed before run {run_label(series.points[each.place])}: "
         f"{join_limited(each.facts, 8)}; with it {environment_change_text(each)}"
@@ -41,7 +41,7 @@ def cumulative_sentences(
     since: Mapping[str, CumulativeChange | None],
     day: datetime,
 ) -> list[str]:
-    """What has changed in all since that day, and of which cases nothing can be said.
+    """Total changes since that day, and the cases for which they are unknown.
 
     *names* and *since* are by case id.
     """
@@ -68,7 +68,7 @@ def cumulative_sentences(
 
 
 def change_text(change: LevelChange, series: CaseHistory) -> str:
-    """A change in words: by how much, from what to what, and whether that is good."""
+    """A change in words: its size, both levels, and whether it is an improvement."""
     before, after = (
         format_value(v, one_line(series.unit)) for v in (change.shift.before, change.shift.after)
     )
@@ -77,7 +77,7 @@ def change_text(change: LevelChange, series: CaseHistory) -> str:
 
 
 def effect_text(change: LevelChange) -> str:
-    """The size of a change with its sign: ``-10.2%``."""
+    """Size of a change with its sign: ``-10.2%``."""
     effect = change.shift.effect
     return f"{effect:+.1%}" if abs(effect) < _MAX_SHOWN_EFFECT else "more than 1000x"
 
@@ -88,7 +88,7 @@ def run_label(point: HistoryPoint) -> str:
 
 
 def environment_change_text(place: EnvironmentChange) -> str:
-    """What came with a change of environment: ``-10.2% (worse)``."""
+    """Shift that came with a change of environment: ``-10.2% (worse)``."""
     if place.shift:
         return f"{effect_text(place.shift)} ({place.shift.word})"
     return "no measurable change" if place.is_testable else "unknown, too few runs on one side"

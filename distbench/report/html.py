@@ -1,7 +1,7 @@
-"""What every page is made of: one file that opens without a network and runs only its own scripts.
+"""Render a self-contained HTML page that opens without a network and runs only its own scripts.
 
-Everything in it that comes from a suite, a model or a log is hostile text: jinja2 escapes what
-stands in the page, and data for the charts goes into JSON blocks in which no tag can begin.
+Everything in it that comes from a suite, a model or a log is hostile text: jinja2 escapes the text of the
+page, and data for the charts goes into JSON blocks in which no tag can start.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def render(
     packed: Mapping[str, Any] = {},
     **context: Any,
 ) -> str:
-    """The page that *template* makes of *chapters* and *context*.
+    """Render *template* with *chapters* and *context*.
 
-    *scripts* are files beside the templates besides those of every page, *blocks* the data that they find
-    by the id of a script element; *packed* are such data that few readers need, compressed.
+    *scripts* are files next to the templates in addition to those of every page. *blocks* is the data that
+    they find by the id of a script element; *packed* is such data that few readers need, compressed.
     """
     files = [_TEMPLATES / name for name in ("packed.js", *scripts, "pairs.js", "report.js", "tables.js")]
     script = "".join(_without_indentation(file) for file in files)
@@ -60,17 +60,17 @@ def render(
 
 
 def render_static(template: str, **context: Any) -> str:
-    """The page that *template* makes of *context*; without a ``script`` in it, it may run none."""
+    """Render *template* with *context*; without a ``script`` in it, the page may run none."""
     without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
     style = Markup(_without_indentation(_TEMPLATES / "report.css"))
     text = _environment().get_template(template).render(**without | {"style": style} | context)
-    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
+    # half a surrogate pair can't be written at all; the page must be written even if a filter let one pass
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """What compiles templates, each once: a run that goes on by rounds writes many pages."""
+    """Template environment that compiles each template once: a run with further rounds writes many pages."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -89,7 +89,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _clip(text: str, limit: int = _MAX_TEXT_LENGTH) -> str:
-    """*text* without control characters, its end left out if it is very long."""
+    """*text* without control characters, cut if it is very long."""
     shown = strip_control_characters(text[: 2 * limit])
     left = len(text) - limit
     return shown if left <= 0 else f"{shown[:limit]} … ({left:,} more characters)"
@@ -100,7 +100,7 @@ def _name(text: str) -> str:
 
 
 def _parts(text: str) -> Markup:
-    """A case's name, escaped, that a line may break between its parts."""
+    """Name of a case, escaped, with possible line breaks between its parts."""
     return Markup("/<wbr>").join(_name(text).split("/"))
 
 
@@ -111,7 +111,7 @@ def _link_addresses(text: str) -> Markup:
 
 
 def _json(data: Any) -> Markup:
-    """*data* as JSON that can't end a script element or a line of JavaScript."""
+    """Encode *data* as JSON that can't end a script element or a line of JavaScript."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -119,7 +119,7 @@ def _json(data: Any) -> Markup:
 
 
 def _rounded(data: Any) -> Any:
-    """*data* with as many digits as a chart can show: the rest is most of the size of a large page."""
+    """Round *data* to the digits that a chart can show: the rest would be most of a large page."""
     if isinstance(data, float):
         return float(f"{data:.{_DIGITS}g}")
     if isinstance(data, dict):
@@ -129,7 +129,7 @@ def _rounded(data: Any) -> Any:
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """Plotly's library, and the same packed; reading the file is quicker than importing plotly."""
+    """Plotly's library, plain and compressed; reading the file is faster than importing plotly."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None and spec.submodule_search_locations
     (folder,) = spec.submodule_search_locations
@@ -138,12 +138,12 @@ def _plotly() -> tuple[str, str]:
 
 
 def _compress(content: bytes) -> str:
-    # plain, it would be most of the page; the browser unpacks it in less time than it takes to run it
+    # uncompressed, it would be most of the page; the browser unpacks it faster than it runs it
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _without_indentation(file: Path) -> str:
-    """Text of a script or a style sheet; the browser needs no indentation, and every page has all of it."""
+    """Text of a script or a style sheet without indentation, which would be repeated in every page."""
     return "".join(line.lstrip() for line in file.read_text(encoding="utf-8").splitlines(keepends=True))
 
 

@@ -1,4 +1,4 @@
-"""Names in charts, none over another: at the ends of lines, and next to marks."""
+"""Place labels in charts without overlaps: at the ends of lines, and next to marks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MAX_LINE_LABELS = 16
 _LINE, _NEAR = 15, 4
 """CSS pixels of a label, and between two ends that share one."""
 _ROOM = 0.3
-"""Part of a chart's width that labels need to the right of the lines."""
+"""Share of a chart's width that labels need to the right of the lines."""
 _MAX_LENGTH = 22
-"""Characters of a name at the end of a line."""
+"""Maximum characters of a name at the end of a line."""
 _CHARACTER, _MARK = 6.4, 9
-"""CSS pixels, about."""
-# plotly's word for a place, and where the text's box lies from the mark
+"""Approximate CSS pixels."""
+# plotly's word for a position, and the offset of the text's box from the mark
 _PLACES = {
     "top center": (-0.5, -1.6),
     "bottom center": (-0.5, 0.6),
@@ -35,7 +35,7 @@ _Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class LineEnd:
-    """Where a line ends."""
+    """End of a line."""
 
     x: float
     y: float
@@ -44,12 +44,13 @@ class LineEnd:
 
 
 def label_line_ends(ends: Sequence[LineEnd], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
-    """Plotly's annotations with a name at the end of each line; ends at one place share that of the first,
-    with the number of the others.
+    """Plotly's annotations with a name at the end of each line.
+
+    Ends at one position share the label of the first, with the number of the others.
 
     Args:
         ends: In the order in which names are preferred.
-        low: Lower end of the upright axis.
+        low: Lower end of the vertical axis.
         high: Its upper end.
         pixels: Its length.
     """
@@ -71,7 +72,7 @@ def label_line_ends(ends: Sequence[LineEnd], low: float, high: float, pixels: in
 
 
 def _spread_out(places: Sequence[float], pixels: int) -> list[float]:
-    """*places* from the top, a line or more apart, and none below *pixels* if there is room above."""
+    """Move *places*, from the top, at least a line apart, and above *pixels* if there is space."""
     lowered: list[float] = []
     for place in places:
         lowered.append(max(place, lowered[-1] + _LINE if lowered else -math.inf))
@@ -99,17 +100,17 @@ def _label(end: LineEnd, count: int, shift: float) -> dict[str, Any]:
 
 
 def range_with_label_space(low: float, high: float) -> list[float]:
-    """Range of a level axis from *low* to *high* with room for labels at the right."""
+    """Range of a level axis from *low* to *high* with space for labels on the right."""
     width = (high - low) or 1.0
     return [low - 0.02 * width, high + _ROOM * width]
 
 
 def place_mark_labels(marks: Sequence[tuple[float, float, str]], wide: int, high: int) -> dict[int, str]:
-    """Place of a mark among *marks* -> plotly's word for where its name stands; without those without room.
+    """Index among *marks* -> plotly's position of its label; labels that don't fit are left out.
 
     Args:
-        marks: Where each is, as fractions of the plot from its left and upper edge, and its name; the first
-            ones get the better places.
+        marks: Position of each, as fractions of the plot from its left and upper edge, and its name; the
+            first ones get the better positions.
         wide: CSS pixels of the plot.
         high: CSS pixels of the plot.
     """

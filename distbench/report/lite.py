@@ -1,4 +1,4 @@
-"""``report-lite.html``: what decides, in one small file without script, for mail and pull requests."""
+"""``report-lite.html``: the small report without scripts, for mail and pull requests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from distbench.system.files import infrastructure_errors, write_atomic
 
 _MAX_SENTENCES = 20
 _COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", COST_PER_BILLION_TOKENS, "step_s")
-"""Numbers that decide, the first ones first."""
+"""Columns for a decision, most important first."""
 _MAX_COLUMNS = 4
-"""As many as mail of 600 CSS pixels has room for."""
+"""Maximum number of columns that fit into mail of 600 CSS pixels."""
 _MAX_ROWS = 80
 
 
@@ -53,7 +53,7 @@ def render(run: RunAnalysis) -> str:
 
 
 def _columns(table: CaseTable) -> list[CaseColumn]:
-    """The few numbers that there is room for, and the verdicts."""
+    """The few columns that fit, and the verdicts."""
     known = {column.field.name: column for column in table.columns}
     few = [name for name in _COLUMNS if name in known][:_MAX_COLUMNS]
     return [

@@ -1,6 +1,6 @@
-"""A run in Markdown, for the comment of a pull request: the answer first, everything else folded away.
+"""Run in Markdown for the comment of a pull request: recommendation first, the rest collapsed.
 
-Tables and ``<details>`` are what GitHub and GitLab both show.
+Tables and ``<details>`` work on both GitHub and GitLab.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distbench.tables.table import Table
 
 
 def run_markdown(run: RunAnalysis) -> str:
-    """The answer, the table of all cases, key findings and failures."""
+    """Recommendation, table of all cases, key findings and failures."""
     info, best = run.info, recommend(run)
     notes = [f"{mark} {sentence}" for mark, sentence in run.parity.footnotes.sentences.items()]
     return join_blocks(

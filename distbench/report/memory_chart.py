@@ -1,4 +1,4 @@
-"""Memory of a rank at the phases of one step, as bars by kind with the peak of each phase."""
+"""Chart of a rank's memory at the phases of one step: bars by kind with the peak of each phase."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.report.pairs import PairCase
 _MIB = 2**20
 _MAX_MICRO_BATCHES = 4
 _MAX_TIMES = 4
-"""A limit further away than so many times the highest peak would leave no room for the bars."""
+"""A limit above this multiple of the highest peak would leave no space for the bars, and is not drawn."""
 
 Phase = Mapping[str, Any]
 
@@ -22,14 +22,14 @@ Phase = Mapping[str, Any]
 def memory_case(
     case_id: str, name: str, rank: RankMemory, kinds: Mapping[str, str], limit: float | None
 ) -> PairCase | None:
-    """The chart of one case; None: the allocator did not tell the peak of each phase.
+    """Chart of one case; None if the allocator did not report the peak of each phase.
 
     Args:
-        case_id: Of the case.
-        name: Of the case.
+        case_id: Id of the case.
+        name: Name of the case.
         rank: The rank with the largest model states.
-        kinds: Kind of memory -> what the legend calls it.
-        limit: Bytes that the device has, if that is known.
+        kinds: Kind of memory -> label in the legend.
+        limit: Memory of the device in bytes, if known.
     """
     phases = _shown(rank.phases)
     if not phases or any(not isinstance(each.get("peak"), int | float) for each in phases):
@@ -43,7 +43,7 @@ def memory_case(
 
 
 def _shown(phases: Sequence[Phase]) -> list[Phase]:
-    """Those of the first micro-batches and of the last: they are alike."""
+    """Phases of the first micro-batches and of the last: all are alike."""
     numbers = list(dict.fromkeys(each.get("micro_batch") for each in phases))
     kept = {*numbers[: _MAX_MICRO_BATCHES - 1], *numbers[-1:]}
     return [each for each in phases if each.get("micro_batch") in kept]

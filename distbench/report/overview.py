@@ -1,4 +1,4 @@
-"""The table of all cases of a run: the first thing that the terminal and Markdown show."""
+"""Table of all cases of a run, at the top of the terminal output and of Markdown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OVERVIEW_FIELDS = (
 
 
 def overview_table(run: RunAnalysis) -> Table:
-    """All cases of *run* that were asked to be measured, by what is behind the strategy in their names."""
+    """Table of all cases of *run* to be measured, grouped by the part of their names after the strategy."""
     marks = run.parity.footnotes.marks
     asked = [row for row in run.cases if row.status != UNMEASURED]
     groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
@@ -65,10 +65,10 @@ def overview_table(run: RunAnalysis) -> Table:
 
 
 def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
-    """*column* with half its interval, or else half the range of its trials; empty if it is absent.
+    """*column* with half its interval, or else half the range of its trials; empty if absent.
 
     Args:
-        text: Of a value with half the width of its interval, 0 if it has none.
+        text: Formats a value with half the width of its interval, 0 if it has none.
     """
     estimate = row.values.get(column)
     if estimate is None:
@@ -101,7 +101,7 @@ def _row(row: CaseSummary, mark: str, group: str) -> TableRow:
 
 
 def _ending(row: CaseSummary) -> str:
-    """How *row* ended; what many cases may have in common stands below the table, once."""
+    """Outcome of *row*; reasons that many cases may share are printed once below the table."""
     if row.reason.startswith(NOT_LAUNCHED_TEXT):
         return NOT_LAUNCHED_TEXT
     if row.status == Status.PREPARE_FAILED:
@@ -126,5 +126,5 @@ def _status(row: CaseSummary) -> str:
 
 
 def _speed(value: float, half: float) -> str:
-    # ten million and more does not fit next to its spread
+    # ten million or more does not fit next to its spread
     return f"{format_number(value / 1e6, half / 1e6)} M" if value >= 1e7 else format_number(value, half)

@@ -1,4 +1,4 @@
-"""``report.html``: all that a run has to say, made from its records alone."""
+"""``report.html``: the full report of a run, made from its records alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFINED = ("relative", "exposed", "headroom", "trials")
 
 
 def page_file(folder: Path) -> Path:
-    """Report of the run in *folder*, which may not be written yet."""
+    """Path of the report of the run in *folder*, which may not exist yet."""
     return folder / "report.html"
 
 
@@ -51,7 +51,7 @@ def write(folder: Path, run: RunAnalysis) -> Path:
 def render(run: RunAnalysis) -> str:
     """The page as HTML."""
     cases = run.cases
-    # a check trains in deterministic mode, so its environment is another one
+    # a check trains in deterministic mode, so its environment differs
     records = run.timed_records
     columns = {name: column for row in cases for name, column in row.columns.items()}
     failed = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
@@ -90,7 +90,7 @@ def render(run: RunAnalysis) -> str:
 
 
 def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
-    # what stands over a column need not stand in each of its cells
+    # the heading of a column need not be repeated in its cells
     shown = strip_control_characters(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
     return (
         estimate_text(row, name, lambda value, half: format_value(value, shown, half), digits=1)
@@ -99,7 +99,7 @@ def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
 
 
 def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:
-    """(Column, why it has no number, the cases that this is so for)."""
+    """(Column, reason why it has no number, affected cases)."""
     reasons = group_pairs(
         (known, row.case.name)
         for row in cases
@@ -113,7 +113,7 @@ def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:
 
 
 def _values(run: RunAnalysis, columns: Iterable[str]) -> list[list[str]]:
-    """The rows of the table of all values, the name of the case and its mark first."""
+    """Rows of the table of all values, starting with the name of the case and its mark."""
     marks = run.parity.footnotes.marks
     return [
         [row.case.name, marks.get(row.case.id, ""), *(_cell(row, name) for name in columns)]

@@ -1,4 +1,4 @@
-"""What the scripts of the page read, as plain data: the candidates to choose among, and all numbers."""
+"""Data for the page's scripts: the candidates to choose among, and all numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_TEXT_LENGTH = 160
 
 
 def picker_data(run: RunAnalysis) -> dict[str, Any]:
-    """The answer as it stands when the page opens, and what its fields offer; ``data`` is for its script."""
+    """Initial recommendation and the values of its fields; ``data`` is for the script."""
     candidates = run.candidates
     energy = any(one.joules for one in candidates)
     assumed = max((one.memory_assumed for one in candidates), default=0.0)
@@ -54,7 +54,7 @@ def picker_data(run: RunAnalysis) -> dict[str, Any]:
 
 
 def _candidate_data(one: Candidate) -> dict[str, Any]:
-    """A candidate for the script; texts short enough to stand in a table."""
+    """A candidate for the script, with texts short enough for a table."""
     shown = vars(one) | {"speed": _interval_triple(one.speed), "joules": _interval_triple(one.joules)}
     reasons = ("barred", "unknown", "memory_unknown", "joules_unknown")
     return shown | {name: shorten(shown[name], _MAX_TEXT_LENGTH) for name in reasons}
@@ -73,7 +73,7 @@ def _interval_triple(interval: ConfidenceInterval | None) -> list[float | None] 
 
 
 def _rounded(number: float | None) -> float | None:
-    """*number* to the digits that do not depend on the order in which linear algebra adds."""
+    """Round *number* to the digits that do not depend on the summation order of linear algebra."""
     return number if number is None else float(f"{number:.12g}")
 
 
@@ -102,9 +102,9 @@ _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
 def case_data(
     info: RunInfo, cases: Sequence[CaseSummary], columns: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """The run as the page's script reads it: names once, numbers by place.
+    """The run for the page's script: names once, numbers by position.
 
-    A value is [what the tables show, lowest, highest, trials] over trials, null where there is none.
+    A value is [value in the tables, lowest, highest, trials] over trials, null if there is none.
     """
     described = ("unit", "better", "over_ranks", "doc")
     return {

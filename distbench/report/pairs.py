@@ -1,4 +1,4 @@
-"""Charts that show one case above another on one level axis; ``pairs.js`` lets readers choose which."""
+"""Charts of two cases above each other on one axis; ``pairs.js`` lets readers choose the cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.report.figures import escape_label
 
 _UPPER, _LOWER = (0.53, 0.92), (0.0, 0.39)
-# above each stands its name
+# each has its name above it
 _SLOTS = (
     {"label": "Above", "axis": "yaxis", "trace": {"xaxis": "x", "yaxis": "y"}},
     {"label": "Below", "axis": "yaxis2", "trace": {"xaxis": "x", "yaxis": "y2"}},
@@ -19,18 +19,18 @@ _SLOTS = (
 
 @dataclass(frozen=True)
 class PairCase:
-    """A case that may be chosen."""
+    """A case that may be selected."""
 
     case_id: str
     name: str
     traces: Sequence[dict[str, Any]]
-    """One entry of the legend stands for those of one name, of both cases."""
+    """Traces of the same name share an entry of the legend, also between both cases."""
     rows: Sequence[str]
-    """What stands at 0, 1, 2 ... of its upright axis."""
+    """Labels at 0, 1, 2 ... of its vertical axis."""
 
 
 def paired_figure(cases: Sequence[PairCase], chosen: Sequence[int], x: str, barmode: str) -> dict[str, Any]:
-    """Data and layout; the page draws the *chosen* of *cases*, one or two places among them."""
+    """Data and layout; the page draws *chosen*, one or two indices of *cases*."""
     about = {
         "cases": [
             {"id": case.case_id, "name": escape_label(case.name), "axis": _axis(case.rows)} for case in cases
@@ -53,7 +53,7 @@ def paired_figure(cases: Sequence[PairCase], chosen: Sequence[int], x: str, barm
 
 
 def default_pair(cases: Sequence[CaseSummary]) -> list[int]:
-    """Places of two of *cases*, the fastest first, to begin with: fastest and slowest on most devices."""
+    """Indices of the initial pair of *cases*, sorted by speed: fastest and slowest on most devices."""
     most = max(row.case.world_size for row in cases)
     places = [place for place, row in enumerate(cases) if row.case.world_size == most]
     return list(dict.fromkeys([places[0], places[-1]]))

@@ -1,16 +1,16 @@
-"""The colours of the page: each means one thing, in whichever chart it stands.
+"""Colors of the page: each has one meaning in all charts.
 
-All stand out on white and on the dark ground alike (WCAG 2.2, 1.4.11: at least 3 : 1). Strategies have the
-strong colours, and a symbol each; what a step does and what memory holds have muted ones, related where the
-things are: optimizer and optimizer states, forward pass and activations, buckets and communication.
+All contrast with the white and the dark background (WCAG 2.2, 1.4.11: at least 3 : 1). Strategies have
+strong colors, and a symbol each; parts of a step and kinds of memory have muted ones, related if the
+things are related: optimizer and optimizer states, forward pass and activations, buckets and communication.
 """
 
 from __future__ import annotations
 
-# after Okabe & Ito's palette, told apart by colour-blind readers; yellow and the blues darker
+# after Okabe & Ito's palette, which color-blind readers can distinguish; yellow and the blues darker
 STRATEGIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37A00", "#3A92C8", "#8C6D31", "#777777")
 GREY = "#888888"
-"""What values are compared with."""
+"""References that values are compared with."""
 
 _FORWARD, _BACKWARD, _OPTIMIZER = "#4B97A0", "#4A7D6E", "#7F8F3C"
 _EXPOSED, _WAITING = "#C4554D", "#B98A2F"
@@ -24,9 +24,9 @@ STEP_PARTS = {
 }
 """Parts of a step."""
 PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}
-"""Passes of a pipeline: forward, backward, and the halves of that, for the input and for the weights."""
+"""Passes of a pipeline: forward, backward, and the halves of backward for the input and for the weights."""
 COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#B07F86", "transfer": _EXPOSED, "waiting": _WAITING}
-"""What becomes of the time of communication."""
+"""Parts of the time of communication."""
 COLLECTIVES = {
     "all_reduce": "#C0607F",
     "all_gather": "#9A6BB0",
@@ -38,7 +38,7 @@ COLLECTIVES = {
     "recv": "#5F86A8",
     "send_recv": "#7B72C9",
 }
-"""Operations; ``collective_color`` has a colour for any other."""
+"""Operations; ``collective_color`` has a color for any other."""
 _OTHER_COLLECTIVE = "#9C6A74"
 DIMENSIONS = {
     "pp": "#7A6FC2",
@@ -48,7 +48,7 @@ DIMENSIONS = {
     "tp": "#C2754E",
     "ep": "#A46F3D",
 }
-"""Dimensions of a device mesh; ``dimension_color`` has a colour for several together."""
+"""Dimensions of a device mesh; ``dimension_color`` has a color for combinations."""
 COPIES = "#7F74A8"
 """Copies to, from and on a device."""
 MEMORY = {
@@ -62,7 +62,7 @@ MEMORY = {
 }
 """Kinds of memory."""
 EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
-"""Where the efficiency of several devices goes."""
+"""Parts of the efficiency on several devices, and of its loss."""
 QUANTITIES = {
     "loss": "#B0568C",
     "grad_norm": "#7C9A8E",
@@ -71,26 +71,26 @@ QUANTITIES = {
     "parameter": MEMORY["parameters"],
     "buffer": MEMORY["buffers"],
 }
-"""What is compared of a training: in the colour of the same thing in memory."""
+"""Compared quantities of a training, in the color of the same quantity in memory."""
 VERDICTS = {"better": "#5E8C31", "worse": "#C2413B", "other": "#8A6BB0"}
-"""What became of a number since."""
-# one hue, light to dark: order must not rest on telling hues apart
+"""Directions of a change."""
+# one hue, light to dark: the order must not depend on distinguishing hues
 SEQUENTIAL_SCALE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
 """Low to high."""
 
 
 def collective_color(operation: str) -> str:
-    """Colour of a collective *operation*."""
+    """Color of a collective *operation*."""
     return COLLECTIVES.get(operation, _OTHER_COLLECTIVE)
 
 
 def dimension_color(name: str) -> str:
-    """Colour of a dimension of a device mesh, or of several."""
+    """Color of a dimension of a device mesh, or of several."""
     return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
 
 
 def all_colors() -> set[str]:
-    """All colours of marks, bars and lines."""
+    """All colors of marks, bars and lines."""
     maps = (
         STEP_PARTS,
         PASSES,

@@ -1,4 +1,4 @@
-"""The schedule of two pipelines as it ran, one above the other: a lane for each rank, a box for each pass."""
+"""Executed schedules of two pipelines: a lane for each rank, a box for each pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distbench.report import palette
 from distbench.report.pairs import PairCase, paired_figure
 
 MAX_BOXES = 12_000
-"""Boxes of a page: some 40 bytes each."""
+"""Maximum number of boxes on a page: some 40 bytes each."""
 _ROW, _AROUND = 30, 110
 _PASS_NAMES = {
     FORWARD: "forward",
@@ -24,7 +24,7 @@ _PASS_NAMES = {
 
 @dataclass(frozen=True)
 class ScheduleCase:
-    """One case that may be chosen."""
+    """A case that may be selected."""
 
     case_id: str
     name: str
@@ -32,12 +32,12 @@ class ScheduleCase:
 
     @property
     def ranks(self) -> list[int]:
-        """Those that have a lane."""
+        """Ranks that have a lane."""
         return sorted({each.rank for each in self.passes})
 
 
 def schedule_figure(cases: Sequence[ScheduleCase], chosen: Sequence[int]) -> dict[str, Any]:
-    """Data and layout of the chart; the page draws the *chosen* of *cases*, which are places among them."""
+    """Data and layout of the chart; the page draws *chosen*, indices of *cases*."""
     choices = [
         PairCase(case.case_id, case.name, [*_traces(case)], [f"rank {rank}" for rank in case.ranks])
         for case in cases
@@ -46,7 +46,7 @@ def schedule_figure(cases: Sequence[ScheduleCase], chosen: Sequence[int]) -> dic
 
 
 def schedule_height(cases: Sequence[ScheduleCase]) -> int:
-    """CSS pixels that two of *cases* need."""
+    """Height in CSS pixels for two of *cases*."""
     return _AROUND + 2 * _ROW * max(3, *(len(case.ranks) for case in cases))
 
 

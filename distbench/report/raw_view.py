@@ -1,4 +1,4 @@
-"""Any table that ranks or samplers left in the records of a run, as a sheet: no view needs to be written."""
+"""Show any table that ranks or samplers left in a run's records, without a view of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RANK_FIELD = Field("rank", "rank", "Rank, from 0 on.", type="bigint")
 
 
 def record_table_names(run: RunAnalysis) -> list[str]:
-    """Names of the tables of *run*, in the order of its records."""
+    """Names of the tables in *run*, in the order of its records."""
     return list(dict.fromkeys(name for record in run.records for name in record.tables))
 
 
@@ -51,7 +51,7 @@ def _row(record: Record, row: Mapping[str, Any], names: Container[str]) -> Table
 
 
 def _spec(records: Sequence[Record], name: str) -> TableSpec | None:
-    """Description of the table: by the records, else by the metric or kind of job that leaves it today."""
+    """Description of the table: by the records, else by the metric or kind of job that writes it today."""
     tables = [
         *(m.tables for m in registry.built_in_plugins("metrics").values()),
         *(kind.tables for kind in job_kinds()),

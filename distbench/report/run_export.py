@@ -1,4 +1,4 @@
-"""A run as ``show --json`` prints it: valid JSON, null for what is not known."""
+"""JSON of a run for ``show --json``: valid JSON, null for unknown values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from distbench.core.serialization import replace_nonfinite
 from distbench.record import Record, records_of_kind
 
 _NOT_REPORTED = "not told"
-"""What programs read of a setting that an engine did not report."""
+"""Value of a setting that an engine did not report, for programs."""
 _LEGACY_KEYS = ("convergence", "equivalence")
-"""Kinds whose verdicts had keys of their own before ``verdicts`` had those of all kinds."""
+"""Kinds whose verdicts had their own keys before ``verdicts`` had those of all kinds."""
 
 
 def run_json(run: RunAnalysis) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _case_json(row: CaseSummary, run: RunAnalysis) -> dict[str, Any]:
 
 
 def _retry_json(record: Record) -> dict[str, Any]:
-    """A trial that was launched again after it had failed."""
+    """A trial that was relaunched after a failure."""
     return {
         "case": record.case.name,
         "case_id": record.case_id,
@@ -91,7 +91,7 @@ def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
     column = row.columns[name]
     estimate = row.values[name]
     return {
-        # what programs have read here since the first version
+        # programs have read this value since the first version
         "value": estimate.as_median.value,
         "low": estimate.low,
         "high": estimate.high,

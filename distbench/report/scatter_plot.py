@@ -1,7 +1,7 @@
-"""Throughput against memory as a small drawing without script, around the recommended case.
+"""Small drawing of throughput against memory without scripts, for the recommended case and its rivals.
 
-The drawing is at once where the page is, prints, and stands in pages that may have no script; the chart of
-the view ``throughput`` has all numbers of devices.
+The drawing needs no loading, prints, and works in pages that may have no script; the chart of the view
+``throughput`` has all numbers of devices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MarkLabel:
 
 @dataclass(frozen=True)
 class ScatterMark:
-    """A case: places in CSS pixels."""
+    """A case, with positions in CSS pixels."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class ScatterMark:
 
 @dataclass(frozen=True)
 class LinearAxis:
-    """Places of an axis in CSS pixels."""
+    """Axis that maps values to CSS pixels."""
 
     low: float
     high: float
@@ -62,11 +62,11 @@ class LinearAxis:
     end: float
 
     def position(self, value: float) -> float:
-        """Where *value* is."""
+        """Position of *value*."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, scale: float = 1.0) -> list[tuple[float, str]]:
-        """Four to eight round numbers of *scale*, each with its place."""
+        """Four to eight round numbers in units of *scale*, each with its position."""
         low, high = self.low / scale, self.high / scale
         rough = (high - low) / 7
         power = 10 ** math.floor(math.log10(rough))
@@ -77,7 +77,7 @@ class LinearAxis:
 
 @dataclass(frozen=True)
 class ScatterPlot:
-    """The drawing: its marks, the border of what is worth choosing, and its axes."""
+    """The drawing: its marks, the Pareto front, and its axes."""
 
     caption: str
     unit: str
@@ -95,10 +95,10 @@ class ScatterPlot:
 
 
 def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
-    """The cases that the answer chose among; None if fewer than two have both numbers."""
+    """Plot of the cases of the choice; None if fewer than two have both numbers."""
     choice = select_case(run.candidates, Requirements())
     known = [one for one in choice.ranked if one.speed and one.memory]
-    # what is left out is the slowest, but never the answer
+    # the slowest cases are left out, but never the recommended one
     shown = sorted(known, key=lambda one: one is not choice.pick)[:_MAX_MARKS]
     if len(shown) < 2:
         return None
@@ -125,7 +125,7 @@ def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
 
 
 def _axes(shown: Sequence[Candidate]) -> tuple[LinearAxis, LinearAxis]:
-    """Axes of memory and of speed around all marks, which are not at their ends."""
+    """Axes of memory and of speed with margins around all marks."""
     needs = [one.memory for one in shown if one.memory]
     ends = [end for one in shown if one.speed for end in (one.speed.low, one.speed.high)]
     return _padded_axis(needs, _LEFT, WIDTH - _RIGHT), _padded_axis(ends, HEIGHT - _BOTTOM, _TOP)
@@ -149,7 +149,7 @@ def _mark(one: Candidate, memory: LinearAxis, speed: LinearAxis, color: str, pic
 
 
 def _pareto_front(shown: Sequence[Candidate]) -> list[Candidate]:
-    """Cases that no other is both faster and smaller than, lowest memory first."""
+    """Pareto-optimal cases, lowest memory first."""
     front: list[Candidate] = []
     fastest = 0.0
     for one in sorted(shown, key=lambda one: (one.memory or 0.0, -one.speed.value if one.speed else 0.0)):
@@ -163,14 +163,14 @@ def _front_points(front: Sequence[Candidate], memory: LinearAxis, speed: LinearA
     for one in front:
         assert one.speed and one.memory
         x, y = memory.position(one.memory), speed.position(one.speed.value)
-        # what fits into less memory than the next case needs is the case before
+        # below the memory of the next case, the previous case is the choice
         points += [(x, points[-1][1])] if points else []
         points.append((x, y))
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
-    """*marks* with names next to those that have room for one, the first ones first."""
+    """Add labels to the *marks* that have space for one, the first ones first."""
     taken: list[_Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
     labelled = []
     for place, mark in enumerate(marks):
@@ -186,7 +186,7 @@ def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
 
 
 def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, _Box]]:
-    """Places of the name of *mark*, the best first, with the room that it takes there."""
+    """Positions of the name of *mark*, the best first, with the boxes that they occupy."""
     wide = _CHARACTER * len(mark.name)
     beside = _BESIDE_RING if mark.picked else _BESIDE
     starts = {"start": 0.0, "end": -wide, "middle": -wide / 2}

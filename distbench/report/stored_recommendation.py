@@ -1,6 +1,6 @@
-"""``answer.json``: the recommendation of a run beside its report, for lists of many runs.
+"""``answer.json``: the recommendation of a run next to its report, for lists of many runs.
 
-To make it again takes about a second for a run of some 30 trials; to read it, a millisecond.
+Computing it takes about a second for a run of some 30 trials; reading it takes a millisecond.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FILE = "answer.json"
 
 @dataclass(frozen=True)
 class StoredRecommendation:
-    """What ``distbench pick`` says of a run without further wishes."""
+    """Recommendation of ``distbench pick`` for a run without further requirements."""
 
     records: int
-    """Trials that it rests on; if the run has another number of them now, it is out of date."""
+    """Number of trials that it rests on; if the run has a different number now, it is out of date."""
     pick: Name
-    """Name of the recommended case; empty: none is."""
+    """Name of the recommended case; empty if there is none."""
     headline: Name
     digest: str = ""
-    """Of the records that it rests on (``digest_of``); if they have another now, it is out of date. Empty: it
-    was stored by a version that counted them alone."""
+    """Digest of the records that it rests on (``digest_of``); if theirs differs now, it is out of date.
+    Empty: stored by a version that only counted them."""
 
     @classmethod
     def of(cls, run: RunAnalysis) -> StoredRecommendation:
@@ -57,7 +57,7 @@ class StoredRecommendation:
 
 
 def digest_of(trials: Sequence[Path]) -> str:
-    """SHA-256 of the records in the folders *trials*, in hex digits; what can't be read counts as empty."""
+    """SHA-256 of the records in the folders *trials*, in hex digits; an unreadable record counts as empty."""
     made = hashlib.sha256()
     for trial in sorted(trials):
         made.update("/".join(trial.parts[-3:]).encode())
@@ -67,7 +67,7 @@ def digest_of(trials: Sequence[Path]) -> str:
 
 
 def read_recommendation(folder: Path, trials: Sequence[Path]) -> tuple[StoredRecommendation | None, str]:
-    """The recommendation of the run in *folder*, which has its *trials* there; None: why there is none."""
+    """Recommendation of the run in *folder* with its *trials*, or None with the reason."""
     file = folder / FILE
     if not file.exists():
         return None, "not stored"

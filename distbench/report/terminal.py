@@ -1,4 +1,4 @@
-"""The table of a run as text: readable at 80 columns, without colours as with them, and piped."""
+"""Report of a run as text: readable at 80 columns, with or without colors, and when piped."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_LOGS = 10
 
 
 def overview_text(run: RunAnalysis, width: int = 80, paint: Painter = no_color) -> str:
-    """The table of *run*, what it says in words, and what its columns mean.
+    """Table of *run*, its findings in words, and the meaning of its columns.
 
-    No line is wider than *width* (72 at least) but a path of a log, which is never broken.
+    No line is wider than *width* (72 at least) except for the path of a log, which is never broken.
     """
     cases, notes, sheet = run.cases, run.parity.footnotes, overview.overview_table(run)
     rows = ["", *sheet.to_text_lines(width, paint)] if sheet.rows else []
@@ -41,7 +41,7 @@ def overview_text(run: RunAnalysis, width: int = 80, paint: Painter = no_color) 
 
 
 def _recommendation(run: RunAnalysis, width: int, paint: Painter) -> list[str]:
-    """What to train with, and why; nothing where nothing was measured."""
+    """Recommended case with the reasons; empty if nothing was measured."""
     if not any(row.measured for row in run.cases):
         return []
     best, pick = recommend(run), select_case(run.candidates, Requirements()).pick
@@ -53,7 +53,7 @@ def _recommendation(run: RunAnalysis, width: int, paint: Painter) -> list[str]:
 
 
 def footnote_lines(notes: Footnotes, width: int) -> list[str]:
-    """What the marks next to the numbers mean."""
+    """Meanings of the marks next to the numbers."""
     return _wrap([f"{mark} {sentence}" for mark, sentence in notes.sentences.items()], width, "    ")
 
 
@@ -72,7 +72,7 @@ def _verdicts(run: RunAnalysis, width: int, paint: Painter) -> list[list[str]]:
 
 
 def _logs(cases: Sequence[CaseSummary]) -> list[str]:
-    """Where to read on about each failure, as paths inside the run's folder."""
+    """Paths of the logs of each failure inside the run's folder."""
     logs = [row.log for row in cases if row.log and row.status != Status.UNSUPPORTED]
     if not logs:
         return []
@@ -81,5 +81,5 @@ def _logs(cases: Sequence[CaseSummary]) -> list[str]:
 
 
 def _wrap(sentences: Iterable[str], width: int, indent: str) -> list[str]:
-    """Lines of *sentences*, those that go on indented."""
+    """Wrap *sentences*, with indented continuation lines."""
     return [line for sentence in sentences for line in wrap_text(sentence, width, indent=indent)]

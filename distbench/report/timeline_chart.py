@@ -1,4 +1,4 @@
-"""One step of two cases as swimlanes, one above the other, on one axis of time."""
+"""Swimlanes of one step of two cases above each other on one time axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.report.figures import escape_label
 from distbench.report.pairs import PairCase, paired_figure
 
 MAX_ACTIVITIES = 12_000
-"""Of a page: some 25 bytes each."""
+"""Maximum number of activities on a page: some 25 bytes each."""
 _MIN_ACTIVITIES = 20
 _ROW, _AROUND = 24, 110
 _TIMES = "<br>%{base:.4g} to %{x:.4g} ms"
@@ -24,7 +24,7 @@ _LANE_NAMES = {COMPUTE: "compute", COMMUNICATION: "comm", COPY: "copies"}
 
 @dataclass(frozen=True)
 class TimelineCase:
-    """One case that may be chosen."""
+    """A case that may be selected."""
 
     case_id: str
     name: str
@@ -32,7 +32,7 @@ class TimelineCase:
 
 
 def timeline_figure(cases: Sequence[TimelineCase], chosen: Sequence[int]) -> dict[str, Any]:
-    """Data and layout of the chart; the page draws the *chosen* of *cases*, which are places among them."""
+    """Data and layout of the chart; the page draws *chosen*, indices of *cases*."""
     most = max(_MIN_ACTIVITIES, MAX_ACTIVITIES // max(1, sum(len(case.steps) for case in cases)))
     drawn = [[step.merged_to(most) for step in case.steps] for case in cases]
     lanes = [[key for step in steps for key in _lanes(step)] for steps in drawn]
@@ -44,7 +44,7 @@ def timeline_figure(cases: Sequence[TimelineCase], chosen: Sequence[int]) -> dic
 
 
 def timeline_height(cases: Sequence[TimelineCase]) -> int:
-    """CSS pixels that two of *cases* need."""
+    """Height in CSS pixels for two of *cases*."""
     return _AROUND + 2 * _ROW * max(3, *(sum(len(_lanes(step)) for step in case.steps) for case in cases))
 
 
@@ -93,7 +93,7 @@ def _traces(steps: Sequence[RankStep], lanes: Sequence[_Lane]) -> Iterator[dict[
 
 
 def _wait_text(label: str, group: str, pieces: Sequence[Activity]) -> dict[str, Any]:
-    """What the pointer tells of a collective besides its times."""
+    """Hover text of a collective besides its times."""
     ranks = f" among ranks {escape_label(group)}" if group else ""
     costs = "exposed %{customdata[0]:.3g} ms, waiting %{customdata[1]:.3g} ms"
     return {

@@ -1,8 +1,8 @@
-"""The seam of views: one analysed run becomes a sheet, charts, and a place on the page.
+"""Base class of views, and the page's chapters.
 
 A view is a word of ``distbench show --view``, a chapter of the page and a table ``view_<word>`` of
 ``distbench query``. Those of kinds of job are in ``distbench/jobs/<kind>/view.py``, all others in
-``distbench/views/<word>.py``; both are found by the registry.
+``distbench/views/<word>.py``; the registry finds both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distbench.core import registry
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 if TYPE_CHECKING:
-    # the registry reads this file to list views, which needs none of these
+    # not needed by the registry, which reads this file to list views
     from distbench.analysis.case_summary import CaseSummary
     from distbench.analysis.run import RunAnalysis
     from distbench.core.case import Case
@@ -28,58 +28,58 @@ CASE_FIELDS = (
     Field("strategy", "", "Short name of the strategy with its options.", type="varchar"),
     Field("world_size", "", "Devices.", type="bigint"),
 )
-"""Columns that say which case a row belongs to."""
+"""Columns that identify the case of a row."""
 
 
 @dataclass(frozen=True)
 class View(ABC):
-    """A view of a run. Its word is the name of its file, or of its kind of job."""
+    """Table and charts of a run. Its word is the name of its file, or of its kind of job."""
 
     title: ClassVar[str]
     order: ClassVar[int] = 1000
-    """Place of its chapter on the page; lower comes first."""
+    """Position of its chapter on the page; lower comes first."""
     caption: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]]
-    """Columns of its sheet, for programs also of a run for which it has no row."""
+    """Columns of its table; programs get them even for a run without rows."""
     table_collapsed: ClassVar[bool] = True
-    """Whether the page folds its table away where it has charts: they say the same."""
+    """True if the page collapses its table when there are charts, which show the same."""
     table_in_charts: ClassVar[bool] = False
-    """Whether its charts have its rows behind them, so that the page needs no table of it."""
+    """True if its charts have its rows behind them, so the page needs no table."""
 
     template: ClassVar[str] = "chapter.html"
-    """File among the page's templates that draws its chapter."""
+    """File among the page's templates that renders its chapter."""
 
     in_overview: ClassVar[bool] = False
-    """Of a kind of job: whether ``distbench show`` prints its table, not a line for each verdict."""
+    """For a kind of job: True if ``distbench show`` prints its table, not a line for each verdict."""
 
     @abstractmethod
     def table(self, run: RunAnalysis) -> Table:
-        """The table of *run*; its notes say why it has no rows."""
+        """Table of *run*; its notes give the reason for missing rows."""
 
     def charts(self, run: RunAnalysis) -> Iterable[Chart]:
         """Charts of *run*, above the table on the page."""
         return ()
 
     def content(self, run: RunAnalysis) -> Any:
-        """What a template of its own draws besides charts and table."""
+        """Data for its own template besides charts and table."""
         return None
 
     def is_requested(self, run: RunAnalysis) -> bool:
-        """Whether *run* asked for what the view shows, so that a table without rows is news."""
+        """True if *run* requested the data of the view, so a table without rows is worth showing."""
         return False
 
     def make_table(self, rows: Sequence[TableRow], notes: Sequence[str] = (), caption: str = "") -> Table:
-        """A sheet of this view's title, caption and columns."""
+        """Table with this view's title, caption and columns."""
         return Table(self.title, caption or self.caption, self.fields, tuple(rows), tuple(notes))
 
 
 PLUGIN_BASE = View
 HAS_OPTIONS = False
-"""They are listed without being imported, which would import scipy."""
+"""Views have no options; listing them must not import them, which would import scipy."""
 
 
 def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
-    """Cells of the columns ``CASE_FIELDS``; people read *shown* as its name."""
+    """Cells of the columns ``CASE_FIELDS``; people read *shown* as the name."""
     return {
         "case_name": TableCell(case.name, shown),
         "case_id": case.id,
@@ -89,7 +89,7 @@ def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
 
 
 def value_cell(row: CaseSummary, column: str) -> TableCell:
-    """Cell of *column* over the trials of a case, or of why there is none."""
+    """Cell of *column* over the trials of a case, or of the reason why it has none."""
     estimate = row.values.get(column)
     return (
         TableCell(None, reason=row.absence_reasons.get(column, ""))
@@ -99,26 +99,26 @@ def value_cell(row: CaseSummary, column: str) -> TableCell:
 
 
 def rate_cell(row: CaseSummary, column: str) -> TableCell:
-    """As ``value_cell``, with the digits that the interval of a rate, or of a price, allows."""
+    """As ``value_cell``, with the digits that the interval of a rate, or of a price, supports."""
     cell = value_cell(row, column)
     return cell if cell.value is None else replace(cell, text=row.values[column].text)
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One section of the page: charts, and a table of everything behind them."""
+    """A section of the page: charts, and a table of everything behind them."""
 
     id: str
     title: str
     charts: Sequence[Chart]
     table: Table | None
     table_collapsed: bool = False
-    """Whether the table is opened by who wants it."""
+    """True if the table opens only on request."""
     data_table: Table | None = None
-    """All numbers of the view, also where the page has no table of them."""
+    """All numbers of the view, even if the page has no table of them."""
     template: str = View.template
     content: Any = None
-    """What the template draws besides charts and table."""
+    """Data for the template besides charts and table."""
 
 
 def all_views() -> dict[str, View]:
@@ -135,7 +135,7 @@ def all_views() -> dict[str, View]:
 
 
 def chapters(run: RunAnalysis) -> list[Chapter]:
-    """The chapters that have something to show of *run*."""
+    """Chapters with content for *run*."""
     made = []
     for name, view in all_views().items():
         charts, sheet = [*view.charts(run)], view.table(run)

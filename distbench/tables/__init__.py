@@ -1,1 +1,1 @@
-"""Typed tables, and how they are shown: text, Markdown, CSV, JSON."""
+"""Typed tables as text, Markdown, CSV and JSON."""

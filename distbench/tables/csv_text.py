@@ -1,4 +1,4 @@
-"""CSV of foreign text: no spreadsheet takes a cell of it for a formula."""
+"""CSV of foreign text, protected from spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-# as the page's script has it; a number may begin with a sign
+# same as in the page's script; a number may begin with a sign
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(rows: Iterable[Sequence[Any]], text: Callable[[Any], str] = str) -> str:
-    """*rows* as CSV, each value as *text* gives it; None is empty.
+    """*rows* as CSV, each value formatted by *text*; None is empty.
 
-    What begins as a formula does gets an apostrophe before it, unless it is a number.
+    Text that starts like a formula gets an apostrophe in front, unless it is a number.
     """
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")

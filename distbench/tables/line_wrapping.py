@@ -1,4 +1,4 @@
-"""Sentences folded into lines, never inside a command or a path: those are copied and pasted."""
+"""Wrap sentences without breaking commands or paths, which people copy and paste."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PLACEHOLDER = "\0"
 
 
 def wrap_text(text: str, width: int, *, first_indent: str = "", indent: str = "") -> list[str]:
-    """Lines of *text*, *width* characters wide but for a longer command or path.
+    """Wrap *text* to lines of *width* characters, or longer for a long command or path.
 
     Args:
-        first_indent: What the first line begins with.
-        indent: What all others begin with.
+        first_indent: Start of the first line.
+        indent: Start of all other lines.
     """
     kept = _UNBREAKABLE.sub(lambda match: match[0].replace(" ", _PLACEHOLDER), text)
     lines = textwrap.wrap(

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from distbench.core.text import one_line
 
 PERFETTO_URL = "https://ui.perfetto.dev"
-"""Where traces are opened: the only address in a sentence that a page makes a link of."""
+"""Viewer of traces: the only address in a sentence that a page turns into a link."""
 _MAX_LENGTH = 300
 # a foreign name must not make markup, mention a person, or link an address or an issue
 _MARKDOWN_SYNTAX = re.compile(r'[\\`*_\[\]<>|~&@#$]|:(?=//)|!(?=\d)|%(?=["\w])|(?<=www)\.')
 
 
 def escape_markdown(text: str) -> str:
-    """Foreign *text* as it stands, on one line, whatever Markdown would make of it."""
-    # an entity, not a backslash: mentions and addresses are looked for after backslashes are gone
+    """Escape foreign *text* so that Markdown shows it unchanged, on one line."""
+    # an entity, not a backslash: mentions and addresses are detected after backslashes are removed
     return _MARKDOWN_SYNTAX.sub(lambda found: f"&#{ord(found[0])};", one_line(text, _MAX_LENGTH))
 
 
@@ -26,10 +26,10 @@ def bullets(sentences: Sequence[str]) -> str:
 
 
 def details(title: str, content: str) -> str:
-    """*content* in a fold; nothing if there is none. Markdown in it needs the empty lines."""
+    """*content* in a collapsible block; empty if there is none. Markdown in it needs the empty lines."""
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>" if content else ""
 
 
 def join_blocks(*blocks: str) -> str:
-    """*blocks* one below the other, without those that are empty."""
+    """Join *blocks* with empty lines; empty blocks are left out."""
     return "\n\n".join(block for block in blocks if block)

@@ -1,8 +1,8 @@
-"""A typed table: what people read and what programs get are rendered from the same cells.
+"""Typed tables with text, Markdown, CSV and JSON output from the same cells.
 
-Text for the terminal, Markdown for comments, cells for the page, JSON and CSV; SQL tables are made of
-``Table.records`` too. A number that is not known is ``ABSENT`` wherever people read it, and null or empty
-where programs do, with its reason in JSON.
+Text is for the terminal, Markdown for comments, cells for the page; SQL tables are made from
+``Table.records`` too. An unknown number is ``MISSING_TEXT`` for people; for programs it is null or empty, in
+JSON with its reason.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value that is shown in other words than its column's format gives, or that is absent for a reason."""
+    """A value with a text other than its column's format, or absent with a reason."""
 
     value: CellValue
     text: str = ""
-    """What people read; empty: by the format of the column."""
+    """Text for people; empty: by the format of the column."""
     reason: str = ""
-    """Why *value* is None."""
+    """Reason why the value is None."""
     emphasis: Emphasis = ""
-    """Shown where text has colours; empty: that of the row."""
+    """Used where text has colors; empty: that of the row."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Field:
     """One column."""
 
     name: str
-    """In JSON, CSV and SQL."""
+    """Name in JSON, CSV and SQL."""
     heading: str
-    """For people; empty: only programs see the column."""
+    """Heading for people; empty: only programs see the column."""
     doc: str = ""
     unit: str = ""
     """``s``, ``B``, ``tokens/s`` or empty, as in records."""
@@ -61,10 +61,10 @@ class Field:
     type: Literal["varchar", "double", "bigint", "boolean"] = "double"
     """Type in SQL; text is aligned to the left."""
     format: Callable[[Any], str] | None = None
-    """Text of a known value; None: by its unit."""
+    """Format of a known value; None: by its unit."""
 
     def text(self, value: CellValue | TableCell) -> str:
-        """What people read in a cell of this column."""
+        """Text of a cell of this column for people."""
         cell = value if isinstance(value, TableCell) else TableCell(value)
         if cell.text or cell.value is None:
             return cell.text or MISSING_TEXT
@@ -83,41 +83,41 @@ class TableRow:
     group: str = ""
     """Heading above this row and those that follow with the same."""
     sentence: str = ""
-    """A sentence in place of all cells but the first, for people."""
+    """Sentence that replaces all cells but the first, for people."""
     emphasis: Emphasis = ""
-    """Of all cells that have none of their own."""
+    """Emphasis of all cells that have none of their own."""
 
     def value(self, name: str) -> CellValue:
-        """The value of a column, None if it is absent."""
+        """Value of a column, None if absent."""
         cell = self.cells.get(name)
         return cell.value if isinstance(cell, TableCell) else cell
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a title, what its columns mean, and what to know of its numbers."""
+    """A table with a title, the meaning of its columns, and notes."""
 
     title: str
     caption: str
-    """What the numbers are, with the direction of better."""
+    """Meaning of the numbers, with the direction of better."""
     fields: tuple[Field, ...]
-    """The first column that people see holds the names of the rows."""
+    """Columns; the first one that people see holds the names of the rows."""
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
-    """Sentences below the table: findings, and why numbers are missing."""
+    """Sentences below the table: findings, and reasons for missing numbers."""
 
     @property
     def shown(self) -> tuple[Field, ...]:
-        """The columns that people see."""
+        """Columns for people."""
         return tuple(each for each in self.fields if each.heading)
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """What stands above the columns that people see."""
+        """Headings of the columns for people."""
         return tuple(each.heading for each in self.shown)
 
     def texts(self) -> Iterator[tuple[str, ...]]:
-        """Rows as people read them; a tuple of one is the heading of the group that follows."""
+        """Rows as texts for people; a tuple of one is the heading of the group that follows."""
         group = ""
         for row in self.rows:
             if row.group != group:
@@ -126,16 +126,16 @@ class Table:
             yield self._row_texts(row)
 
     def select_columns(self, *names: str) -> Table:
-        """The same rows with these columns alone."""
+        """The table with only the columns *names*."""
         fields = {each.name: each for each in self.fields}
         return replace(self, fields=tuple(fields[name] for name in names))
 
     def records(self) -> list[dict[str, CellValue]]:
-        """Rows for programs: every column by its name, None where it is absent."""
+        """Rows for programs: every column by its name, None if absent."""
         return [{each.name: _plain(row.value(each.name)) for each in self.fields} for row in self.rows]
 
     def to_text(self, width: int, paint: Painter = no_color) -> str:
-        """Lines of plain text, *width* characters wide where the cells allow it."""
+        """Render as plain text, *width* characters wide if the cells allow it."""
         lines = [*([self.title] if self.title else []), *wrap_text(self.caption, width), ""]
         lines += self.to_text_lines(width, paint) if self.rows else ["Nothing to show."]
         for note in self.notes:
@@ -143,7 +143,7 @@ class Table:
         return "\n".join(lines)
 
     def to_text_lines(self, width: int, paint: Painter = no_color) -> list[str]:
-        """The headings and the rows as lines."""
+        """Headings and rows as lines."""
         left = [each.type == "varchar" for each in self.shown]
         lines = [
             TextRow(name_and_others, self._row_emphasis(row), group, row.sentence)
@@ -152,7 +152,7 @@ class Table:
         return layout_lines(self.headings, lines, left, width, paint)
 
     def to_markdown(self) -> str:
-        """A table of Markdown; foreign text in it makes no markup. Empty without rows."""
+        """Render as a Markdown table with escaped foreign text; empty without rows."""
         ruled = ["---" if each.type == "varchar" else "---:" for each in self.shown]
         headings = [escape_markdown(each.heading) + _ARROWS[each.better] for each in self.shown]
         lines = [headings, ["---", *ruled[1:]]]
@@ -166,14 +166,14 @@ class Table:
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if self.rows else ""
 
     def to_csv(self) -> str:
-        """Names of the columns and every digit of their values; what is absent is empty."""
+        """Render as CSV: names of the columns and all digits of their values; absent values are empty."""
         rows = [list(row.values()) for row in self.records()]
         return write_csv([[each.name for each in self.fields], *rows], _digits)
 
     def to_json(self) -> dict[str, Any]:
-        """Columns, rows by the names of the columns, why values are absent, and the notes."""
+        """Columns, rows by the names of the columns, reasons for absent values, and notes."""
         rows = [
-            # a table of a plug-in may have a column of that name
+            # a plug-in's table may have a column of that name
             {**({"absent": why} if (why := self._reasons(row)) else {}), **values}
             for row, values in zip(self.rows, self.records(), strict=True)
         ]
@@ -193,7 +193,7 @@ class Table:
         return [(isinstance(cell, TableCell) and cell.emphasis) or row.emphasis for cell in cells]
 
     def _text_rows(self) -> list[tuple[TableRow, tuple[str, ...], str]]:
-        """Rows with their texts and groups; what is behind the strategy of a case heads a group."""
+        """Rows with their texts and groups; the name of a case after its strategy is the group heading."""
         rows = [(row, self._row_texts(row), row.group) for row in self.rows]
         if self.shown[0].name != "case_name" or any(row.group for row in self.rows):
             return rows
@@ -207,7 +207,7 @@ class Table:
 
 
 def _split_name(row: TableRow, texts: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Texts of a row of a case with its strategy alone as its name, and the rest of the case's name."""
+    """Split a case row's name into the strategy, kept in its texts, and the rest."""
     name, strategy = one_line(str(row.value("case_name"))), one_line(str(row.value("strategy")))
     if not name.startswith(f"{strategy}/"):
         return texts, ""
@@ -216,7 +216,7 @@ def _split_name(row: TableRow, texts: tuple[str, ...]) -> tuple[tuple[str, ...],
 
 
 def _plain(value: CellValue) -> CellValue:
-    # JSON has no word for what is infinite or no number
+    # JSON can't represent infinity and NaN
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""A table as lines of text: each row on one line, in several blocks of columns where it is too wide."""
+"""Render a table as lines of text: one line per row, in several blocks of columns if too wide."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from distbench.tables.emphasis import Emphasis, Painter
 
 _MIN_NAME_WIDTH = 12
 _GAPS = (2, 1)
-"""Spaces between columns, the wider ones where there is room."""
+"""Spaces between columns; the wider ones if they fit."""
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row as people read it; the first cell is its name."""
+    """Texts of a row; the first cell is its name."""
 
     cells: Sequence[str]
     emphasis: Sequence[Emphasis]
     group: str = ""
     """Heading above this row and those that follow with the same."""
     sentence: str = ""
-    """A sentence in place of all cells but the first."""
+    """Sentence that replaces all cells but the first."""
 
 
 @dataclass(frozen=True)
 class _ColumnLayout:
-    """Columns of a table and their sizes."""
+    """Columns of a table and their widths."""
 
     sizes: Sequence[int]
-    """In cells of a terminal: an East Asian character takes two, a combining one none."""
+    """Widths in terminal cells: an East Asian character takes two, a combining one none."""
     left: Sequence[bool]
-    """Whether a column is aligned to the left."""
+    """True for columns aligned to the left."""
     width: int
     gap: int
     paint: Painter
 
     @property
     def blocks(self) -> list[list[int]]:
-        """Columns that stand side by side behind the name, as many as there is room for.
+        """Columns of each block after the name, as many as fit.
 
-        Words next to the name belong to it, and are in each block.
+        Text columns next to the name belong to it, and are in each block.
         """
         keys = list(itertools.takewhile(lambda i: self.left[i], range(1, len(self.sizes))))
         keys = keys if self._span(keys) <= self.width // 2 else []
@@ -60,7 +60,7 @@ class _ColumnLayout:
         return self.sizes[0] + sum(self.sizes[i] + self.gap for i in columns)
 
     def row(self, line: TextRow, columns: Sequence[int]) -> list[str]:
-        """A row as one line, or as two where its name is too long: cut names would be alike."""
+        """A row as one line, or as two if its name is too long: cut names would look alike."""
         name = self.paint(line.cells[0], line.emphasis[0])
         is_long = cell_len(line.cells[0]) > self.sizes[0]
         lead = "" if is_long else name
@@ -72,7 +72,7 @@ class _ColumnLayout:
         return [*([name] if is_long else []), (" " * self.gap).join(parts).rstrip()]
 
     def sentence(self, line: TextRow) -> list[str]:
-        """A name with a sentence next to it, folded once and then cut."""
+        """A name with a sentence next to it, wrapped once and then cut."""
         name, size = shorten(line.cells[0], self.sizes[0]), self.sizes[0]
         indent = " " * (size + self.gap)
         first, *later = textwrap.wrap(
@@ -86,13 +86,13 @@ class _ColumnLayout:
 def layout_lines(
     headings: Sequence[str], rows: Sequence[TextRow], left: Sequence[bool], width: int, paint: Painter
 ) -> list[str]:
-    """The headings and the rows as lines, *width* characters wide where the cells allow it."""
+    """Lay out headings and rows as lines, *width* characters wide if the cells allow it."""
     whole = [headings, *(row.cells for row in rows if not row.sentence)]
     sizes = [max(cell_len(cells[i]) for cells in whole) for i in range(len(headings))]
     names = max(cell_len(cells[0]) for cells in [headings, *(row.cells for row in rows)])
     rest = sum(sizes[1:])
     gap = next((gap for gap in _GAPS if names + rest + gap * len(sizes[1:]) <= width), _GAPS[0])
-    # half of the width at least is for numbers
+    # at least half of the width is for numbers
     sizes[0] = min(names, max(_MIN_NAME_WIDTH, width - rest - gap * len(sizes[1:]), width // 2))
     layout, head = _ColumnLayout(sizes, left, width, gap, paint), TextRow(headings, [""] * len(headings))
     lines: list[str] = []

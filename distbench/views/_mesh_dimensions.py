@@ -1,4 +1,4 @@
-"""The chart of what moves over each dimension of a device mesh, where cases have several."""
+"""Chart of traffic over each dimension of a device mesh, for cases with several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_CALLS = "theory does not say how many"
 
 
 def charts(run: RunAnalysis) -> Iterator[Chart]:
-    """The chart, if a case moves something over more than one dimension."""
+    """Chart of the traffic, if any case has traffic over more than one dimension."""
     shown = ChartSelection.fastest(run, _traffic_by_dimension)
     if not shown.items:
         return
@@ -50,7 +50,7 @@ def charts(run: RunAnalysis) -> Iterator[Chart]:
 
 
 def _traffic_by_dimension(row: CaseSummary) -> list[DimensionTraffic] | None:
-    """What moves over each dimension; None if over one alone, or that is not known."""
+    """Traffic over each dimension; None if there is only one, or they are unknown."""
     of = dimension_traffic(row.representative_trial) if row.representative_trial else []
     return of if len({each.dimension for each in of}) > 1 else None
 

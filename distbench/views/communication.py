@@ -44,7 +44,7 @@ from distbench.views import _mesh_dimensions
 _MIB = 2**20
 _MAX_OPERATIONS = 8
 _PAIRED_BARS = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
-"""The bars of an operation: what of its volume, where beside the place of its case, and how opaque."""
+"""Bars of an operation: the attribute of its volume, the offset from its case's position, and the opacity."""
 _BASELINE_CAPTION = (
     "of alone: the time that the same messages take when nothing else runs, as the collectives of this run "
     "measured it, over transfer. Near 100% the link is the limit, far below it the training leaves some "
@@ -149,7 +149,7 @@ class CommunicationView(View):
         ]
         if measured:
             return self.make_table(rows, notes, f"{self.caption} {_BASELINE_CAPTION}")
-        # a run without collectives has nothing in that column
+        # that column is empty in a run without collectives
         return replace(
             self.make_table(rows, notes), fields=(*self.fields[:-1], replace(_UTILIZATION, heading=""))
         )
@@ -162,7 +162,7 @@ class CommunicationView(View):
 
 
 def _node_traffic_note(row: CaseSummary) -> str:
-    """What left a node in a timed step, beside theory; empty if that was not counted."""
+    """Measured and expected bytes that left a node in a timed step; empty if not counted."""
     sent, theory = row.values.get("node_sent_bytes"), row.values.get("node_bytes_theory")
     if sent is None or theory is None:
         return ""
@@ -173,14 +173,14 @@ def _node_traffic_note(row: CaseSummary) -> str:
 
 
 def _mismatch_notes(record: Record) -> str:
-    """Where collectives are issued more or less often than in theory, or over another dimension."""
+    """Collectives issued more or less often than in theory, or over a different dimension."""
     return "".join(f" {why}." for why in (misplaced_traffic(record), call_count_mismatches(record)) if why)
 
 
 def _rows(
     row: CaseSummary, name: str, kinds: Sequence[CollectiveTraffic], alone: CollectiveBaseline
 ) -> Iterator[TableRow]:
-    """The rows of one case; they say over which dimension of a mesh where there are several."""
+    """Rows of one case; they name the mesh dimension if there are several."""
     several = len({kind.dimension for kind in kinds if kind.dimension}) > 1
     for kind in kinds:
         assert row.representative_trial, "only those have kinds"
@@ -194,7 +194,7 @@ def _row(
     dtype = kind.dtype.replace("float", "fp").replace("bfp", "bf")
     cells: dict[str, Any] = {field.name: getattr(kind, field.name) for field in _TRAFFIC}
     if kind.bytes <= SCALAR_BYTES:
-        # a norm or a flag says nothing of bandwidth
+        # a norm or a flag shows no bandwidth
         cells |= {"algbw": _NO_BANDWIDTH, "busbw": _NO_BANDWIDTH}
     far = f" between {kind.nodes} nodes" if kind.nodes > 1 else ""
     operation = TableCell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}{over}{far}"))
@@ -250,7 +250,7 @@ def _bars(
     offset: float,
     opacity: float,
 ) -> list[dict[str, Any]]:
-    """The bars of *what* of each operation: one for each case."""
+    """Bars of attribute *what* for each operation: one for each case."""
     fields = tuple(Field(op, op, unit="B") for op in operations)
     rows = [
         TableRow({**case_cells(row.case, name), **{op: _volume_cell(of, what, op) for op in operations}})
@@ -269,7 +269,7 @@ def _volume_cell(of: CommunicationVolume, what: str, op: str) -> TableCell:
 
 
 def _operations(volumes: Sequence[CommunicationVolume]) -> list[str]:
-    """The operations by the bytes that they move or should, most first."""
+    """Operations by the bytes that they move or should move, most first."""
     sums: dict[str, float] = {}
     for each in volumes:
         for op, size in (*each.measured.items(), *each.theory.items()):
@@ -387,7 +387,7 @@ def _exposure_seconds(row: CaseSummary, shares: dict[str, float]) -> dict[str, f
 
 
 def _exposure_shares(row: CaseSummary) -> dict[str, float] | None:
-    """Shares of a profiled step with exposed and with hidden communication; None if not known."""
+    """Shares of a profiled step in exposed and in hidden communication; None if unknown."""
     step, comm, exposed = (row.values.get(f"{name}_s") for name in ("profile_step", "comm", "comm_exposed"))
     if step is None or comm is None or exposed is None or step.value <= 0 or comm.value <= 0:
         return None

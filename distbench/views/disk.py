@@ -9,7 +9,7 @@ from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
 _DOMINANT_SHARE = 0.5
-"""Part of a step from which on the disk decides its length."""
+"""Share of a step from which on the disk decides its length."""
 
 
 def _gb_per_s(value: float) -> str:
@@ -75,7 +75,7 @@ def _share(row: CaseSummary) -> float | None:
 
 
 def _disk_bound_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
-    """Which cases are as fast as their disk, whatever computes beside it."""
+    """Cases that are as fast as their disk, regardless of computation."""
     names = run.short_names(rows)
     shares = {
         row.case.id: share for row in rows if (share := _share(row)) is not None and share > _DOMINANT_SHARE

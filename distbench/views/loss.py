@@ -16,7 +16,7 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _MAX_POINTS = 200
 _PLOT = 330
-"""CSS pixels of the upright axis, about."""
+"""Approximate height of the plot in CSS pixels."""
 _MAX_TABLE_STEPS = 10
 _CAPTION = (
     "Training loss, mean over ranks, of the first trial of each case that counts, from the first warm-up "
@@ -97,7 +97,7 @@ def _chart(axis: str, shown: ChartSelection[dict[str, Sequence[float]]], style: 
 
 
 def _line_figure(axis: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The chart of lines, each with its name at its end."""
+    """Chart of lines, each with its name at its end."""
     lines = [*named.values()]
     ends = [
         LineEnd(line["x"][-1], line["y"][-1], name, line["line"]["color"])
@@ -134,7 +134,7 @@ def _line(row: CaseSummary, name: str, places: Sequence[float], style: CaseStyle
 
 
 def _table_steps(count: int) -> list[int]:
-    """The first, the last and evenly spread steps between: enough for a table."""
+    """First, last and evenly spread steps between: enough for a table."""
     shown = min(count, _MAX_TABLE_STEPS)
     return [1 + round(i * (count - 1) / max(shown - 1, 1)) for i in range(shown)]
 

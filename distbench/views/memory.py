@@ -53,7 +53,7 @@ _KINDS = (
 )
 _LEGEND = {field.name: field.name for field in _KINDS}
 _LEGEND |= {"optimizer_state": "optimizer states", "master": "master weights"}
-"""Kind of memory -> what the legend calls it."""
+"""Kind of memory -> label in the legend."""
 
 
 class MemoryView(View):
@@ -79,9 +79,9 @@ class MemoryView(View):
             for row in measured
             if (rank := largest_rank_memory(row.representative_trial))
         ]
-        # one unit for the whole table, so that its numbers compare at a glance
+        # one unit for the whole table, so its numbers are easy to compare
         whole = max((rank.maximum_or_zero("allocated") for *_, rank in ranks), default=0.0)
-        # an old record has its parts alone
+        # an old record has only the parts
         most = whole or max(
             (rank.maximum_or_zero(kind) for *_, rank in ranks for kind in MEMORY_KINDS), default=0.0
         )
@@ -103,7 +103,7 @@ class MemoryView(View):
             return
         sheet = self.make_table([_row(*each) for each in shown.items])
         axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
-        # an upright line is a symbol of strokes alone: its colour is that of its outline
+        # a vertical line is a symbol without a fill: its color is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
         traces = [
@@ -197,7 +197,7 @@ def _differences(
 def _transient_peak_notes(
     ranks: Sequence[tuple[CaseSummary, str, RankMemory]], unit: str, size: float
 ) -> Iterator[str]:
-    """Peaks that the kinds don't explain, as what made most of them is gone whenever a phase ends."""
+    """Notes on peaks that the kinds don't explain, as most of the memory is freed before a phase ends."""
     for _, name, rank in ranks:
         phase, passing = rank.transient_peak
         if passing > rank.maximum_or_zero("allocated"):

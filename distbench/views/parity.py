@@ -51,8 +51,8 @@ class ParityView(View):
 
 
 def _cases_by_difference(group: PeerGroup) -> dict[SettingDifference, list[str]]:
-    """Each difference with the names of the cases that have it."""
-    # the reference is often at another world size, which would be in every other name
+    """Names of the cases by their difference."""
+    # the reference often has a different world size, which would appear in every other name
     others = [row.case for row in group.cases if row is not group.reference]
     names = {**short_names([group.reference.case]), **short_names(others)}
     return group_pairs(
@@ -84,7 +84,7 @@ def _setting(value: str | None) -> TableCell:
 
 
 def _remarks(run: RunAnalysis) -> list[str]:
-    """What engines say of themselves, each sentence once."""
+    """Remarks that engines make about themselves, each sentence once."""
     measured = [row for row in run.cases if row.representative_trial is not None]
     names = run.short_names(measured)
     said = group_pairs(
@@ -102,7 +102,7 @@ def _sentences(record: Record | None) -> list[object]:
 
 
 def _notes(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> list[str]:
-    """The verdict in a sentence, and which cases a finding touches."""
+    """The verdict as a sentence, and the cases that each finding affects."""
     reference, others = one_line(group.reference.case.name), len(group.cases) - 1
     if touched := [row for row in group.cases if group.findings(row)]:
         serious = [each for each in cases if each.kind in ("work", "unknown")]

@@ -124,7 +124,7 @@ def _row(row: CaseSummary, name: str, of: RankWaits) -> TableRow:
 
 
 def _per_stage(of: RankWaits, number: Callable[[StageActivations], int | None]) -> TableCell:
-    """A number of each stage of a rank."""
+    """Cell with a number for each stage of a rank."""
     numbers = [number(stage) for stage in of.stages]
     if None in numbers:
         return TableCell(None, reason="the engine does not tell it")
@@ -132,7 +132,7 @@ def _per_stage(of: RankWaits, number: Callable[[StageActivations], int | None]) 
 
 
 def _finding(rows: list[CaseSummary], names: list[str]) -> str:
-    """Which pipeline waits most; empty: it is not known."""
+    """Pipeline that waits most; empty: unknown."""
     known = [
         (row.values["bubble"].value, name, row.values.get("bubble_theory"))
         for row, name in zip(rows, names, strict=True)

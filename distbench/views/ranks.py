@@ -25,7 +25,7 @@ _MEANING = {
     "its own work.",
 }
 _RANGE = (0.8, 1.2)
-"""Of the median; fixed, so that an even trial looks even beside an uneven one."""
+"""Range as a fraction of the median; fixed, so an even trial looks even next to an uneven one."""
 
 
 class RanksView(View):
@@ -50,7 +50,7 @@ class RanksView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        # the samples of these cases are read, no others
+        # only the samples of these cases are read
         rows = [row for grid in notable_rank_times(run.cases, _MAX_CASES) for row in _rows(grid)]
         notes = [] if rows else ["No case of several ranks has a sample of their steps."]
         return self.make_table(rows, [*notes, *(each.sentence for each in run.stragglers)])
@@ -77,7 +77,7 @@ def _rows(grid: RankStepTimes) -> list[TableRow]:
 
 
 def _rank_cells(record: Record | None, rank: int) -> dict[str, Any]:
-    """Cells of *rank* and where it ran."""
+    """Cells of *rank* and its location."""
     if record is None:
         return {"rank": rank}
     device = record.devices[rank] if rank < len(record.devices) else None
@@ -124,7 +124,7 @@ def _ms(seconds: float) -> str:
 
 
 def _rank_order(grid: RankStepTimes) -> list[int]:
-    """Ranks that have steps, those of a node together."""
+    """Ranks that have steps, grouped by node."""
     ranks = range(len(grid.seconds))
     record = grid.row.representative_trial
     nodes = group_by(ranks, record.node_of) if record else {"": [*ranks]}
@@ -132,7 +132,7 @@ def _rank_order(grid: RankStepTimes) -> list[int]:
 
 
 def _axes(grid: RankStepTimes, ranks: Sequence[int], steps: int) -> dict[str, Any]:
-    """The axes, with a line between nodes and a name for each rank, or for each node where there are many."""
+    """Axes with a line between nodes and a label for each rank, or for each node if there are many."""
     record = grid.row.representative_trial
     nodes = [record.node_of(rank) if record else "" for rank in ranks]
     first = [place for place, node in enumerate(nodes) if place == 0 or node != nodes[place - 1]]

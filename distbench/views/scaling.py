@@ -40,9 +40,9 @@ from distbench.report.view import View
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 
 _PLOT = 330
-"""CSS pixels of the upright axis, about."""
+"""Approximate height of the plot in CSS pixels."""
 _NODE_HEADINGS = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
-"""Headings of columns that people see where a series goes beyond one node."""
+"""Headings of columns shown only if a series spans several nodes."""
 _PARTS = {
     "efficiency": "as on one device",
     "transfer": "exposed transfer",
@@ -110,7 +110,7 @@ class ScalingView(View):
         return self.make_table(rows, notes, caption)
 
     def _with_node_columns(self, rows: Sequence[TableRow], caption: str) -> Table:
-        """The sheet with the columns that have nothing to say of a single node."""
+        """Table with the columns that only apply to several nodes."""
         made = self.make_table(rows, caption=f"{caption} {NODE_EFFICIENCY_DEFINITION}")
         fields = tuple(
             replace(each, heading=_NODE_HEADINGS.get(each.name, each.heading)) for each in made.fields
@@ -240,7 +240,7 @@ def _lines(
     ideal: Callable[[int], float],
     y: str,
 ) -> dict[str, Any]:
-    """A line for each of the fastest *series*; *numbers* are the lowest, the value and the highest."""
+    """Line for each of the fastest *series*; *numbers* are the lowest, the value and the highest."""
     fastest = sorted(series, key=lambda each: -each.points[-1].throughput.value)[:MAX_CHART_CASES]
     sizes = sorted({point.world_size for each in series for point in each.points})
     lines = [

@@ -24,23 +24,23 @@ _ASPECTS = {
     "moves": (COMMUNICATION, _TRAFFIC_THEORY, "per step"),
     "keeps": (_STATES, _STATES_THEORY, "of model states"),
 }
-"""What a claim is about -> columns of what was measured and of its theory, and what they are."""
+"""Subject of a claim -> columns of its measurement and theory, and their meaning."""
 
 
 @dataclass(frozen=True)
 class MeasuredClaim:
-    """A claim of theory, and what was measured of it."""
+    """Claim of theory with its measurement."""
 
     claim: Claim
     theory: str = ""
     measured: str = ""
     unit: str = ""
-    """What the two are."""
+    """Meaning of both numbers."""
 
 
 @dataclass(frozen=True)
 class StrategyCard:
-    """A strategy as the page has it."""
+    """Card of a strategy for the page."""
 
     case_id: str
     name: str
@@ -53,10 +53,10 @@ class StrategyCard:
 
 @dataclass(frozen=True)
 class MemoryQuestion:
-    """A question of the decision tree, and the case to use where the answer is yes."""
+    """Question of the decision tree, and the case to use if the answer is yes."""
 
     least: str
-    """Memory that is asked for; empty where nothing is left to ask."""
+    """Memory in the question; empty for the last answer."""
     case_id: str
     """Empty: no measured case fits."""
     name: str
@@ -65,11 +65,11 @@ class MemoryQuestion:
 
 @dataclass(frozen=True)
 class StrategyCards:
-    """The cards, and the decision tree above them."""
+    """The cards and the decision tree above them."""
 
     cards: Sequence[StrategyCard]
     left_out: int
-    """Strategies without a card on the page."""
+    """Number of strategies without a card on the page."""
     questions: Sequence[MemoryQuestion]
     devices: str
 
@@ -104,7 +104,7 @@ class StrategiesView(View):
         return self.make_table([_row(row, card) for row, card in cards], [*notes, *_card_sentences(cards)])
 
     def content(self, run: RunAnalysis) -> StrategyCards:
-        """What the page has instead of notes."""
+        """Cards that replace the notes on the page."""
         found, style = memory_ranges(run.candidates), CaseStyle.for_cases(run.cases)
         cards = sorted(_cards(run), key=lambda pair: -_speed(pair[0]))
         pick = next((branch.pick.id for branch in found if branch.pick), "")
@@ -117,7 +117,7 @@ class StrategiesView(View):
 
 
 def _cards(run: RunAnalysis) -> list[tuple[CaseSummary, Card]]:
-    """The first measured case of each strategy at the largest world size, with the card of the strategy."""
+    """First measured case of each strategy at the largest world size, with the strategy's card."""
     measured = [row for row in run.cases if row.measured]
     largest = max((row.case.world_size for row in measured), default=0)
     first: dict[str, tuple[CaseSummary, Card]] = {}
@@ -192,7 +192,7 @@ def _bytes(row: CaseSummary, column: str) -> str:
 
 
 def _card_sentences(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
-    """A sentence for each card, and their sources by number; strategies with the same card share it."""
+    """Sentence for each card, and their sources by number; strategies with the same card share it."""
     labels = group_pairs((card, one_line(row.case.label)) for row, card in cards)
     numbers: dict[str, int] = {}
     for card, of in labels.items():
@@ -203,7 +203,7 @@ def _card_sentences(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
 
 
 def _claim(claim: Claim, numbers: dict[str, int]) -> str:
-    """*claim* with the number of its source, of which new ones join *numbers*."""
+    """*claim* with the number of its source; new sources are added to *numbers*."""
     text = f"{claim.aspect.capitalize()}{'' if claim.aspect == USE_IF else ':'} {claim.text}"
     return f"{text} [{numbers.setdefault(claim.source, len(numbers) + 1)}]" if claim.source else text
 

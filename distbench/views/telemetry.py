@@ -69,7 +69,7 @@ class TelemetryView(View):
         made = self.make_table(
             [_row(row) for row in rows], (*_disturbance_notes(rows), *_absence_notes(rows))
         )
-        # most machines have no GPU, and people need no empty columns
+        # most machines have no GPU; empty columns are hidden
         empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
         fields = tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
         return replace(made, fields=fields)
@@ -95,7 +95,7 @@ def _disturbance_notes(rows: Sequence[CaseSummary]) -> list[str]:
 
 
 def _absence_notes(rows: Sequence[CaseSummary]) -> list[str]:
-    """Why columns have no number, those with the same reason together."""
+    """Reasons why columns have no number; columns with the same reason share a note."""
     found = ((row.absence_reasons.get(name), name) for name in _NAMES for row in rows)
     reasons = group_pairs(dict.fromkeys((reason, name) for reason, name in found if reason))
     return [f"No {_names_text(names)}: {one_line(reason)}." for reason, names in reasons.items()]

@@ -32,7 +32,7 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 _MAX_FRONTS = 6
 _MAX_FACETS = 4
 _PLOT = (800, 400)
-"""CSS pixels of the plot, about."""
+"""Approximate size of the plot in CSS pixels."""
 _MAX_RANGES = 200
 _DASHES = ("dot", "dash", "dashdot", "solid", "longdash", "longdashdot")
 _MIB = 2**20
@@ -118,7 +118,7 @@ class ThroughputView(View):
 
 
 def _by_device_count(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
-    """*rows* by number of devices, most devices first; all together where no number has several."""
+    """*rows* by number of devices, most devices first; all together if each number has just one."""
     by_size = sorted(group_by(rows, lambda row: row.case.world_size).items(), reverse=True)
     several = [of for _, of in by_size if len(of) > 1]
     return several[:_MAX_FACETS] or ([rows] if rows else [])
@@ -135,7 +135,7 @@ def _scatter(
     y = _padded_range([end for row in rows for end in row.values[THROUGHPUT].bounds])
     pick = select_case(run.candidates, Requirements()).pick
     picked = pick.id if pick else ""
-    # the pick and the best cases have the first choice of a place for their names
+    # the pick and the best cases get the first choice of a position for their labels
     by_speed = sorted(rows, key=lambda row: -_speed(row))
     preferred = [row for row in rows if row.case.id == picked] + [row for front in found for row in front]
     words = _label_positions(list(dict.fromkeys([*preferred, *by_speed])), names, x, y)
@@ -151,7 +151,7 @@ def _scatter(
 
 
 def _label_positions(rows: Sequence[CaseSummary], names: dict[str, str], x: Ends, y: Ends) -> dict[str, str]:
-    """Plotly's word for where the name of a case stands, by its id; without those that have no room."""
+    """Plotly's position of the label of each case, by id; labels that don't fit are left out."""
     points = [
         (_fraction(row.values[MEMORY].value / _MIB, x), 1 - _fraction(_speed(row), y), names[row.case.id])
         for row in rows
@@ -174,7 +174,7 @@ def _fraction(value: float, ends: Sequence[float]) -> float:
 
 
 def _highlight_pick(rows: Sequence[CaseSummary], look: _MarkStyle) -> list[dict[str, Any]]:
-    """A ring around the recommended case, if it is one of *rows*, with its name outside of the ring."""
+    """Ring around the recommended case, if it is one of *rows*, with its name outside the ring."""
     picked = [row for row in rows if row.case.id == look.pick]
     shape = {"symbol": "circle-open", "size": 24, "color": GREY, "line": {"width": 3}}
     return [
@@ -223,7 +223,7 @@ def _front(front: Sequence[CaseSummary], i: int) -> dict[str, Any]:
         [row.values[MEMORY].value / _MIB for row in front],
         [row.values[THROUGHPUT].value for row in front],
         "lines",
-        # what fits into less memory than the next case needs is the case before
+        # below the memory of the next case, the previous case is the choice
         line={"shape": "hv", "color": GREY, "width": 1.5, "dash": _DASHES[i % len(_DASHES)]},
         hoverinfo="skip",
     )
@@ -231,20 +231,20 @@ def _front(front: Sequence[CaseSummary], i: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _MarkStyle:
-    """What the marks of all families share."""
+    """Data shared by the marks of all families."""
 
     style: CaseStyle
     names: dict[str, str]
     words: dict[str, str]
-    """Id of a case -> plotly's word for where its name stands; without those that have no room."""
+    """Id of a case -> plotly's position of its label; labels that don't fit are left out."""
     efficiency: dict[str, float]
     ranges: bool
     pick: str
-    """Id of the recommended case, whose ring has its name."""
+    """Id of the recommended case, whose label belongs to its ring."""
 
 
 def _marks(family: str, rows: list[CaseSummary], look: _MarkStyle) -> dict[str, Any]:
-    """The marks of one strategy with their names."""
+    """Marks of one strategy with their labels."""
     throughput, memory = [row.values[THROUGHPUT] for row in rows], [row.values[MEMORY] for row in rows]
     error_x = error_bars([(e.low / _MIB, e.value / _MIB, e.high / _MIB) for e in memory])
     error_y = error_bars([(e.bounds[0], e.value, e.bounds[1]) for e in throughput])

@@ -32,7 +32,7 @@ _SHARES = (
     _share("other", "other", "in everything else"),
 )
 _PARTS = {field.name: field.name for field in _SHARES} | {"exposed_comm": "exposed communication"}
-"""Part of a step -> what the legend calls it."""
+"""Part of a step -> label in the legend."""
 
 
 class TimeView(View):
@@ -91,7 +91,7 @@ class TimeView(View):
 
 
 def _part_seconds(row: CaseSummary) -> dict[str, float]:
-    """Seconds of each part in a step without the profiler; empty if any of it is not known."""
+    """Seconds of each part in a step without the profiler; empty if any is unknown."""
     step = row.values.get("step_s")
     return {part: share * step.value for part, share in _shares(row).items()} if step else {}
 
@@ -119,9 +119,9 @@ def _row(row: CaseSummary, name: str) -> TableRow:
 
 
 def _shares(row: CaseSummary) -> dict[str, float]:
-    """Share of each part in a profiled step; empty if any of it is not known."""
+    """Share of each part in a profiled step; empty if any is unknown."""
     parts = {part: found.value for part in _PARTS if (found := row.values.get(f"profile_{part}_s"))}
-    # each is a median over trials, and medians of parts need not add up to that of the whole
+    # each is a median over trials; medians of parts need not add up to the median of the whole
     whole = sum(parts.values())
     if len(parts) < len(_PARTS) or whole <= 0:
         return {}

@@ -24,10 +24,10 @@ from distbench.tables.table import CellValue, Field, Table, TableCell, TableRow
 
 _MAX_GAPS = 8
 _MIN_GAP_SHARE = 0.01
-"""Part of a step; shorter gaps are not worth a sentence."""
+"""Shortest reported gap as a share of a step."""
 
 ShownCase = tuple[CaseSummary, str, list[RankStep]]
-"""A case, its name, and what is kept of it."""
+"""A case, its name, and its kept steps."""
 
 
 def _ms(seconds: float) -> str:
@@ -95,13 +95,13 @@ class TimelineView(View):
         made = self.make_table(rows, notes)
         if any(row.value("copy_s") for row in rows):
             return made
-        # a CPU copies by operations, which are computation
+        # on a CPU, copies are operations and count as computation
         hidden = (replace(f, heading="") if f.name == "copy_s" else f for f in made.fields)
         return replace(made, fields=tuple(hidden))
 
 
 def _finding(items: Sequence[ShownCase]) -> str:
-    """Which share of its step the worst case spends in exposed communication, and which one idle."""
+    """Shares of the worst case's step in exposed communication, and idle."""
     exposed = max((_share(steps, partial(_exposed, row)), name) for row, name, steps in items)
     idle = max((_share(steps, lambda step: step.idle), name) for _, name, steps in items)
     return (
@@ -121,9 +121,9 @@ def _exposed(row: CaseSummary, step: RankStep) -> float:
 
 
 def _measured(row: CaseSummary, step: RankStep, column: str, pieces: Sequence[float]) -> float:
-    """What a rank measured of the kept step, or if it is not told the sum of its *pieces*.
+    """Measured value of a rank for the kept step, or the sum of its *pieces* if not recorded.
 
-    A message lasts until somebody waits for it, so that pieces overlap and their sum may exceed the step.
+    A message lasts until a rank waits for it, so pieces overlap and their sum may exceed the step.
     """
     kept = row.representative_trial.tables["timeline"][0].get("step") if row.representative_trial else None
     ranks = row.representative_trial.samples.get(column, []) if row.representative_trial else []
@@ -164,7 +164,7 @@ def _busy(step: RankStep, kind: str, name: str = "") -> float:
 
 
 def _gap_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
-    """The longest gap of each case that is worth a sentence, the longest first."""
+    """Longest gap of each case that is worth reporting, longest first."""
     longest = [(name, *found) for _, name, steps in shown if (found := _longest(steps))]
     for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MAX_GAPS]:
         after, before = one_line(gap.previous) or "the step's begin", one_line(gap.following) or "its end"
@@ -181,7 +181,7 @@ def _longest(steps: Sequence[RankStep]) -> tuple[RankStep, IdleGap] | None:
 
 
 def _trace_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
-    """Where the full traces are."""
+    """Locations of the full traces."""
     files = [
         (Run(Path()).trial_folder(row.case, row.representative_trial.round) / step.trace).as_posix()
         for row, _, steps in shown

@@ -1,1 +1,1 @@
-"""Statistical methods that know nothing of cases and trainings."""
+"""Statistical methods, independent of cases and trainings."""

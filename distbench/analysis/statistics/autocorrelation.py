@@ -1,10 +1,11 @@
-"""Whether successive trials of a case resemble one another, and how much wider that makes intervals.
+"""Autocorrelation of successive trials of a case, and how it widens intervals.
 
-What lasts over rounds and moves all cases alike is taken out with the rounds. What lasts for one case alone
-(a file cache, a placement in memory, a throttled device) is not: then n trials tell less than n independent
-ones, and their deviation from their own mean hides it. One autocorrelation of first order is told for all
-cases together, by that of their residuals (S. J. Prais and C. B. Winsten 1954, "Trend estimators and serial
-correlation", Cowles Commission discussion paper 383); theirs is smaller, as their mean was taken out.
+Disturbances that last over rounds and affect all cases alike are removed with the rounds. Those that last for
+one case alone (a file cache, a placement in memory, a throttled device) are not: then n trials have less
+information than n independent ones, and their deviation from their own mean hides it. One first-order
+autocorrelation is estimated for all cases together from their residuals (S. J. Prais and C. B. Winsten 1954,
+"Trend estimators and serial correlation", Cowles Commission discussion paper 383); the residuals' own is
+smaller, as their mean was removed.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import numpy as np
 Rounds = tuple[int, ...]
 """Rounds of a case's trials, in ascending order."""
 _GRID = np.linspace(0.0, 0.95, 39)
-"""Autocorrelations considered."""
+"""Candidate values of the autocorrelation."""
 _MIN_Z_SCORE = 1.28
-"""Standard errors above what independent trials show, beyond which there is one; by chance in 1 run of 10."""
+"""Minimum excess over independent trials, in standard errors; by chance in 1 run of 10."""
 
 
 def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], freedom: float) -> float:
-    """Autocorrelation of a case from one round to the next; 0 if nothing shows that there is any.
+    """Autocorrelation of a case from one round to the next; 0 if not significant.
 
     Args:
-        residuals: What is left of each case's trials, in units of their deviation.
+        residuals: Residuals of each case's trials, in units of their deviation.
         rounds: Rounds of each case.
         freedom: Degrees of freedom behind the residuals.
     """
@@ -45,7 +46,7 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
     expected = expected / np.sum([each.squares for _, each, _ in told], axis=0)
     space = sum(len(left) - 1 for left, _, _ in told)
     of_form = sum(each.of_form for _, each, _ in told) / space - expected[0] ** 2
-    # of a ratio of quadratic forms in independent normal numbers
+    # standard error of a ratio of quadratic forms in independent normal numbers
     error = math.sqrt(2 * max(0.0, of_form) / (freedom + 2))
     if found - expected[0] <= _MIN_Z_SCORE * error:
         return 0.0
@@ -54,9 +55,9 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
 
 @functools.cache
 def error_inflation(rho: float, rounds: Rounds) -> float:
-    """Error of the mean of trials in *rounds* whose autocorrelation is *rho*, over that of independent ones.
+    """Ratio of the error of the mean of trials in *rounds* with autocorrelation *rho* to that without.
 
-    Both by the deviation of the trials from their mean, which an autocorrelation makes smaller.
+    Both are based on the deviation of the trials from their mean, which an autocorrelation makes smaller.
     """
     count = len(rounds)
     if count < 2 or not rho:
@@ -67,7 +68,7 @@ def error_inflation(rho: float, rounds: Rounds) -> float:
 
 @dataclass(frozen=True)
 class _CenteredMoments:
-    """What trials of deviation 1 show when their mean was taken out."""
+    """Expected moments of trials of deviation 1 after their mean is subtracted."""
 
     products: np.ndarray
     """Expected sum of products of neighbours, by autocorrelation (``_GRID``)."""
@@ -90,13 +91,13 @@ def _centered_moments(rounds: Rounds) -> _CenteredMoments:
 
 
 def _has_successor(rounds: Rounds) -> np.ndarray:
-    """Which trials are followed by one of the next round."""
+    """Mask of the trials that are followed by one of the next round."""
     found: np.ndarray = np.diff(rounds) == 1
     return found
 
 
 def _correlations(rounds: Rounds, rhos: np.ndarray) -> np.ndarray:
-    """Correlations of trials of a case, shape (rhos, rounds, rounds)."""
+    """Correlations of the trials of a case, shape (rhos, rounds, rounds)."""
     apart = np.abs(np.subtract.outer(rounds, rounds))
     # 0 to the power of 0 is 1
     found: np.ndarray = np.power(rhos[:, None, None], apart)

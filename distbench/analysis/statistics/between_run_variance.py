@@ -1,7 +1,7 @@
-"""How much runs of one case differ from one occasion to another, as far as there have been some.
+"""Variance between runs of one case.
 
-A run is one occasion: another day, another neighbour, another place in memory. Its trials share that,
-so they can't tell how large it is; only runs can.
+The trials of a run share its day, its neighbours on the machine and its placement in memory, so they can't
+show how much these vary; only several runs can.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from distbench.analysis.statistics.quantiles import t_quantile
 
 MIN_RUNS = 3
-"""Fewer runs between which nothing changed say nothing about how runs differ."""
+"""Minimum number of runs without a change between them to estimate their variance."""
 
 
 @dataclass(frozen=True)
 class RunVariance:
-    """Spread of a number of one case over runs."""
+    """Spread of a column of one case over runs."""
 
     deviation: float
-    """Standard deviation of the natural logarithm of a run's number around the level of its time."""
+    """Standard deviation of the natural logarithm of a run's number around the level at that time."""
     runs: int
     levels: int = 1
-    """Between which something did change."""
+    """Number of levels, separated by changes."""
 
     @property
     def degrees_of_freedom(self) -> int:
@@ -32,18 +32,18 @@ class RunVariance:
         return self.runs - self.levels
 
     def half_log_width(self, confidence: float) -> float:
-        """Half the width of the interval of the log ratio of two runs between which nothing changed."""
+        """Half the width of the interval of the log ratio of two runs without a change between them."""
         return t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * math.sqrt(2) * self.deviation
 
 
 @dataclass(frozen=True)
 class RunVariances:
-    """How much runs of several cases have differed."""
+    """Between-run variances of several cases."""
 
     by_case_and_column: Mapping[tuple[str, str], RunVariance] = field(default_factory=dict)
     """By case id and column."""
     absent: str = f"it takes {MIN_RUNS} runs of a case in one environment"
-    """Why ``days`` lacks a case."""
+    """Reason why ``by_case_and_column`` lacks a case."""
 
 
 NO_EARLIER_RUNS = RunVariances()
@@ -51,9 +51,9 @@ NO_EARLIER_RUNS = RunVariances()
 
 
 def run_variance(levels: Sequence[Sequence[float]]) -> RunVariance | None:
-    """Spread within *levels*, each the numbers of runs between which nothing changed.
+    """Variance within *levels*, each the numbers of runs without a change between them.
 
-    None: there are too few of them, or one is not above 0.
+    None if there are too few, or if one is not above 0.
     """
     freedom = sum(map(len, levels)) - len(levels)
     if freedom < MIN_RUNS - 1 or min(map(min, levels)) <= 0:

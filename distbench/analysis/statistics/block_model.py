@@ -1,6 +1,6 @@
-"""Trials of several cases by round: what belongs to the case, what to the round, and what is left.
+"""Decompose trials of several cases by round into effects of case and round, and noise.
 
-A run makes one trial of every case in a round, so whatever drifts over its hours moves all cases of a round
+A run makes one trial of every case in a round, so any drift over its hours affects all cases of a round
 alike: rounds are the blocks of a randomised block design (D. C. Montgomery, "Design and Analysis of
 Experiments", chapter 4). The logarithm of a trial is an effect of its case, one of its round, and noise
 whose variance is the case's own. Intervals rest on the noise alone.
@@ -22,35 +22,35 @@ from distbench.analysis.statistics.variance_shrinkage import moderated_variances
 TrialsByRound = Mapping[int, float]
 """Round -> the positive number of its trial."""
 SINGULAR = 1e-10
-"""Singular values below this share of the largest are 0 but for rounding. A design of cases and rounds always
-has one, as all rounds together are all cases together; rounding makes it larger the more trials there are."""
+"""Singular values below this share of the largest are 0 up to rounding. A design of cases and rounds always
+has one, as the sum of all rounds is the sum of all cases; rounding makes it larger with more trials."""
 _OUTLIER_DEVIATIONS = 10.0
-"""Typical deviations from the median of its case beyond which a trial may be set aside."""
+"""Minimum distance of an outlier from its case's median, in typical deviations."""
 _OUTLIER_RANGE_RATIO = 20.0
-"""... if it is that many times as far from it as the other trials are from one another."""
+"""Minimum ratio of that distance to the range of the case's other trials; both limits must be exceeded."""
 
 
 @dataclass(frozen=True)
 class BlockFit:
-    """Cases with the rounds taken out, each array of shape (cases,)."""
+    """Effects of the cases after removing the rounds, each array of shape (cases,)."""
 
     logs: np.ndarray
-    """Logarithm of what a case would show in the average round."""
+    """Logarithm of a case's value in the average round."""
     errors: np.ndarray
     """Standard errors of ``logs``; NaN if no case has a second trial."""
     degrees_of_freedom: np.ndarray
     """Degrees of freedom behind ``errors``."""
     typical_deviation: float
-    """Typical standard deviation of the logarithm of a trial; NaN as ``errors``."""
+    """Typical standard deviation of the logarithm of a trial; NaN like ``errors``."""
     autocorrelation: float = 0.0
-    """Of the trials of a case from one round to the next, as ``errors`` hold it."""
+    """Autocorrelation of a case's trials from one round to the next, as included in ``errors``."""
 
 
 def fit_blocks(samples: Sequence[TrialsByRound], *, counted: bool = False) -> BlockFit:
-    """Fit of cases and rounds to *samples*, by least squares weighted by the cases' own variances.
+    """Fit cases and rounds to *samples*, by least squares weighted by the cases' own variances.
 
-    A number that is *counted*, such as bytes, owes nothing to the state of the machine: rounds have no
-    effect on it, and a trial that differs from the others is as true as they are.
+    A *counted* number, such as bytes, does not depend on the state of the machine: rounds have no
+    effect on it, and no trial is an outlier.
 
     Raises:
         ValueError: a case has no trial, or a number that is not positive.
@@ -65,7 +65,7 @@ def fit_blocks(samples: Sequence[TrialsByRound], *, counted: bool = False) -> Bl
     typical = _typical_deviation(samples)
     kept = [_without_outlier(trials, typical) for trials in samples]
     blocked = _fit(kept, _shared_rounds(kept))
-    # too few trials to tell rounds from noise: the noise then holds what the rounds did
+    # too few trials to separate rounds from noise: the noise then includes the effects of the rounds
     return blocked if blocked.degrees_of_freedom.any() else _fit(kept, _no_rounds(kept))
 
 
@@ -81,12 +81,12 @@ def _fit(samples: Sequence[TrialsByRound], in_round: np.ndarray) -> BlockFit:
     logs = np.log([number for trials in samples for number in trials.values()])
     counts = np.bincount(case)
     means = np.bincount(case, logs) / counts
-    # part of each round in a case's mean: equal for cases that were in all of them
+    # share of each round in a case's mean: equal for cases that were in all of them
     shares = np.stack([np.bincount(case, column) / counts for column in in_round.T], axis=1)
     within = in_round - shares[case]
     own: np.ndarray = np.zeros(len(samples))
     freedoms: np.ndarray = np.zeros(len(samples))
-    # the second time, what is noisy has little say in what the rounds did
+    # in the second pass, noisy cases have little weight in the effects of the rounds
     for _ in range(2):
         weights = _weights(own, freedoms)
         root = np.sqrt(weights)[case]
@@ -112,13 +112,13 @@ def _fit(samples: Sequence[TrialsByRound], in_round: np.ndarray) -> BlockFit:
 
 
 def _in_order(left: np.ndarray, samples: Sequence[TrialsByRound]) -> list[np.ndarray]:
-    """What is *left* of the trials of each case, in the order of their rounds."""
+    """Residuals *left* of the trials of each case, in the order of their rounds."""
     ends = np.cumsum([len(trials) for trials in samples])[:-1]
     return [of[np.argsort(list(trials))] for of, trials in zip(np.split(left, ends), samples, strict=True)]
 
 
 def _weights(variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """How much each case has to say in what the rounds did: the less the noisier it is."""
+    """Weight of each case in the estimates of the rounds: the noisier, the lower."""
     if not np.where(freedoms > 0, variances, 0.0).any():
         return np.ones(len(variances))
     typical = variance_posterior(variances, freedoms).typical
@@ -127,7 +127,7 @@ def _weights(variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
 
 
 def _shared_rounds(samples: Sequence[TrialsByRound]) -> np.ndarray:
-    """Which trial was in which round, shape (trials, rounds); a round of one case alone has no column."""
+    """Indicators of each trial's round, shape (trials, rounds), only for rounds of several cases."""
     rounds = [number for trials in samples for number in trials]
     shared = sorted(number for number in set(rounds) if rounds.count(number) > 1)
     if not shared:
@@ -140,7 +140,7 @@ def _no_rounds(samples: Sequence[TrialsByRound]) -> np.ndarray:
 
 
 def _typical_deviation(samples: Sequence[TrialsByRound]) -> float | None:
-    """Deviation of a trial's logarithm in most cases, whatever a disturbed one does; None: no second trials.
+    """Robust standard deviation of a trial's logarithm; None without second trials.
 
     The median over cases of the standard deviation, each divided by the median of its own distribution
     (chi with n - 1 degrees of freedom).
@@ -155,7 +155,7 @@ def _typical_deviation(samples: Sequence[TrialsByRound]) -> float | None:
 
 
 def _without_outlier(trials: TrialsByRound, typical: float | None) -> TrialsByRound:
-    """*trials* without one that is far from all others, as far as three or more can show it."""
+    """*trials* without an outlier, which needs at least three trials to show."""
     if len(trials) < 3 or typical is None:
         return trials
     logs = {number: math.log(value) for number, value in trials.items()}

@@ -1,21 +1,20 @@
-"""Where a series of numbers changed for good, as opposed to noise and drift.
+"""Find lasting level shifts in a series of numbers, as opposed to noise and drift.
 
-Days differ: a machine is a little slower for a week and then is not. Nearby points are similar for
-that reason alone, and a method that takes them for independent finds steps in every second history. So
-ruptures proposes steps (the splits with the least squares), which are then tested against every
-mixture of white noise and drift that the series may come from: drift is an autoregression of first
-order, up to a random walk, and the mixtures that count are those inside the 95% interval of their
-likelihood (of the residuals: Patterson & Thompson 1971). A step is called if the least favourable of
-them makes it a matter of less than three histories in a thousand, all possible places included; with a
-hundred points that is p = 3e-5 per place. Three more things are no step: a few bad days (Hampel 1974), as
-many of them in a row as a history with such days may have, and what a straight line describes about
-as well.
+Days differ: a machine is a little slower for a week and then is not. So nearby points are similar, and a
+method that assumes independent points finds shifts in every second history. Here ruptures proposes shifts
+(the splits with the least squares), which are then tested against every mixture of white noise and drift
+that the series may come from: drift is an autoregression of first order, up to a random walk, and the
+mixtures that count are those inside the 95% interval of their likelihood (of the residuals: Patterson &
+Thompson 1971). A shift is reported if under the least favourable of them it occurs in less than three
+histories in a thousand, all possible places included; with a hundred points that is p = 3e-5 per place.
+Not reported as shifts are a few bad days (Hampel 1974), as many of them in a row as a history with such days
+may have, and series that a straight line fits about as well.
 
-Measured on 2,000 simulated histories of 100 points each: called in 0.1% with typical noise (2.4% a
+Measured on 2,000 simulated histories of 100 points each: false alarms in 0.1% with typical noise (2.4% a
 point) and with drift from day to day of 0.8, in 0.5% if every twentieth day is 20% slower, 1.0% with the
 tails of Student's t with 3 degrees of freedom, and 0.3 to 1.5% of random walks. If the numbers fall evenly by
 10%, in 0.1%, with noise of 5% in 0.7% (without the line in 5%, and in 28% over 200 points). Of 300
-histories a step of 10% is found within 5 points in 91%, of 5% in 13% (22% within 10). With drift on top:
+histories a shift of 10% is found within 5 points in 91%, of 5% in 13% (22% within 10). With drift on top:
 72% and 6%.
 """
 
@@ -34,18 +33,18 @@ from distbench.analysis.statistics.outliers import MIN_DEVIATION, hampel_replace
 from distbench.analysis.statistics.quantiles import chi2_quantile, t_p_value
 
 MIN_POINTS = 3
-"""On each side of a step. Fewer may be bad luck, and have no known spread."""
+"""Minimum number of points on each side of a shift. Fewer may be bad luck, and have no known spread."""
 FALSE_ALARM_RATE = 3e-3
-"""Chance that a step is reported in a history that has none."""
+"""Probability that a shift is reported in a history that has none."""
 _DRIFT_MIXTURES = tuple((share, 0.9) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
 """Mixtures: fraction of the variance of a point that is drift, and the correlation of drift from one point to
-the next: above what is seen from day to day (0.8), for slower drift looks more like a step."""
+the next. That is above the value from day to day (0.8), as slower drift looks more like a shift."""
 _RANDOM_WALK_MIXTURES = tuple((share, 0.99) for share in (0.5, 0.8, 0.9, 0.97, 1.0))
-"""Mixtures with what is a random walk over a hundred points."""
+"""Mixtures whose drift is a random walk over a hundred points."""
 _MIN_LOG_LIKELIHOOD_GAIN = 3.0
-"""By how much the log likelihood of levels must at least be above that of a straight line."""
+"""Minimum gain in log likelihood of levels over a straight line."""
 _PLAUSIBLE_LOG_LIKELIHOOD_LOSS = chi2_quantile(0.95, 1) / 2
-"""How far the log likelihood of a mixture may be below the best."""
+"""Maximum loss in log likelihood of a plausible mixture relative to the best."""
 
 FloatArray = np.ndarray[Any, np.dtype[Any]]
 Mixtures = Sequence[tuple[float, float]]
@@ -58,10 +57,10 @@ class LevelShift:
     place: int
     """Index of the first point after it."""
     before: float
-    """Level of the points before it, back to the next step or the start."""
+    """Level of the points before it, back to the next shift or the start."""
     after: float
     chance: float
-    """Chance that noise and drift alone produce one this clear at any place; at most 1."""
+    """Probability that noise and drift alone produce one this clear at any place; at most 1."""
 
     @property
     def effect(self) -> float:
@@ -72,13 +71,13 @@ class LevelShift:
 
 
 def missing_dependency() -> str:
-    """What must be installed before steps can be found, and how; empty if nothing is missing."""
+    """Missing package that shift detection needs, and how to install it; empty if nothing is missing."""
     lacks = importlib.util.find_spec("ruptures") is None
     return "ruptures, which is missing: pip install ruptures" if lacks else ""
 
 
 def find_shifts(values: Sequence[float], min_effect: float) -> list[LevelShift]:
-    """Steps of *values*, in order, each at least *min_effect* (a fraction).
+    """Shifts of *values*, in order, each at least *min_effect* (a fraction).
 
     Raises:
         ValueError: a value is not finite.
@@ -86,7 +85,7 @@ def find_shifts(values: Sequence[float], min_effect: float) -> list[LevelShift]:
     series = _CleanedSeries.of(values)
     ends = [*_shift_indices(series, min_effect), len(values)]
     starts = [0, *ends[:-1]]
-    # once all are known, each is measured by the levels on both sides
+    # with all shifts known, each is measured by the levels on both sides
     return [
         _measure_shift(series.segment(start, end), middle - start, first=start, searched=len(values))
         for start, (middle, end) in zip(starts, pairwise(ends), strict=False)
@@ -94,16 +93,16 @@ def find_shifts(values: Sequence[float], min_effect: float) -> list[LevelShift]:
 
 
 def shift_at(values: Sequence[float], index: int) -> LevelShift | None:
-    """Change at a *index* that was known beforehand; None with too few points on a side."""
+    """Change at an *index* that was known beforehand; None with too few points on a side."""
     if min(index, len(values) - index) < MIN_POINTS:
         return None
     return _measure_shift(_CleanedSeries.of(values), index, first=0, searched=1)
 
 
 def fit_trend(values: Sequence[float]) -> LevelShift | None:
-    """Change along the straight line through *values*, from the first to the last; None with too few points.
+    """Change along the straight line through *values*, from first to last; None with too few points.
 
-    What creeps is no step, but held against the same noise and drift.
+    A gradual change is no shift; it is tested against the same noise and drift.
 
     Raises:
         ValueError: a value is not finite.
@@ -112,7 +111,7 @@ def fit_trend(values: Sequence[float]) -> LevelShift | None:
         return None
     scaled, along = _transform(values), np.linspace(0, 1, len(values))
     ends = np.column_stack([1 - along, along])
-    # outliers of what is left without the trend, or its ends would be some
+    # outliers of the residuals of the trend: otherwise its ends would count as outliers
     tilt = _theil_sen_trend(scaled, along)
     flat = (scaled - tilt)[hampel_replacements(scaled - tilt)]
     (chance,) = _worst_case_p_values(flat + tilt, ends)
@@ -124,13 +123,13 @@ def fit_trend(values: Sequence[float]) -> LevelShift | None:
 
 
 def _theil_sen_trend(scaled: FloatArray, along: FloatArray) -> FloatArray:
-    """The trend that outliers don't move: Theil and Sen's, the median of the slopes between all points."""
+    """Robust trend by Theil and Sen: the median of the slopes between all points."""
     i, j = np.triu_indices(len(scaled), 1)
     return np.asarray(np.median((scaled[j] - scaled[i]) / (along[j] - along[i])) * along)
 
 
 def segment_level(values: Sequence[float]) -> float:
-    """Middle of some points: the geometric mean, or the mean if one is not positive."""
+    """Level of some points: the geometric mean, or the mean if one is not positive."""
     largest = max(map(abs, values))
     if min(values) == max(values):
         return values[0]
@@ -141,7 +140,7 @@ def segment_level(values: Sequence[float]) -> float:
 
 
 def _shift_indices(series: _CleanedSeries, min_effect: float, first: int = 0) -> list[int]:
-    """Places of steps: a single one, or two around a level that came and went."""
+    """Indices of shifts: a single one, or two around a temporary level."""
     for count in (1, 2):
         if len(series.values) < MIN_POINTS * (count + 1):
             break
@@ -155,18 +154,18 @@ def _shift_indices(series: _CleanedSeries, min_effect: float, first: int = 0) ->
 
 @dataclass(frozen=True)
 class _CleanedSeries:
-    """A series whose outliers stand where their neighbours are (Hampel, JASA 69, 1974).
+    """A series whose outliers are replaced by neighbours (Hampel, JASA 69, 1974).
 
-    One bad day is no level, and would make a noise look large that is small on all other days.
+    A single bad day is no level, and would inflate the noise of all other days.
     """
 
     values: FloatArray
     """On the scale of ``_transform``."""
     original: Sequence[float]
-    """The values as they were, those of outliers replaced likewise."""
+    """The untransformed values, with outliers replaced likewise."""
     is_outlier: FloatArray
     outlier_rate: float
-    """Outliers in each point of the whole series."""
+    """Share of outliers among the points of the whole series."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> _CleanedSeries:
@@ -188,23 +187,23 @@ class _CleanedSeries:
         )
 
     def segment(self, start: int, end: int) -> _CleanedSeries:
-        """The points from *start* to before *end*."""
+        """Points from *start* up to but not including *end*."""
         return _CleanedSeries(
             self.values[start:end], self.original[start:end], self.is_outlier[start:end], self.outlier_rate
         )
 
     def outlier_run_p_value(self, ends: Sequence[int]) -> float:
-        """Chance that as many outliers followed one another as the shortest part up to *ends* has points."""
+        """Probability of a run of outliers as long as the shortest segment of *ends* has points."""
         shortest = min(int((~self.is_outlier[a:b]).sum()) for a, b in pairwise([0, *ends]))
         return float(min(1.0, len(self.values) * self.outlier_rate**shortest)) if self.outlier_rate else 0.0
 
 
 def _best_splits(scaled: FloatArray, count: int) -> list[int]:
-    """Ends of the parts into which *count* splits leave the least squares."""
+    """Ends of the segments in the least-squares fit with *count* splits."""
     # importing it takes a tenth of a second, and only history needs it
     import ruptures
 
-    # the linear kernel is least squares, and the only search of the library that is not in Python
+    # the linear kernel is least squares, and only the library's kernel search is not written in Python
     search = ruptures.KernelCPD(kernel="linear", min_size=MIN_POINTS)
     return [int(end) for end in search.fit(scaled.reshape(-1, 1)).predict(n_bkps=count)]
 
@@ -214,7 +213,7 @@ def _is_significant(series: _CleanedSeries, ends: Sequence[int], min_effect: flo
     levels = [segment_level(series.original[a:b]) for a, b in pairwise([0, *ends])]
     if not all(abs(LevelShift(0, a, b, 0).effect) >= min_effect for a, b in pairwise(levels)):
         return False
-    # what is quick first: most histories have no step
+    # the quick test first: most histories have no shift
     return (
         max(_worst_case_p_values(values, _step_design(ends), _DRIFT_MIXTURES)) * room <= FALSE_ALARM_RATE
         and max(_worst_case_p_values(values, _step_design(ends))) * room + series.outlier_run_p_value(ends)
@@ -235,12 +234,12 @@ def _measure_shift(series: _CleanedSeries, index: int, *, first: int, searched: 
 
 
 def _candidate_count(points: int) -> int:
-    """Number of places among so many points where a step may be."""
+    """Number of possible places of a shift among *points* points."""
     return max(1, points - 2 * MIN_POINTS + 1)
 
 
 def _transform(values: Sequence[float]) -> FloatArray:
-    """*values* as logarithms, in which noise is even; as fractions of the largest if one has none."""
+    """Logarithms of *values*, in which noise is even; fractions of the largest if one has none."""
     plain = np.asarray(values, float)
     if not np.isfinite(plain).all():
         raise ValueError("a value is not a finite number")
@@ -253,7 +252,7 @@ def _transform(values: Sequence[float]) -> FloatArray:
 def _worst_case_p_values(
     scaled: FloatArray, design: FloatArray, mixtures: Mixtures = _DRIFT_MIXTURES + _RANDOM_WALK_MIXTURES
 ) -> list[float]:
-    """p of the difference between each two neighbouring columns, under the worst plausible mixture."""
+    """p values of the differences of adjacent columns, under the worst plausible mixture."""
     fits = _fit_all(scaled, design, mixtures)
     best = max(fit.restricted_log_likelihood for fit in fits)
     plausible = [
@@ -265,12 +264,12 @@ def _worst_case_p_values(
 
 
 def _is_trend(scaled: FloatArray, ends: Sequence[int]) -> bool:
-    """Whether a straight line, with any mixture, is about as likely as the levels up to *ends*."""
+    """True if a straight line, with any mixture, is about as likely as the levels up to *ends*."""
     line = np.column_stack([np.ones(len(scaled)), np.linspace(-1, 1, len(scaled))])
     flat, sloped = (
         max(fit.log_likelihood for fit in _fit_all(scaled, each)) for each in (_step_design(ends), line)
     )
-    # the best of many places is the likelier for having been searched for, each step anew
+    # searching many places for the best one raises its likelihood, for each shift again
     return flat - sloped < max(
         _MIN_LOG_LIKELIHOOD_GAIN, (len(ends) - 1) * float(np.log(_candidate_count(len(scaled))))
     )
@@ -299,7 +298,7 @@ class _Fit:
     degrees_of_freedom: int
 
     def p_values(self) -> list[float]:
-        """p of the difference between each two neighbouring columns, by Student's t."""
+        """p values of the differences of adjacent columns, by Student's t."""
         contrasts = np.diff(np.eye(len(self.estimates)), axis=0)
         errors = np.sqrt(np.diag(contrasts @ self.covariance @ contrasts.T))
         return [t_p_value(value, self.degrees_of_freedom) for value in contrasts @ self.estimates / errors]
@@ -329,7 +328,7 @@ def _apply_precision_matrix(
 ) -> tuple[FloatArray, float]:
     """Inverse of the mixture's covariance times *columns*, and the log of its determinant.
 
-    The inverse of drift's own covariance is Q, of three diagonals; that of the mixture is
+    The inverse of drift's own covariance is Q, which is tridiagonal; that of the mixture is
     Q (share + (1 - share) Q)^-1.
     """
     unit = 1 / (1 - autocorrelation**2)
@@ -343,5 +342,5 @@ def _apply_precision_matrix(
     weighted = main[:, None] * solved
     weighted[1:] += beside * solved[:-1]
     weighted[:-1] += beside * solved[1:]
-    # the determinant of Q is 1 / (1 - persistence^2) for each point but the first
+    # the determinant of Q is 1 / (1 - autocorrelation^2) for each point but the first
     return weighted, float(2 * np.log(root[0]).sum() - (len(columns) - 1) * np.log(unit))

@@ -1,8 +1,9 @@
-"""How sure a number is: intervals from the spread that the trials of a run have within their rounds.
+"""Confidence intervals from within-round variance.
 
-The interval of a case holds its truth in 95% of all cases: its variance is shrunk toward that of the others
-(``variance_shrinkage.py``), which is right on average over cases, not for each. Two cases differ if the
-interval of their ratio, made for as many comparisons as the choice among them has, leaves out 1.
+The interval of a case covers the true value in 95% of all cases: its variance is shrunk toward that of the
+others (``variance_shrinkage.py``), which is right on average over cases, not for each. Two cases differ if
+the interval of their ratio, adjusted for the number of comparisons that a choice among them makes,
+excludes 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from distbench.core.units import format_number
 
 CONFIDENCE = 0.95
 _MAX_HALF_LOG_WIDTH = 100.0
-"""Half of an interval of the logarithm beyond which its ends need not be told apart from 0 and infinity."""
+"""Half width of an interval of the logarithm beyond which its ends count as 0 and infinity."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ConfidenceInterval:
     """Degrees of freedom behind ``half_log_width``."""
     trials: int = 1
     simultaneous_half_log_width: float | None = None
-    """``half_log_width`` made so wide that the ratios of all cases that it is compared with hold together;
+    """``half_log_width``, widened so that the ratios of all compared cases hold simultaneously;
     None: of this one ratio alone."""
 
     @property
@@ -51,7 +52,7 @@ class ConfidenceInterval:
         return (self.high - self.low) / 2
 
     def text(self, value: float | None = None) -> str:
-        """The number, or another *value* next to it, with the digits that the interval allows."""
+        """The number, or another *value* next to it, with the digits that the interval supports."""
         return format_number(self.value if value is None else value, self.half_width)
 
     def to_json(self) -> dict[str, float | None]:
@@ -60,16 +61,16 @@ class ConfidenceInterval:
         return {"value": self.value, "low": low, "high": high}
 
     def for_comparisons_of(self, count: int) -> ConfidenceInterval:
-        """This as one of *count* numbers, any two of which may be compared (Tukey's range)."""
+        """Widen for comparisons of any two of *count* numbers (Tukey's range)."""
         if self.half_log_width is None or count < 2:
             return self
-        # whole degrees of freedom: the quantile takes a while, and differs little in between
+        # whole degrees of freedom: the quantile is slow, and differs little in between
         freedom = max(1, round(self.degrees_of_freedom)) if math.isfinite(self.degrees_of_freedom) else 10**6
         widening = studentized_range_quantile(CONFIDENCE, count, freedom) / _quantile(freedom)
         return dataclasses.replace(self, simultaneous_half_log_width=self.half_log_width * max(1.0, widening))
 
     def simultaneous_half_log_width_of(self, count: int) -> float | None:
-        """``half_log_width`` made so wide that *count* such intervals, of independent numbers, hold together.
+        """``half_log_width``, widened so that *count* intervals of independent numbers hold simultaneously.
 
         Z. Sidak (1967), "Rectangular confidence regions for the means of multivariate normal distributions",
         J. American Statistical Association 62; None: as ``half_log_width``.
@@ -84,10 +85,10 @@ class ConfidenceInterval:
         )
 
     def half_log_width_after_selection(self, count: int) -> float:
-        """``half_log_width`` toward the worse, if this was chosen as the best of *count* that are tied.
+        """``half_log_width`` toward the worse end, if this is the best of *count* tied numbers.
 
-        Noise that made it look better helped to choose it, so nearly all of the error lies on that side:
-        Bonferroni over the numbers that it was chosen from, which is exact if they are all alike and wide
+        Noise that made it look better helped to select it, so nearly all of the error lies on that side:
+        Bonferroni over the numbers that it was selected from, which is exact if they are all alike and wide
         if not. (The posterior under a prior learnt from the other cases is a fifth narrower from three
         trials on, but holds in 88% of runs with two trials if some cases are far noisier.)
         """
@@ -95,11 +96,11 @@ class ConfidenceInterval:
         return (self.half_log_width or 0.0) * chosen / _quantile(self.degrees_of_freedom)
 
     def ratio(self, other: ConfidenceInterval) -> ConfidenceInterval:
-        """Ratio of this to *other*, both independent, its ends by their distances (MOVER).
+        """Ratio of this to *other*, both independent, with ends from their distances (MOVER).
 
         G. Y. Zou and A. Donner (2008), "Construction of confidence limits about effect measures",
-        Statistics in Medicine 27(10): limits of a difference from those of its two sides, whose freedoms
-        may differ; the ratio counts as known by the fewer.
+        Statistics in Medicine 27(10): limits of a difference from those of its two sides, whose degrees of
+        freedom may differ; the ratio gets the smaller ones.
         """
         reaches = [
             side.half_log_width
@@ -114,19 +115,19 @@ class ConfidenceInterval:
         )
 
     def differs_from(self, other: ConfidenceInterval) -> bool:
-        """Whether the two differ by more than the noise; if the spread is unknown, whether they differ."""
+        """True if the two differ by more than the noise, or at all if the spread is unknown."""
         ratio = self.ratio(other)
         return abs(math.log(ratio.value)) > (ratio.half_log_width or 0.0)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The typical spread of trials within their rounds."""
+    """Typical spread of trials within their rounds."""
 
     scale: float
     """Standard deviation of the natural logarithm of a trial, the median over cases."""
     autocorrelation: float = 0.0
-    """Of the trials of a case from one round to the next; 0: none shows."""
+    """Autocorrelation of a case's trials from one round to the next; 0 if not significant."""
 
 
 def noise_of(samples: Sequence[TrialsByRound]) -> Noise | None:
@@ -140,7 +141,7 @@ def noise_of(samples: Sequence[TrialsByRound]) -> Noise | None:
 def intervals(samples: Sequence[TrialsByRound], *, is_exact: bool = False) -> list[ConfidenceInterval]:
     """Interval of each case; *samples* are the trials of the cases that share their noise, by round.
 
-    A number that is *is_exact*, such as bytes, owes nothing to the round in which it was.
+    With *is_exact*, as for bytes, a number does not depend on its round.
 
     Raises:
         ValueError: a value is not positive, or a case has none.
@@ -158,7 +159,7 @@ def _interval(
     trials: TrialsByRound, log: float, error: float, degrees_of_freedom: float
 ) -> ConfidenceInterval:
     mean = math.exp(log)
-    # a logarithm and back costs the last digits; what was the same in all trials stays that to the byte
+    # a logarithm and back costs the last digits; a number that is equal in all trials is kept exactly
     same = (trial for trial in trials.values() if math.isclose(trial, mean, rel_tol=1e-12))
     value = next(same, float(f"{mean:.12g}"))
     if math.isnan(error):

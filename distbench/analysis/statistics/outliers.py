@@ -1,4 +1,4 @@
-"""Single points of a series that are far from their neighbours (F. R. Hampel 1974, JASA 69)."""
+"""Find single points of a series that are far from their neighbours (F. R. Hampel 1974, JASA 69)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 
 MIN_DEVIATION = 1e-9
-"""Counted numbers, such as bytes, have no spread; any step in them is certain."""
+"""Minimum deviation: counted numbers, such as bytes, have no spread, and any step in them is certain."""
 _OUTLIER_DEVIATIONS = 4.0
-"""A point so many robust standard deviations from its neighbours is an outlier."""
+"""Minimum distance of an outlier from its neighbours, in robust standard deviations."""
 _NEIGHBORS = 2
-"""Neighbours on each side: of five points a lasting level has three, an outlier has no majority."""
+"""Neighbours on each side: of five points a lasting level has three, so an outlier has no majority."""
 _MEDIAN_TO_DEVIATION = 1 / 0.4895
-"""Standard deviation of normal values over their median distance from the median of five."""
+"""Ratio of the standard deviation of normal values to their median distance from the median of five."""
 
 
 def hampel_replacements(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Index of the point that stands for each: its own, or for an outlier the middle of its neighbours."""
+    """Index of each point's replacement: itself, or for an outlier the median of its neighbours."""
     count = len(values)
     places = [range(max(0, i - _NEIGHBORS), min(count, i + _NEIGHBORS + 1)) for i in range(count)]
-    # the lower middle: a value that was there, on either scale
+    # the lower median: an actual value, on either scale
     middles = [sorted(near, key=lambda place: values[place])[(len(near) - 1) // 2] for near in places]
     distances = np.abs(values - values[middles])
     is_outlier = distances > max(

@@ -1,4 +1,4 @@
-"""Chances of counts, and of the smallest of several chances."""
+"""Tail probabilities of counts, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def fisher_exact_tail(failures: int, trials: int, other_failures: int, other_trials: int) -> float:
-    """Chance of *failures* or more of *trials* if they fail as often as the *other_trials* do.
+    """Probability of at least *failures* in *trials* at the failure rate of *other_trials*.
 
     Fisher's exact test, one-sided: the tail of the hypergeometric distribution (R. A. Fisher, Statistical
     Methods for Research Workers, 5th edition 1934, section 21.02).
@@ -21,12 +21,12 @@ def fisher_exact_tail(failures: int, trials: int, other_failures: int, other_tri
 
 
 def poisson_binomial_tail(count: int, probabilities: Sequence[float]) -> float:
-    """Chance that *count* or more of independent events happen, whose own chances are *probabilities*.
+    """Probability of at least *count* of independent events with *probabilities*.
 
-    The tail of Poisson's binomial distribution, of equal *probabilities* the binomial one, by recursion (R.
-    E. Barlow and K. D. Heidtmann, IEEE Transactions on Reliability R-33(4), 1984).
+    The tail of the Poisson binomial distribution, for equal *probabilities* of the binomial one, by recursion
+    (R. E. Barlow and K. D. Heidtmann, IEEE Transactions on Reliability R-33(4), 1984).
     """
-    # shape (events + 1,): chance of each number of them
+    # shape (events + 1,): probability of each number of them
     numbers = [1.0]
     for chance in probabilities:
         without, with_it = [*numbers, 0.0], [0.0, *numbers]
@@ -37,7 +37,7 @@ def poisson_binomial_tail(count: int, probabilities: Sequence[float]) -> float:
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
     """*p_values* adjusted for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979).
 
-    Whatever depends on what: those below a level are all right, but for one family in 1/level.
+    Valid under any dependence: the chance of any false rejection at a level is at most that level.
     """
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])
     adjusted, largest = [0.0] * len(p_values), 0.0

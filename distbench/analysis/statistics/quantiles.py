@@ -1,8 +1,8 @@
-"""Quantiles and tails of Student's t, of chi-squared and of the studentized range.
+"""Quantiles and tails of Student's t, chi-squared and the studentized range.
 
 ``scipy.stats`` computes them from these functions of ``scipy.special``, but takes five times as long to
-import, which every command that shows a run would wait for. ``scipy`` imports a submodule when it is first
-used: ``--help`` does not wait for ``scipy.special`` either.
+import, which would delay every command that shows a run. ``scipy`` imports a submodule on first
+use: ``--help`` does not wait for ``scipy.special`` either.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _CHI_NODES = (np.arange(64) + 0.5) / 64
 
 @functools.cache
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Value that Student's t with *degrees_of_freedom* degrees of freedom stays below with *probability*."""
+    """Quantile of Student's t at *probability*."""
     return float(scipy.special.stdtrit(degrees_of_freedom, probability))
 
 
 def t_p_value(value: float, degrees_of_freedom: int) -> float:
-    """Probability that Student's t is at least as far from 0 as *value*."""
+    """Two-sided p value of *value* under Student's t."""
     return float(2 * scipy.special.stdtr(degrees_of_freedom, -abs(value)))
 
 
 @functools.cache
 def chi2_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Value that chi-squared with *degrees_of_freedom* degrees of freedom stays below with *probability*."""
+    """Quantile of chi-squared at *probability*."""
     return float(2 * scipy.special.gammaincinv(degrees_of_freedom / 2, probability))
 
 
 @functools.cache
 def studentized_range_quantile(probability: float, count: int, degrees_of_freedom: float) -> float:
-    """Value that the largest difference of *count* means stays below with *probability*, in their errors.
+    """Quantile at *probability* of the largest difference of *count* means.
 
     The studentized range (J. W. Tukey 1953) over the square root of 2: in units of the standard error of a
-    difference, so that for two means it is the quantile of Student's t, two-sided.
+    difference, so for two means it is the quantile of Student's t, two-sided.
     """
     scales = np.sqrt(scipy.special.chdtri(degrees_of_freedom, 1 - _CHI_NODES) / degrees_of_freedom)
     density = np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(2 * math.pi) * (_NORMAL_NODES[1] - _NORMAL_NODES[0])
