@@ -72,7 +72,7 @@ class Estimator:
 
 TIME_ESTIMATOR = Estimator(trim_fraction=0.1, confidence=0.97)
 """A series that looks quiet by luck ends sooner: an interval of 97% holds in 95% of series
-(``tests/test_gate_statistics.py``)."""
+(``tests/unit/gate/test_gate_statistics.py``)."""
 BYTE_ESTIMATOR = Estimator(trim_fraction=0.0, confidence=0.95)
 """Nothing disturbs an allocator; where it alternates between two levels, neither is an outlier."""
 

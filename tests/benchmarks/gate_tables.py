@@ -18,12 +18,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import noise_model
-from gate_simulation import Ended, efficiency_alone, ended
-from noise_model import NOISY, QUIET, TYPICAL, Noise
-
 from distbench.gate.sequential_test import TIME_ESTIMATOR, PairRule, detectable_loss, gate_power
 from distbench.suite.gate import Tolerances
+from support import noise_model
+from support.gate_simulation import Ended, efficiency_alone, ended
+from support.noise_model import NOISY, QUIET, TYPICAL, Noise
 
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
 CASES = 20

@@ -32,9 +32,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
-from records import measured
-
 from distbench.analysis.loss_deviation import DIFFERENT_TRAINING, INDISTINGUISHABLE
 from distbench.analysis.timed_losses import compare_timed_losses
 from distbench.core import registry
@@ -46,6 +43,8 @@ from distbench.strategies.base import RankContext
 from distbench.worker.batches import MicroBatchReader
 from distbench.worker.perturb import write_perturbed_weights
 from distbench.workloads import weights
+from support.emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
+from support.records import measured
 
 STEPS, ROWS = 25, 16
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)

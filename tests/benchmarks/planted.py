@@ -20,10 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
-
 from distbench.jobs.equivalence import CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS
+from support.emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 
 SIZED = ("gradients", "matrix", "norms", "half-of-rows", "rank", "updates")
 MISTAKES = [

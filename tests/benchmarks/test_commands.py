@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, Finished
+
+from support.runs import QUICK, Finished
 
 
 def command(*arguments: str) -> None:

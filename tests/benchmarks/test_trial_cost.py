@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import QUICK, Finished
-
 from distbench.jobs.measure import MeasureJob
+from support.runs import QUICK, Finished
 
 ROUNDS = 5
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bench import Bench, SlurmBench
-from conftest import MODELS, QUICK, Done
 
 from distbench.jobs.measure import MeasureJob
 from distbench.record import Record
 from distbench.record.run_folder import Run
+from support.bench import Bench, SlurmBench
+from support.runs import MODELS, QUICK, Done
 
 ROUNDS, TRIALS = 3, 5
 SUITE = QUICK.replace("trials: 1", f"trials: {TRIALS}") + "strategies: [ddp]\n"

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bench import Bench, SlurmBench
-from chores import soon
-from conftest import MODELS, PLUGINS, QUICK
-from drills import Drill
 
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
+from support.bench import Bench, SlurmBench
+from support.chores import soon
+from support.drills import Drill
+from support.runs import MODELS, PLUGINS, QUICK
 
 TRIALS = 8
 SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import Bench, SlurmBench
-from chores import soon
-from conftest import MODELS, QUICK
-from drills import Drill
-from faulted import SUITE, prepared
 
 from distbench.record import Status
 from distbench.record.run_folder import Run
+from support.bench import Bench, SlurmBench
+from support.chores import soon
+from support.drills import Drill
+from support.faulted import SUITE, prepared
+from support.runs import MODELS, QUICK
 
 TRIALS = 6
 

@@ -9,9 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from bench import Bench
-from drills import Drill
-from faulted import prepared
+
+from support.bench import Bench
+from support.drills import Drill
+from support.faulted import prepared
 
 _CHUNK = 1 << 12
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench
-from chores import soon
-from drills import Drill
-from faulted import SUITE, Faulty, prepared
+
+from support.bench import Bench
+from support.chores import soon
+from support.drills import Drill
+from support.faulted import SUITE, Faulty, prepared
 
 _PLAIN = SUITE.replace("[sleepy]", "[ddp]")
 # 4 MB of gradients

@@ -6,12 +6,12 @@ import os
 import sys
 
 import pytest
-from bench import Bench
 
 from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 from distbench.record.run_folder import Run
+from support.bench import Bench
 
 SUITE = """
 workload: {mlp: {hidden: 1024, depth: 3}}

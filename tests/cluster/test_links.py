@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, SlurmBench
+
+from support.bench import Bench, SlurmBench
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench import Bench, SlurmBench
-from chores import soon
-from conftest import QUICK, Done
 
 from distbench.record.record_reader import read_record
 from distbench.record.run_folder import Run
+from support.bench import Bench, SlurmBench
+from support.chores import soon
+from support.runs import QUICK, Done
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
 SUITE = f"{QUICK.replace('[2]', '[4]')}strategies: [ddp]\n"

@@ -9,9 +9,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from conftest import QUICK, Done
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 from ruamel.yaml import YAML
+
+from support.runs import QUICK, Done
 
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 EVERY = """launcher:

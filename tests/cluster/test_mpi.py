@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from bench import Bench
-from conftest import MODELS, QUICK, Finished, run_in
+
+from support.bench import Bench
+from support.runs import MODELS, QUICK, Finished, run_in
 
 TOKEN = re.compile(r"[0-9a-f]{64}")
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import Bench
-from conftest import MODELS, QUICK, Finished
+from support.bench import Bench
+from support.runs import MODELS, QUICK, Finished
 
 # the ranks' work has to stand out from their start
 SUITE = QUICK.replace("steps: 3", "steps: 150") + "strategies: [ddp]\nmetrics: [steptime, telemetry]\n"

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bench import Bench, join_ray
-from chores import sleepers, soon
-from drills import Drill
+
+from support.bench import Bench, join_ray
+from support.chores import sleepers, soon
+from support.drills import Drill
 
 LOST = "the agent on {} has ended"
 TRIAL = """
 import pathlib, sys
-from chores import launch_of
+from support.chores import launch_of
 from distbench.launchers.base import LaunchError
 from distbench.launchers.ray import Ray
 site = Ray(start_timeout=60.0).open("drill")

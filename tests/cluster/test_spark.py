@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import psutil
-from chores import launch_of, sleepers, soon
-from conftest import QUICK, run_in
 
 from distbench.launchers.spark import Spark
+from support.chores import launch_of, sleepers, soon
+from support.runs import QUICK, run_in
 
 LOCAL = "launcher: {spark: {master: 'local[2]', nnodes: 2, slots: 1}}\n"
 

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from bench import Bench, SlurmBench
-from conftest import MODELS, QUICK, Finished, run_in
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from support.bench import Bench, SlurmBench
+from support.runs import MODELS, QUICK, Finished, run_in
 
 SUITE = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\n"
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench import Bench
-from conftest import MODELS, QUICK, Finished
-from drills import Drill
+
+from support.bench import Bench
+from support.drills import Drill
+from support.runs import MODELS, QUICK, Finished
 
 OTHER = "2.0.0+other"
 

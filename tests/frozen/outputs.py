@@ -76,7 +76,7 @@ def of_runs() -> Iterator[tuple[str, str]]:
 
 def of_wrong_suites() -> Iterator[tuple[str, str]]:
     """What ``plan`` says of each wrong suite that the tests have."""
-    import test_spec as suites
+    from support import wrong_suites as suites
 
     texts = [suites.MINIMAL + getattr(case, "values", case)[0] + "\n" for case in suites.MISTAKES]
     texts += [suites.MINIMAL.replace("[ddp]", text) for text, _ in suites.MISTAKES_IN_STRATEGIES]

@@ -16,14 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from conftest import run_in
-from gpu_report import REHEARSAL, Report
-
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.core.job import MEASURE
 from distbench.record import Record
 from distbench.record.run_folder import RUN_FILE, Run
+from support.gpu_report import REHEARSAL, Report
+from support.runs import run_in
 
 DEVICE = "cpu" if REHEARSAL else "cuda"
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import FEW, SMALL, measured, work
 
 from distbench.core import registry
@@ -14,6 +13,7 @@ from distbench.core.case import PluginChoice
 from distbench.launchers.fork_server_client import ForkServerClient
 from distbench.plan import make_plan
 from distbench.suite import load_suite
+from support.gpu_report import Check, Report
 
 
 @pytest.mark.needs("deepspeed")

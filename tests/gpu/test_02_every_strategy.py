@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import FEW, PRECISIONS, STRATEGIES, measured, work
 
 from distbench.record import Record
+from support.gpu_report import REHEARSAL, Check, Report
 
 MEASURE = "measure: {warmup: 2, steps: 6, trials: 1}\noptimizer: {clip_grad_norm: 1.0}\n"
 KERNELS = """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import FEW, PRECISIONS, SMALL, measured, work
 
 from distbench.record import Record
+from support.gpu_report import Check, Report
 
 SUITE = f"""
 {FEW}

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import DEVICE, measured, work, worker
 from scipy import stats
+
+from support.gpu_report import REHEARSAL, Check, Report
 
 LOOPS = Path(__file__).parent.parent / "benchmarks" / "loops.py"
 OF_DEEPSPEED = partial(pytest.param, marks=pytest.mark.needs("deepspeed"))

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import measured, strategies, work
 
 from distbench.record import Record
 from distbench.system.machine import gpu_index
+from support.gpu_report import Check, Report
 
 pytestmark = pytest.mark.cuda
 HEAD = f"{work()}strategies: [single]\nprecision: bf16\n"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import HAS_DEEPSPEED, STRATEGIES, measured, work
 
 from distbench.metrics.memory import MEMORY_KIND_DOCS
 from distbench.record import Record
+from support.gpu_report import REHEARSAL, Check, Report
 
 # a hundred million parameters
 SUITE = work("{preset: gpt2-small, seq_len: 256}", 8) + (

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Finished, run_in
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import HAS_DEEPSPEED, PRECISIONS, strategies, work
 
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS
+from support.gpu_report import REHEARSAL, Check, Report
+from support.runs import Finished, run_in
 
 HEAD = work() + (
     f"{strategies('single', 'ddp', 'fsdp', '{zero: {stage: 2}}')}"

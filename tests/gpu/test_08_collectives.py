@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import FEW, measured, work
 
 from distbench.record import Record
+from support.gpu_report import Check, Report
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import run_in
-from gpu_report import Check, Report
 from gpu_runs import PRECISIONS, work
 
 from distbench.record import Record, records_of_kind
 from distbench.record.run_folder import Run
+from support.gpu_report import Check, Report
+from support.runs import run_in
 
 HEADS = {"grouped": "kv_heads: 2", "all": "kv_heads: 8"}
 

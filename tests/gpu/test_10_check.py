@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import run_in
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import PRECISIONS, SMALL, records, strategies, work
+
+from support.gpu_report import REHEARSAL, Check, Report
+from support.runs import run_in
 
 JOBS = "optimizer: {clip_grad_norm: 1.0}\nmeasure: {trials: 0}\n" + strategies(
     "single", "ddp", "fsdp", "{fsdp: {version: 1}}", "{zero: {stage: [1, 2, 3]}}"

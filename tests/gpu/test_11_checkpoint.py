@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import run_in
-from gpu_report import REHEARSAL, Check
 from gpu_runs import DEVICE, SMALL, STRATEGIES, work, worker
+
+from support.gpu_report import REHEARSAL, Check
+from support.runs import run_in
 
 ENGINES = Path(__file__).parent / "engines.py"
 # whose optimizer has a kernel that wants the updates it has counted on the GPU

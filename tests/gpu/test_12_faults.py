@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import DEVICE, records, work
 
 from distbench.core.job import MEASURE
 from distbench.record import Record
+from support.gpu_report import REHEARSAL, Check, Report
 
 SMALL = "small:Small"
 FAULTS = """

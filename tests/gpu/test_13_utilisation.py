@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import measured, work
+
+from support.gpu_report import Check, Report
 
 pytestmark = pytest.mark.cuda
 _1B = "{preset: 1b, seq_len: 4096}"

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import measured, strategies, work
+
+from support.gpu_report import REHEARSAL, Check, Report
 
 SUITE = "precision: bf16\nactivation_checkpointing: full\nmeasure: {warmup: 2, steps: 4, trials: 1}\n"
 OFFLOAD = "strategies: [{fsdp: {cpu_offload: true}}]\n"

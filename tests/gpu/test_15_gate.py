@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import call
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import measured, work
+
+from support.gpu_report import REHEARSAL, Check, Report
+from support.runs import call
 
 SUITE = f"{work()}strategies: [ddp]\nprecision: bf16\nmeasure: {{warmup: 3, steps: 20, trials: 1}}\n"
 

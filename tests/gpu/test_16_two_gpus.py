@@ -6,12 +6,12 @@ import itertools
 from pathlib import Path
 
 import pytest
-from conftest import run_in
-from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import DEVICE, SMALL, measured, records, strategies, work
 
 from distbench.core.job import MEASURE
 from distbench.record import Record
+from support.gpu_report import REHEARSAL, Check, Report
+from support.runs import run_in
 
 pytestmark = pytest.mark.gpus(2)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu_report import Check, Report
 from gpu_runs import FEW, measured, work
 
 from distbench.record import Record
+from support.gpu_report import Check, Report
 
 TIMED = "measure: {warmup: 6, steps: 10, trials: 1, profile_steps: 0}\n"
 LAYERS_OF_A_BLOCK = 7

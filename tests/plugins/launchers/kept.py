@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeping import KeptSite
-
 from distbench.launchers.base import LaunchSession
 from distbench.launchers.local import Local
+from support.keeping import KeptSite
 
 
 @dataclass(frozen=True)

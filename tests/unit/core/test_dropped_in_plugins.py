@@ -1,0 +1,45 @@
+"""Plug-ins that are dropped in: how they are listed and planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.plans import planned
+from support.runs import Done
+
+Command = Callable[..., Done]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("strategies", "apart"),
+        ("workloads", "line"),
+        ("data", "same"),
+        ("metrics", "heartbeat"),
+        ("launchers", "echo"),
+    ],
+)
+def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str, name: str) -> None:
+    listed = json.loads(distbench("list", kind, "--json").stdout)
+    (found,) = [plugin for plugin in listed[kind] if plugin["name"] == name]
+    assert found["summary"]
+
+
+def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(__file__).parents[2]
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(here / "plugins"))
+    monkeypatch.syspath_prepend(str(here / "models"))
+    item = planned(tmp_path, "cp: {}", 2, workload="parted", batch="{global_batch_size: 8}")
+    assert item.problem == (
+        "context parallelism: workload.parted.model = 'small:Small' does not declare its attention "
+        "modules, the only ones that may mix positions, and a plan does not import the model to find them; "
+        'add context() and cut_rows() to Parted (docs/plugins.md, "A model that can be split"), or use '
+        "transformer"
+    )

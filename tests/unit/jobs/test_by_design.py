@@ -1,0 +1,308 @@
+"""Trainings that are others by design, in records made by hand: their verdicts, and when they are picked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from distbench.analysis.candidates import make_candidates, pareto_fronts
+from distbench.analysis.job_results import Verdict
+from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.recommendation import recommend
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Case, PluginChoice, PrecisionConfig
+from distbench.gate.case_verdict import required_findings
+from distbench.jobs.convergence.verdict import AS_REFERENCE
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.verdict import judge_cases
+from distbench.record import Record
+from distbench.report.view import chapters
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.description import IntendedDifference, StrategyDescription
+from distbench.suite.gate import GateRules
+from support.evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
+from support.records import case, info, measured, with_options
+
+SINCE = 2
+DESIGNED = StrategyDescription(by_design=IntendedDifference("it rounds on purpose", SINCE))
+WARMUP_LOSSES, LOSSES = [4.0, 3.9], [3.8, 3.7, 3.6]
+
+
+def lossy(**options: Any) -> Case:
+    """A case of DDP with *options*."""
+    strategy = DistributedDataParallel(**options)
+    return case(strategy.label, 2, strategy=PluginChoice("ddp", options))
+
+
+POWERSGD = lossy(powersgd_rank=2)
+
+
+def timed(of: Case, losses: list[float], pace: float = 1000.0, **changes: Any) -> Record:
+    record = measured(of, pace)
+    samples = {"loss": [losses] * of.world_size}
+    warm = [WARMUP_LOSSES] * of.world_size
+    return dataclasses.replace(record, samples=samples, warmup_losses=warm, **changes)
+
+
+def run_of(*records: Record) -> RunAnalysis:
+    cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
+    return RunAnalysis(info(*cases.values()), records)
+
+
+def verdict(noise: Noise, **changes: Any) -> Verdict:
+    changes = {"described_strategy": DESIGNED, **changes}
+    return judge_cases([reference(), trained(noise, **changes)], 0.001)[DDP.id]
+
+
+def off(since: int, kind: str = "parameter", by: float = 0.1) -> Noise:
+    """Rounding, and from step *since* on numbers of that *kind* that are wrong *by* that fraction."""
+    return lambda *place: by if place[0] >= since and place[1] == kind else rounding(*place)
+
+
+def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_with_how_far() -> None:
+    found = verdict(off(SINCE))
+    assert (found.word, found.gravity, found.invalidates, found.confirms_quality) == (
+        DIFFERENT_BY_DESIGN,
+        "ok",
+        False,
+        False,
+    )
+    assert found.sentence.startswith(
+        f"{DIFFERENT_BY_DESIGN} from step {SINCE} on (adamw), first in parameters of"
+    )
+    assert found.sentence.endswith("; it rounds on purpose")
+    assert found.extent and found.extent[0] > 1
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(off(SINCE - 1), id="an update before it begins"),
+        # the loss of a step is that before its update
+        pytest.param(off(SINCE, "loss"), id="the loss of the step in which it begins"),
+        pytest.param(off(0, "gradient"), id="the first gradients"),
+        pytest.param(off(SINCE + 1, by=math.inf), id="no number afterwards"),
+    ],
+)
+def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise: Noise) -> None:
+    found = verdict(noise)
+    assert (found.word, found.gravity) == (DIFFERS, "bad")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "word"),
+    [
+        (DistributedDataParallel(powersgd_rank=2, powersgd_start=2), DIFFERENT_BY_DESIGN),
+        # the mean of what ranks compute with equal parameters is the gradient
+        (DistributedDataParallel(local_sgd_period=2, local_sgd_start=2), DIFFERS),
+    ],
+)
+def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_changes_them(
+    strategy: DistributedDataParallel, word: str
+) -> None:
+    described = strategy.description()
+    assert verdict(off(2, "norm"), described_strategy=described).word == word
+    assert verdict(off(3, "norm"), described_strategy=described).word == DIFFERENT_BY_DESIGN
+
+
+@pytest.mark.parametrize(
+    ("times", "word", "told"),
+    [
+        (
+            170.0,
+            DIFFERS,
+            "170 times as far as the reference's (median tensor); a design explains 3 times at most",
+        ),
+        (
+            0.01,
+            DIFFERS,
+            "0.01 times as far as the reference's (median tensor); a design explains 0.33 at least",
+        ),
+        (1.5, DIFFERENT_BY_DESIGN, "it rounds on purpose"),
+    ],
+)
+def test_no_design_excuses_moves_of_another_order(times: float, word: str, told: str) -> None:
+    record = trained(off(SINCE), described_strategy=DESIGNED)
+    rows = [
+        {**row, "norm": row["norm"] * times} if row["of"] == "update" and row["step"] > SINCE else row
+        for row in record.tables["check_tensors"]
+    ]
+    far = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    found = judge_cases([reference(), far], 0.001)[DDP.id]
+    assert found.word == word, found.sentence
+    assert told in found.sentence
+    if word == DIFFERS:
+        assert found.sentence.startswith(
+            f"differs from step {SINCE + 1} on (adamw), first in parameters, which"
+        )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "at", "word"),
+    [
+        ({}, 0, DIFFERS),
+        ({"bounded_from": 2}, 0, DIFFERENT_BY_DESIGN),
+        ({"bounded_from": 2}, 2, DIFFERS),
+        ({"bounded_until": 3}, 2, DIFFERS),
+        ({"bounded_until": 3}, 3, DIFFERENT_BY_DESIGN),
+    ],
+)
+def test_a_design_says_in_which_steps_it_moves_about_as_far(
+    bounds: dict[str, int], at: int, word: str
+) -> None:
+    record = trained(
+        off(0), described_strategy=StrategyDescription(by_design=IntendedDifference("it skips", 0, **bounds))
+    )
+    rows = [
+        {**row, "norm": 0.0} if row["of"] == "update" and row["step"] == at else row
+        for row in record.tables["check_tensors"]
+    ]
+    still = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    assert judge_cases([reference(), still], 0.001)[DDP.id].word == word
+
+
+def test_no_design_excuses_copies_that_part() -> None:
+    part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
+    record = trained(off(SINCE), described_strategy=DESIGNED)
+    record = dataclasses.replace(record, tables={**record.tables, "check_replicas": [part]})
+    assert judge_cases([reference(), record], 0.001)[DDP.id].word == DIFFERS
+
+
+def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began() -> None:
+    assert verdict(rounding).word == ROUNDING
+    assert verdict(none).word == EQUIVALENT
+    later = verdict(
+        rounding, described_strategy=StrategyDescription(by_design=IntendedDifference("it rounds later", 100))
+    )
+    assert later.word == DIFFERENT_BY_DESIGN
+    assert "but not in the steps that were checked" in later.sentence
+
+
+def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_design() -> None:
+    asked = dataclasses.replace(DDP, precision=PrecisionConfig(reduce="fp16"))
+    found = verdict(off(0), case=asked, described_strategy=None)
+    assert found.word == DIFFERENT_BY_DESIGN
+    assert "gradients are rounded to fp16" in found.sentence
+    assert verdict(off(0), described_strategy=None).word == DIFFERS
+
+
+def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_from_the_checks() -> None:
+    asked = dataclasses.replace(DDP, precision=PrecisionConfig(reduce="fp16"))
+    known = [3.0, 2.5, 2.2, 2.0]
+    parted = dataclasses.replace(timed(asked, known[1:]), warmup_losses=[[4.0, 3.001]] * 2)
+    check = trained(off(0), case=asked, case_id=asked.id)
+    check = dataclasses.replace(check, job=with_options(check.job, of=asked.id))
+    (row,) = run_of(reference(), check, parted).cases
+    assert {kind: each.word for kind, each in row.verdicts.items()} == {
+        "equivalence": DIFFERENT_BY_DESIGN,
+        "losses": DIFFERENT_BY_DESIGN,
+    }
+    (barred,) = [one.barred for one in make_candidates([row], {})]
+    assert "gradients are rounded to fp16" in barred and "add converge" in barred
+    # one process rounds none, whatever it is asked for
+    alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
+    (row,) = run_of(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases
+    assert row.unproven_design is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "word"),
+    [
+        ([3.8, 3.75, 3.65], DIFFERENT_BY_DESIGN),
+        ([3.9, 3.8, 3.7], "another training"),
+        (LOSSES, "same losses"),
+    ],
+)
+def test_timed_losses_may_part_only_after_the_design_begins(losses: list[float], word: str) -> None:
+    # of steps 0 and 1 gradients are reduced whole, so the loss of step 2 is the same
+    run = run_of(timed(SINGLE, LOSSES), timed(DDP, LOSSES), timed(POWERSGD, losses))
+    found = {row.case.label: row.verdicts["losses"].word for row in run.cases}
+    assert found == {"single": "same losses", "ddp": "same losses", "ddp+powersgd2": word}
+
+
+def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_same() -> None:
+    others = [timed(lossy(powersgd_rank=rank), [3.8, 3.75, 3.65]) for rank in (1, 2, 4)]
+    run = run_of(timed(DDP, LOSSES), *others)
+    assert {row.verdicts["losses"].word for row in run.cases if "losses" in row.verdicts} == {
+        DIFFERENT_BY_DESIGN
+    }
+
+
+def converged(word: str, gravity: Any) -> Verdict:
+    sentence, is_good = f"{word}: as measured", gravity == "ok"
+    return Verdict("convergence", word, gravity, sentence, confirms_quality=is_good, confirms_by_outcome=True)
+
+
+def barred(**verdicts: Verdict) -> str:
+    """Why the case that is another training by design may not be recommended, by its *verdicts*."""
+    run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
+    rows = [
+        dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")
+        for row in run.cases
+    ]
+    return make_candidates(rows, {})[1].barred
+
+
+def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well() -> None:
+    judged = Verdict("equivalence", DIFFERENT_BY_DESIGN, "ok", "as meant")
+    assert "nothing shows that it converges as well; add converge" in barred(equivalence=judged)
+    good = converged(AS_REFERENCE, "ok")
+    assert barred(equivalence=judged, convergence=good) == ""
+    assert "worse: as measured" in barred(convergence=converged("worse", "bad"))
+    assert "inconclusive: as" in barred(convergence=converged("inconclusive", "unknown"))
+    # what no check can tell apart needs no other proof, unless there is one against it
+    same = Verdict("equivalence", ROUNDING, "ok", "same", confirms_quality=True)
+    assert barred(equivalence=same) == ""
+    assert "worse: as measured" in barred(equivalence=same, convergence=converged("worse", "bad"))
+
+
+def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target() -> None:
+    same = Verdict("equivalence", ROUNDING, "ok", "same", confirms_quality=True)
+    parted = Verdict("losses", DIFFERENT_BY_DESIGN, "ok", "as meant")
+    assert "nothing shows that it converges as well" in barred(equivalence=same, losses=parted)
+    assert barred(equivalence=same, losses=parted, convergence=converged(AS_REFERENCE, "ok")) == ""
+
+
+@pytest.mark.parametrize("noise", [none, rounding])
+def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise: Noise) -> None:
+    def on(work: str, **changes: Any) -> Verdict:
+        record = trained(noise, **changes)
+        record = dataclasses.replace(record, job=with_options(record.job, work=work))
+        return judge_cases([reference(), record], 0.001)[DDP.id]
+
+    # a PowerSGD that shrinks only the embedding shrinks nothing where that has fewer tokens
+    reduced = "vocab_size 1,024"
+    found = on(reduced, described_strategy=DESIGNED)
+    assert (found.word in (EQUIVALENT, ROUNDING), found.confirms_quality) == (True, False)
+    assert on("", described_strategy=DESIGNED).confirms_quality
+    assert on(reduced).confirms_quality, "what is meant to be the same does the same to smaller tensors"
+
+
+def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
+    found = recommend(run_of(*(timed(of, LOSSES, pace) for of, pace in ((DDP, 1000.0), (POWERSGD, 2000.0)))))
+    assert found.headline.startswith("Train with ddp on 2 devices")
+    assert any("ddp+powersgd2 was faster, but is not recommended" in reason for reason in found.reasons)
+
+
+def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_where_that_is() -> None:
+    (row,) = run_of(timed(POWERSGD, LOSSES)).cases
+    row = dataclasses.replace(row, verdicts={"equivalence": verdict(off(SINCE))})
+    found = required_findings(row, GateRules(equivalence="required", convergence="required"))
+    assert [(each.metric, each.word) for each in found] == [
+        ("equivalence", "pass"),
+        ("convergence", "missing"),
+    ]
+    assert found[0].said.startswith(DIFFERENT_BY_DESIGN)
+
+
+def test_what_may_train_worse_is_on_no_front_keeps_none_off_it_and_is_hollow() -> None:
+    run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
+    (front,) = pareto_fronts(run.cases)
+    assert [row.case.label for row in front] == ["ddp"]
+    (told,) = [chapter for chapter in chapters(run) if chapter.id == "throughput"]
+    assert told.data_table and [row.value("front") for row in told.data_table.rows] == [True, False]
+    (marks,) = [trace for trace in told.charts[0].figure["data"] if trace["name"] == "ddp"]
+    assert [symbol.endswith("-open") for symbol in marks["marker"]["symbol"]] == [False, True]

@@ -1,0 +1,108 @@
+"""Sockets of ranks on this machine are on its loopback interface, whatever its name resolves to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from distbench.launchers.local import Local
+from support.drills import Drill
+from support.runs import MODELS, QUICK, Done
+
+BOTH = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in BOTH:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_gloo_and_nccl_are_told_the_loopback_interface(unset: None) -> None:
+    assert Local().environment() == BOTH
+
+
+def test_an_interface_that_the_user_names_is_left_to_the_ranks(
+    unset: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert "GLOO_SOCKET_IFNAME" not in Local().environment()
+
+
+def test_a_plan_shows_where_sockets_are_opened(
+    tmp_path: Path, distbench: Callable[..., Done], unset: None
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "strategies: [pretended]\n")
+    (launch,) = json.loads(distbench("plan", str(suite), "--json").stdout)["launches"]
+    assert launch["environment"].items() >= BOTH.items()
+    assert "export GLOO_SOCKET_IFNAME=lo" in distbench("plan", str(suite), "--commands").stdout
+
+
+@pytest.mark.train
+def test_a_record_says_where_sockets_were_opened(run_suite: Callable[..., object], unset: None) -> None:
+    record = run_suite(QUICK + "strategies: [ddp]\n").record("ddp")  # type: ignore[attr-defined]
+    assert record["environment"]["variables"].items() >= BOTH.items()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, drill: Drill) -> list[str]:
+    """Command that runs another where the machine's name resolves to its address on a network."""
+    addresses = [
+        each.address
+        for name, of_one in psutil.net_if_addrs().items()
+        for each in of_one
+        if name != "lo" and each.family.name == "AF_INET"
+    ]
+    if not addresses:
+        drill.impossible("this machine is on no network")
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{addresses[0]} distbench-drill\n")
+    script = 'hostname distbench-drill && mount --bind "$0" /etc/hosts && exec "$@"'
+    command = ["unshare", "--mount", "--uts", "sh", "-c", script, str(tmp_path / "hosts")]
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        drill.impossible(f"no namespaces can be made here: {tried.stderr.strip()}")
+    return command
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("the name of the machine resolves to its address on a network")
+def test_no_rank_listens_on_a_network(
+    tmp_path: Path, elsewhere: list[str], unset: None, drill: Drill
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    text = QUICK.replace("small:Small", "small:HangsIfAsked").replace("step: 30", "step: 500")
+    suite.write_text(f"{text}strategies: [ddp]\n")
+    run = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*elsewhere, *run], cwd=MODELS, env={**os.environ, "SMALL_HANGS": "1"}, stdout=subprocess.DEVNULL
+    ) as command:
+        end = time.monotonic() + 120
+        while not any(
+            "time" in file.read_text() for file in tmp_path.glob("out/*/trials/*/0/rank1.progress")
+        ):
+            assert command.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        listening = [
+            address
+            for process in psutil.Process(command.pid).children(recursive=True)
+            for address in listens(process)
+        ]
+        command.send_signal(signal.SIGINT)
+    drill.seen(", ".join(sorted(set(listening))))
+    assert len(listening) >= 3, "the store, and gloo in both ranks"
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+def listens(process: psutil.Process) -> list[str]:
+    return [each.laddr.ip for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]

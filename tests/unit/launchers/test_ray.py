@@ -1,0 +1,109 @@
+"""Ray: what is asked of a cluster, from what it has; and a suite on a real one (faults: tests/cluster)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distbench.core import registry
+from distbench.core.case import PluginChoice
+from distbench.launchers.nodes import Node
+from distbench.suite import load_suite
+from support.bench import Bench
+from support.runs import MODELS, QUICK, Done, Finished, run_in
+
+RAY = """
+def init(address, **_):
+    if address == "gone:1":
+        raise ConnectionError("ray.init: no cluster at gone:1")
+
+def nodes():
+    return [
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 8.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0}},
+        {"Alive": False, "Resources": {}},
+    ]
+"""
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray with two nodes that are alive, in the place of one that may be installed."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "ray.py").write_text(RAY)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+
+
+def asked(options: dict[str, object]) -> dict[str, object]:
+    launcher = registry.create_plugin("launchers", PluginChoice("ray", options))
+    (command,) = launcher.agent_commands(launcher.node_list())
+    assert command[1:4] == ["-m", "distbench.launchers.ray.driver", "agents"]
+    said: dict[str, object] = json.loads(command[4])
+    return said
+
+
+@pytest.mark.usefixtures("ray")
+def test_every_living_node_gets_what_the_smallest_has() -> None:
+    launcher = registry.create_plugin("launchers", PluginChoice("ray", {"address": "all:1"}))
+    assert launcher.node_list() == [Node("", 2, 2), Node("", 2, 2)]
+    assert asked({"address": "all:1", "resources": {"big": 0.5}}) == {
+        "address": "all:1",
+        "strategy": "STRICT_SPREAD",
+        "bundles": [{"CPU": 2, "big": 0.5}] * 2,
+        "runtime_env": {},
+        "timeout_s": 120.0,
+    }
+
+
+def test_what_the_options_say_is_asked_of_nobody() -> None:
+    options = {"nnodes": 3, "num_gpus": 8, "num_cpus": 16, "address": "nobody:1"}
+    assert asked(options)["bundles"] == [{"CPU": 16, "GPU": 8}] * 3
+    machine = registry.create_plugin("launchers", PluginChoice("ray", options)).machine("auto")
+    assert (machine.device, machine.devices, machine.nodes) == ("cuda", 24, 3)
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, distbench: Callable[..., Done]) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: {{ray: {{address: 'gone:1'}}}}\n")
+    done = distbench("plan", str(suite))
+    told = "launcher.ray.address = 'gone:1': no Ray cluster answers: ConnectionError: ray.init: no cluster"
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "launcher"), [(None, "ray"), ("1", "ray"), ("2", "local")])
+def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_several_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str | None, launcher: str
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [ddp]\n")
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert load_suite(suite).launcher.name == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    if nodes:
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", nodes)
+    assert load_suite(suite).launcher.name == launcher
+
+
+@pytest.mark.train
+def test_two_nodes_of_ray_train_as_one(bench: Bench, ray_cluster: dict[str, str], tmp_path: Path) -> None:
+    text = f"{QUICK}strategies: [ddp]\n"
+    near = run_in(tmp_path, f"{text}launcher: local\n")
+    suite = tmp_path / "far.yaml"
+    suite.write_text(text)
+    command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "far")]
+    done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, **ray_cluster)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "far").iterdir()
+    far = Finished(0, "", {}, run)
+    assert far.record("ddp")["nodes"] == {bench.nodes[0]: [0], bench.nodes[1]: [1]}
+    losses = [each.record("ddp")["samples"]["loss"] for each in (near, far)]
+    assert losses[0] == losses[1]

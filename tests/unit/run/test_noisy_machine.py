@@ -1,0 +1,209 @@
+"""A machine on which others compute: what a run says of it, when, and what it does about it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distbench import plan
+from distbench.cli.noisy_repeats import NoisyTrialRounds
+from distbench.cli.preflight import CpuContention
+from distbench.run import Observer
+from distbench.suite import load_suite
+from support.histories import stored
+from support.records import case, failed, measured
+from support.runs import call
+
+SUITE = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [2]
+measure: {steps: 3, trials: 1}
+metrics: [steptime, throughput, band]
+launcher: pretend
+strategies: [{pretended: {does: [works, also-works]}}]
+"""
+DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
+Run = Callable[..., tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a suite all of whose trials are disturbed; return its results, and what was said meanwhile."""
+
+    def made(*arguments: str) -> tuple[dict[str, Any], str]:
+        (tmp_path / "suite.yaml").write_text(SUITE)
+        done = call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "out"), "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    return made
+
+
+def test_a_noisy_trial_is_told_as_one_when_it_ends(run: Run) -> None:
+    _, told = run()
+    assert "pretended/ws2/mb4/fp32 round 1: measured, noisy (a marching band passed), " in told
+    assert told.count(": measured, ") == told.count(": measured, noisy (") == 2
+
+
+@pytest.mark.parametrize("way", [["--repeat-noisy", "2"], ["--set", "measure.repeat_noisy=2"]])
+def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run, way: list[str]) -> None:
+    results, told = run(*way)
+    assert [each["trials"] for each in results["cases"]] == [3, 3]
+    assert told.count("noisy trials are repeated: pretended") == 2
+    assert told.count("still noisy after 2 repeats, and no more are allowed (measure.repeat_noisy") == 1
+
+
+def test_the_option_has_the_last_word_on_what_the_suite_repeats(run: Run) -> None:
+    results, _ = run("--set", "measure.repeat_noisy=2", "--repeat-noisy", "0")
+    assert [each["trials"] for each in results["cases"]] == [1, 1]
+
+
+def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
+    run = stored(
+        tmp_path,
+        1,
+        *(noisy(DDP, 1000), measured(DDP, 1000, round_=1)),
+        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(noisy(FSDP, 900), round=2)),
+        *(failed(ZERO), failed(ZERO, round_=1)),
+    )
+    # the second has its two quiet trials, and the last was never disturbed
+    assert NoisyTrialRounds(Observer(), 2, max_repeats=2)(run) == [DDP.id]
+    assert NoisyTrialRounds(Observer(), 2, max_repeats=0)(run) == []
+
+
+def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:
+    results, _ = run("--set", "measure.repeat_noisy=1")
+    folder = str(Path(results["report"]).parent)
+    again = json.loads(call("run", "--resume", folder, "--json").stdout)
+    assert [each["trials"] for each in again["cases"]] == [2, 2]
+    more = json.loads(call("run", "--resume", folder, "--json", "--repeat-noisy", "2").stdout)
+    assert [each["trials"] for each in more["cases"]] == [3, 3]
+
+
+def test_noisy_trials_are_repeated_before_the_pick_is_settled(run: Run) -> None:
+    """No noisy case can be recommended, so that there is nothing to settle, and no end without a limit."""
+    results, told = run("--set", "measure.repeat_noisy=1", "--until-settled")
+    assert [each["trials"] for each in results["cases"]] == [2, 2]
+    assert (
+        told.index("noisy trials are repeated") < told.index("still noisy") < told.index("nothing to settle")
+    )
+
+
+def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    keys = ("--set", "measure.repeat_noisy=2", "--set", "limits.trial=100", "--set", "limits.prepare=50")
+    plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), *keys)
+    assert "noisy trials: 4 more at most (measure.repeat_noisy: 2 per case)" in call(*plan).stdout
+    planned = json.loads(call(*plan, "--json").stdout)
+    assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
+    assert planned["at_most_s"] == 50 + 6 * 100
+    assert planned["prepare_at_most_s"] == 50
+    assert "the limit of preparing is 50 s, and" in " ".join(call(*plan).stdout.split())
+
+
+def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:
+    results, told = run()
+    assert [each["trials"] for each in results["cases"]] == [1, 1]
+    assert "repeat" not in told
+
+
+def test_a_quiet_trial_is_not_repeated(run: Run) -> None:
+    results, told = run("--repeat-noisy", "2", "--set", "metrics=[steptime, throughput]")
+    assert [each["trials"] for each in results["cases"]] == [1, 1]
+    assert "noisy" not in told
+
+
+def noisy(of: Any, pace: float, **values: float) -> Any:
+    return replace(measured(of, pace, **values), degraded="others took 79% of the CPU time")
+
+
+def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommended(tmp_path: Path) -> None:
+    folder = stored(tmp_path, 1, noisy(FSDP, 900), noisy(DDP, 1000), noisy(ZERO, 950)).folder
+    done = call("pick", str(folder))
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1
+    assert text.startswith("No recommendation for 2 devices: 3 of 3 cases: measured on a noisy machine")
+    order = "ddp (1,000 tokens/s), zero2 (950 tokens/s), fsdp (900 tokens/s)"
+    assert f"Provisional order, from noisy trials, not a recommendation: {order}." in text
+    assert "distbench run SUITE --repeat-noisy 3" in text
+    assert "--set metrics.telemetry.max_foreign_cpu=" in text
+    assert json.loads(call("pick", str(folder), "--json").stdout)["pick"] is None
+
+
+def test_what_would_not_fit_is_in_no_provisional_order(tmp_path: Path) -> None:
+    folder = stored(tmp_path, 1, noisy(DDP, 1000, memory_peak=1e9), noisy(FSDP, 900)).folder
+    text = " ".join(call("pick", str(folder), "--memory", "100MiB").stdout.split())
+    assert "not a recommendation: fsdp (900 tokens/s)." in text
+
+
+def test_one_quiet_case_is_recommended_and_no_provisional_order_is_told(tmp_path: Path) -> None:
+    folder = stored(tmp_path, 1, noisy(DDP, 1000), measured(FSDP, 900)).folder
+    text = call("pick", str(folder)).stdout
+    assert text.startswith("Train with fsdp")
+    assert "Provisional" not in text
+
+
+LOCAL = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1]
+device: cpu
+launcher: local
+strategies: [ddp]
+"""
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Have a process that is not of this one take one CPU."""
+    # the shell that starts it ends, so that it descends from nobody here
+    command = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
+    pid = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    try:
+        yield
+    finally:
+        subprocess.run(["kill", pid], check=True)
+
+
+@pytest.fixture
+def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
+    def made(changes: str = "") -> CpuContention:
+        (tmp_path / "suite.yaml").write_text(LOCAL + changes)
+        suite = load_suite(tmp_path / "suite.yaml")
+        return CpuContention(suite, plan.make_plan(suite))
+
+    return made
+
+
+@pytest.mark.train
+def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., CpuContention]) -> None:
+    watch = neighbours()
+    with busy():
+        warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
+        warning = next(filter(None, warnings), "")
+    assert warning.startswith("warning: other processes took ")
+    assert "--set metrics.telemetry.max_foreign_cpu=" in warning
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "metrics: [steptime, throughput]\n",
+        "metrics: [{telemetry: {max_foreign_cpu: 1.0}}]\n",
+    ],
+)
+def test_who_does_not_mind_is_not_warned(neighbours: Callable[..., CpuContention], changes: str) -> None:
+    watch = neighbours(changes)
+    with busy():
+        time.sleep(1.5)
+        assert watch.warning() == ""

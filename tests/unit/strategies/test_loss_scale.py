@@ -1,0 +1,130 @@
+"""A dynamic loss scale of fp16: by the rule of torch and DeepSpeed, the same in every engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from distbench.core.case import PrecisionConfig
+from distbench.strategies.zero import Zero
+from distbench.strategies.zero.config import configuration
+from support.records import case
+from support.runs import Finished
+
+DYNAMIC = PrecisionConfig(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
+
+SUITE = """
+workload: {transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 2, ffn_dim: 32, seq_len: 16}}
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+world_sizes: [2]
+precision: {compute: fp16, loss_scale: dynamic, initial_scale_power: 24, loss_scale_window: 2}
+measure: {warmup: 1, steps: 8, trials: 1, profile_steps: 0}
+metrics: [steptime, throughput, convergence]
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A group of this process alone, of which DeepSpeed asks for the rank that logs."""
+    import deepspeed
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed(dist_init_required=False)
+    yield
+    dist.destroy_process_group()
+
+
+# this process imports DeepSpeed for it; its engine trains with the scale below
+@pytest.mark.train
+@pytest.mark.deep
+def test_the_scale_is_that_of_deepspeed_after_any_overflows(group: None) -> None:
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    from distbench.strategies.torch_engine.loss_scale import LossScale
+
+    grown = shrunk = 0
+    for seed in range(50):
+        draw = random.Random(seed)
+        ours = LossScale(DYNAMIC)
+        theirs = DynamicLossScaler(ours.value, 3, 1.0, 1, False, raise_error_at_min_scale=False)
+        for step in range(40):
+            before, overflowed = ours.value, draw.random() < 0.02 * (seed % 10)
+            ours.update(overflowed=overflowed)
+            theirs.update_scale(overflowed)
+            assert ours.value == theirs.cur_scale, (seed, step)
+            grown += ours.value > before
+            shrunk += ours.value < before
+    assert grown > 100 and shrunk > 100
+
+
+def test_deepspeed_is_told_the_whole_rule() -> None:
+    asked = configuration(Zero(stage=2), case("zero", precision=DYNAMIC), {})["fp16"]
+    assert asked == {
+        "enabled": True,
+        "loss_scale": 0,
+        "initial_scale_power": 4,
+        "loss_scale_window": 3,
+        "hysteresis": 1,
+        "min_loss_scale": 1,
+    }
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "strategies", ["single, ddp", pytest.param("single, fsdp, {fsdp: {version: 1}}", marks=pytest.mark.deep)]
+)
+def test_every_engine_skips_the_same_steps(run_suite: Callable[..., Finished], strategies: str) -> None:
+    done = run_suite(f"{SUITE}strategies: [{strategies}]\n")
+    assert done.code == 0, done.errors
+    records = [done.record(each["label"]) for each in done.cases.values()]
+    assert len(records) == len(strategies.split(","))
+    for record in records:
+        assert record["effective"]["loss_scale"] == "dynamic"
+        assert record["effective"]["loss_scale_window"] == 2
+        # 2^24 overflows until it is small enough, and then once more when it has grown
+        assert 0 < record["values"]["skipped_share"] < 1
+    assert len({record["values"]["skipped_share"] for record in records}) == 1
+    losses = [record["values"]["final_loss"] for record in records]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-3)
+
+
+@pytest.mark.train
+def test_what_does_not_have_the_state_of_the_scale_says_so(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"{SUITE}strategies: [ddp]\n", "--set", "measure.trials=0", "--set", "checkpoint={}")
+    assert done.checkpoints
+    assert {each["verdict"] for each in done.checkpoints} == {"lacking"}
+    assert all("do not have the state of a dynamic loss scale" in str(each) for each in done.checkpoints)
+
+
+def test_without_a_loss_scale_no_step_can_be_skipped(command: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = command("show", "reports/sample", "--json")
+    assert code == 0
+    rows = json.loads(out)["cases"]
+    assert rows
+    assert all("skipped_share" not in row["values"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"),
+    [
+        ("{compute: fp16, loss_scale: sometimes}", "expected a number or dynamic"),
+        ("{compute: fp16, loss_scale: dynamic, initial_scale_power: 40}", "must be at most 32"),
+        ("{compute: bf16, loss_scale: dynamic}", "only fp16 has a loss scale"),
+        ("{compute: fp16, loss_scale_window: 5}", "only a dynamic loss scale has"),
+    ],
+)
+def test_a_loss_scale_that_can_not_be_is_refused(
+    precision: str, told: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nprecision: {precision}\n"
+    )
+    code, _, errors = command("plan", str(suite))
+    assert code == 2
+    assert told in errors

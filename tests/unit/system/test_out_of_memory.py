@@ -1,0 +1,329 @@
+"""Out of memory, told from other ends by what the kernel counts: read from files, and drilled in a cgroup."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distbench.core.case import TimeLimits
+from distbench.core.job import job_kind
+from distbench.ipc.trial_files import error_file, result_file
+from distbench.launchers.base import LaunchError, RankExit, RunningLaunch
+from distbench.record import Status
+from distbench.run.control import StopRequest
+from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
+from distbench.system import cgroup_memory
+from distbench.system.cgroup_memory import CgroupMemory
+from support.drills import Drill
+from support.runs import MODELS, Finished
+
+GIB = 1 << 30
+
+
+class Kernel:
+    """The files of a kernel that are read, below a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.mounts = folder / "proc", folder / "sys fs"
+        (self.proc / "self").mkdir(parents=True)
+
+    def cgroups(self, text: str, *mounts: str) -> None:
+        """Say which cgroups this process is in, and what is mounted: root, folder, type and options."""
+        (self.proc / "self/cgroup").write_text(text)
+        lines = []
+        for mount in mounts:
+            root, folder, kind = mount.split(" ", 2)
+            place = str(self.mounts / folder).replace(" ", r"\040")
+            lines.append(f"36 25 0:31 {root} {place} rw,nosuid shared:9 - {kind}\n")
+        (self.proc / "self/mountinfo").write_text("".join(lines))
+
+    def write(self, name: str, text: str) -> None:
+        file = self.mounts / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+V1 = "9:name=systemd:/\n4:memory:/job/7\n1:cpu,cpuacct:/\n0::/\n"
+V1_MOUNTS = (
+    "/ cpu cgroup cgroup rw,cpu,cpuacct",
+    "/ mem cgroup cgroup rw,memory",
+    "/ uni cgroup2 cgroup2 rw",
+)
+
+
+def version_1(kernel: Kernel, limit: int) -> None:
+    kernel.cgroups(V1, *V1_MOUNTS)
+    kernel.write("mem/job/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    kernel.write("mem/job/7/memory.stat", f"cache 5\nhierarchical_memory_limit {limit}\n")
+    kernel.write("mem/job/7/memory.max_usage_in_bytes", f"{GIB}\n")
+
+
+def test_cgroup_v1_is_read(kernel: Kernel) -> None:
+    version_1(kernel, 2 * GIB)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, 2 * GIB, GIB)
+
+
+def test_the_largest_number_of_pages_is_no_limit(kernel: Kernel) -> None:
+    version_1(kernel, 9223372036854771712)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, None, GIB)
+
+
+def version_2(kernel: Kernel) -> None:
+    kernel.cgroups("0::/job/step\n", "/ uni cgroup2 cgroup2 rw,nsdelegate")
+    kernel.write("uni/job/step/memory.events", "low 0\nhigh 0\nmax 31\noom 3\noom_kill 1\n")
+    kernel.write("uni/job/step/memory.max", "max\n")
+    kernel.write("uni/job/step/memory.peak", f"{GIB}\n")
+    kernel.write("uni/job/memory.max", f"{3 * GIB}\n")
+
+
+def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(kernel: Kernel) -> None:
+    version_2(kernel)
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, GIB)
+
+
+def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> None:
+    version_2(kernel)
+    kernel.write("uni/job/step/memory.current", f"{GIB}\n")
+    kernel.write("uni/job/memory.current", f"{2 * GIB}\n")
+    found = cgroup_memory.read_cgroup_memory(kernel.proc)
+    assert found is not None
+    assert found.free_bytes == GIB
+    version_1(kernel, 2 * GIB)
+    kernel.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
+    found = cgroup_memory.read_cgroup_memory(kernel.proc)
+    assert found is not None
+    assert found.free_bytes == 3 * GIB // 2
+
+
+def test_a_kernel_before_5_19_counts_no_peak(kernel: Kernel) -> None:
+    version_2(kernel)
+    (kernel.mounts / "uni/job/step/memory.peak").unlink()
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, None)
+
+
+def test_in_a_container_the_mount_begins_at_its_cgroup(kernel: Kernel) -> None:
+    kernel.cgroups("4:memory:/docker/ab\n", "/docker/ab mem cgroup cgroup rw,memory")
+    kernel.write("mem/memory.oom_control", "oom_kill 4\n")
+    kernel.write("mem/memory.stat", f"hierarchical_memory_limit {GIB}\n")
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 4, GIB, None)
+
+
+def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(kernel: Kernel) -> None:
+    kernel.cgroups("0::/../elsewhere\n", "/ uni cgroup2 cgroup2 rw")
+    (kernel.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
+    (kernel.proc / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 5 kB\n")
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("machine", 5, GIB, None)
+
+
+def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(kernel: Kernel) -> None:
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
+    (kernel.proc / "vmstat").write_text("nr_free_pages 7\n")
+    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
+
+
+def test_kills_before_a_trial_are_not_of_it() -> None:
+    before, after = CgroupMemory("cgroup", 3, GIB, 7), CgroupMemory("cgroup", 4, GIB, 9)
+    assert after.since(before) == CgroupMemory("cgroup", 1, GIB, 9)
+    assert after.since(None) is None
+    assert after.since(CgroupMemory("machine", 3)) is None, "other processes are counted there"
+
+
+class Killed(RunningLaunch):
+    """A rank that is killed at once, or whose parent is."""
+
+    def __init__(self, memory: CgroupMemory | None, *, parent: bool = False) -> None:
+        self._memory, self._parent = memory, parent
+
+    def wait(self, seconds: float) -> list[RankExit]:
+        if self._parent:
+            raise LaunchError("the warm parent was killed by SIGKILL", self._memory)
+        return [RankExit(0, -signal.SIGKILL, time.time(), self._memory)]
+
+    def signal(self, number: int) -> None:
+        """Nobody is there."""
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
+    return TrialMonitor(handle, folder, 1, TimeLimits(), StopRequest(), job_kind("measure")).wait()
+
+
+@pytest.mark.parametrize("parent", [False, True], ids=["a rank", "its parent"])
+@pytest.mark.parametrize(
+    ("memory", "status", "told"),
+    [
+        (CgroupMemory("cgroup", 1, GIB, GIB), "oom_host", ("limit of the cgroup 1.00 GiB", "peak 1.00 GiB")),
+        (CgroupMemory("cgroup", 1, None, None), "oom_host", ("limit of the cgroup none", "peak not counted")),
+        (
+            CgroupMemory("machine", 2, 4 * GIB),
+            "oom_host",
+            ("the kernel killed 2 processes of this machine for memory", "whole machine", "4.00 GiB"),
+        ),
+        (CgroupMemory("cgroup", 0, GIB, GIB), "crashed", ("SIGKILL",)),
+        (None, "crashed", ("SIGKILL",)),
+    ],
+)
+def test_a_kill_is_called_what_the_kernel_counted(
+    tmp_path: Path, memory: CgroupMemory | None, status: str, told: tuple[str, ...], parent: bool
+) -> None:
+    ending = ending_of(Killed(memory, parent=parent), tmp_path)
+    assert ending.status == status
+    assert [word for word in told if word not in ending.reason] == []
+
+
+def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(
+    tmp_path: Path,
+) -> None:
+    result_file(tmp_path, 0).write_text("{}")
+    assert ending_of(Killed(None, parent=True), tmp_path).status is Status.MEASURED
+
+
+def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
+    assert "out of memory" in ending_of(Killed(None), tmp_path).reason
+    assert "run out of memory" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
+
+
+class Raised(RunningLaunch):
+    """Ranks that have reported what was raised in them, and ended."""
+
+    def __init__(self, folder: Path, *failures: dict[str, object]) -> None:
+        self._ranks = range(len(failures))
+        for rank, failure in enumerate(failures):
+            told = {"at": rank, "phase": "build", "types": ["RuntimeError"], **failure}
+            error_file(folder, rank).write_text(json.dumps(told))
+
+    def wait(self, seconds: float) -> list[RankExit]:
+        return [RankExit(rank, 1, time.time()) for rank in self._ranks]
+
+    def signal(self, number: int) -> None:
+        """Nobody is there."""
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.27.3\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (f"{NCCL}Last error:\nCuda failure 2 'out of memory'", "oom_gpu"),
+        (f"{NCCL}Last error:\nCuda failure 'out of memory'", "oom_gpu"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "oom_host"),
+        ("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'", "oom_gpu"),
+        ("Triton Error [CUDA]: out of memory", "oom_gpu"),
+        ("[Errno 12] Cannot allocate memory", "oom_host"),
+        ("unable to mmap 4096 bytes from file </dev/shm/x>: Cannot allocate memory (12)", "oom_host"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.", "oom_host"),
+        ("CUDA error: an illegal memory access was encountered", "crashed"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "crashed"),
+    ],
+)
+def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(
+    tmp_path: Path, message: str, status: str
+) -> None:
+    ending = ending_of(Raised(tmp_path, {"message": message}), tmp_path)
+    assert ending.status == status
+    assert "memory" in ending.reason or "ALLOC" in ending.reason
+
+
+def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path: Path) -> None:
+    failure = {"message": "CUDA error: out of memory\nSearch for", "device_free": 40 * GIB}
+    ending = ending_of(Raised(tmp_path, failure), tmp_path)
+    assert ending.status is Status.OOM_HOST
+    assert "pinned host memory: 40.0 GiB of the device were free" in ending.reason
+
+
+@pytest.mark.parametrize(
+    "symptom",
+    [
+        f"{NCCL}ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+        "NCCL communicator was aborted on rank 0.",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    ],
+)
+def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
+    full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
+    handle = Raised(tmp_path, {"message": symptom}, full)
+    ending = TrialMonitor(handle, tmp_path, 2, TimeLimits(), StopRequest(), job_kind("measure")).wait()
+    assert (ending.status, ending.failure and ending.failure.rank) == (Status.OOM_GPU, 1)
+
+
+LEAKING = """
+workload: {user: {model: "small:LeaksWithManyRows", length: 32}}
+data: text
+batch: {global_batch_size: 8, micro_batch_size: 4}
+measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
+metrics: [steptime]
+check: true
+strategies: [ddp]
+world_sizes: [2]
+"""
+LIMIT = 3 * GIB // 2
+
+
+@pytest.fixture
+def cell(drill: Drill) -> Iterator[Path]:
+    """A memory cgroup below that of this process, limited to ``LIMIT``."""
+    paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+    version_1 = "memory" in paths
+    name = "memory" if version_1 else ""
+    made = Path("/sys/fs/cgroup", name, paths[name][1:], f"distbench-drill-{os.getpid()}")
+    try:
+        made.mkdir()
+        (made / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(str(LIMIT))
+    except OSError as error:
+        if made.is_dir():
+            made.rmdir()
+        drill.impossible(f"no memory cgroup can be made here: {error}")
+    yield made
+    made.rmdir()
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("a reference leaks in a memory cgroup of 1.5 GiB")
+def test_out_of_memory_in_a_cgroup_is_called_so_and_the_next_candidate_is_tried(
+    tmp_path: Path, cell: Path, drill: Drill
+) -> None:
+    (tmp_path / "suite.yaml").write_text(LEAKING)
+    run = [
+        sys.executable,
+        "-m",
+        "distbench",
+        "run",
+        str(tmp_path / "suite.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    confined = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cell / "cgroup.procs"), *run]
+    done = subprocess.run(confined, cwd=MODELS, capture_output=True, text=True, check=False)
+    records = [Finished.read(file) for file in tmp_path.glob("out/*/checks/*/*/record.json")]
+    references = [record for record in records if record["job"]["options"]["role"] == "reference"]
+    failed = [record for record in records if record["status"] != "measured"]
+    assert failed, done.stderr
+    drill.noticed(failed[0]["wall_s"])
+    drill.seen(failed[0]["reason"])
+    assert {(record["status"], record["failure"]["rank"]) for record in failed} == {("oom_host", 0)}
+    assert all("limit of the cgroup 1.50 GiB, its peak 1.50 GiB" in record["reason"] for record in failed)
+    instead = [record for record in references if record["status"] == "measured"]
+    assert [record["case"]["batch"]["micro_batch_size"] for record in instead] == [4] * len(failed)
+    assert "equivalent (adamw and sgd): 1 of 1 case" in done.stdout
