@@ -1,7 +1,7 @@
 """Entry point of the command line: arguments in, exit code out.
 
-Each module in ``commands/`` is one command: its function of the same name, with typer's signature. One that
-reads runs is marked ``readers.reads_runs``.
+Each module in ``commands/`` is one command: its function of the same name, with typer's signature. Commands
+that read runs are marked ``readers.reads_runs``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from distbench.cli import commands
 from distbench.cli.output import discard_stdout, print_error, print_text
 from distbench.core.errors import EXIT_INTERRUPTED, DistbenchError
 
-# typer moves its exceptions from version to version; this one it exports
+# typer moves its exceptions from version to version; it exports this one
 _CLICK_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-# of the commands in --help; others come last, by name
+# order of the commands in --help; others come last, by name
 _ORDER = ["init", "run", "plan", "doctor", "prepare", "launch", "attach", "list", "runs", "show", "report"]
 _ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
 _ORDER += ["history", "completion"]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # a terminal that can't show a character gets a question mark, not a traceback
             stream.reconfigure(errors="replace")
     try:
-        # commands that record how they were called take it from their context
+        # commands that record their command line take it from their context
         call = ["distbench", *words]
         code = int(_make_app(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
     except _CLICK_USAGE_ERROR as error:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make_app(words: Sequence[str]) -> typer.Typer:
-    """Application with the command that *words* begin with; where there is none, with all by name."""
+    """Application with the command that *words* begin with, or with all by name if there is none."""
     app = typer.Typer(
         name="distbench",
         help="Which parallel strategy should I train with? Fair benchmarks of distributed training.",
@@ -76,7 +76,7 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
 
 
 def _summary(module: str) -> str:
-    """Docstring of the function *module* in the command's file, which is not imported: that takes longer."""
+    """Docstring of the function *module* in the command's file, which is not imported, to save time."""
     text = Path(commands.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     documented = re.search(rf'^def {module}\(.*?^    """(.*?)"""', text, re.DOTALL | re.MULTILINE)
     return documented[1] if documented else ""

@@ -1,4 +1,4 @@
-"""Colours and bold, where standard output is a terminal that has them and nobody has asked for none."""
+"""Terminal colours and bold, where supported and not disabled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from distbench.core.text import strip_control_characters
 from distbench.tables.emphasis import Emphasis
 
-# noncharacters, which Unicode keeps for use inside of a program: text from elsewhere can't act by them
+# noncharacters, which Unicode reserves for internal use: text from elsewhere can't act by them
 _STYLE_MARKERS: dict[Emphasis, str] = {
     "best": "\ufdd0",
     "good": "\ufdd1",
@@ -30,14 +30,14 @@ _ANSI_CODES = {
 
 
 def supports_colour(stream: IO[str]) -> bool:
-    """Whether what is written to *stream* may have colours (https://no-color.org)."""
+    """True if output to *stream* may have colours (https://no-color.org)."""
     variables = os.environ
     wanted = not variables.get("NO_COLOR") and not variables.get("CI") and variables.get("TERM") != "dumb"
     return wanted and stream.isatty()
 
 
 def apply_style(text: str, tone: Emphasis) -> str:
-    """*text* with marks that ``render_styles`` makes a colour of, if standard output has colours."""
+    """Put marks around *text* that ``render_styles`` turns into a style, if standard output has colours."""
     return (
         f"{_STYLE_MARKERS[tone]}{text}{_RESET_MARKER}"
         if tone and text and supports_colour(sys.stdout)
@@ -46,7 +46,7 @@ def apply_style(text: str, tone: Emphasis) -> str:
 
 
 def render_styles(text: str) -> str:
-    """*text* with its marks as a terminal acts on them, and without anything else that it would act on."""
+    """Turn the marks in *text* into terminal codes, and remove all other control characters."""
     return "".join(
         _ANSI_CODES.get(part) or strip_control_characters(part)
         for part in re.split("([\ufdd0-\ufdef])", text)

@@ -1,4 +1,4 @@
-"""Copies of one run: together they would count its trials twice, and pass off two sessions as one."""
+"""Detect copies of a run, so that its trials are counted once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _TrialKey = tuple[Hashable, str]
 
 
 def drop_copies(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
-    """*runs*, of copies only the one with most trials, and a line on each copy that has others than that.
+    """Of the copies of a run in *runs*, keep only the one with most trials.
 
-    A folder that was copied and then resumed in both places has the same run id twice.
+    A second list describes each copy with trials that the kept one lacks. A folder that was copied and then
+    resumed in both places has the same run id twice.
     """
     runs = list(runs)
     left_out, lines = set(), []
@@ -37,7 +38,7 @@ def drop_copies(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _run_identity(run: Run) -> tuple[str, str]:
-    """Id of *run*, and when it was made; its folder if ``run.json`` does not tell."""
+    """Id of *run*, and its creation time; its folder if ``run.json`` can't be read."""
     try:
         info = run.info()
     except UsageError:

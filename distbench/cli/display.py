@@ -15,17 +15,17 @@ from distbench.core.units import format_duration
 from distbench.record.progress import ProgressEvent
 
 _MIN_REPORTED_BUILD_S = 1.0
-"""Seconds from which on something that was built gets a line: most of it is there already."""
+"""Seconds from which on a finished build gets a line: most items are cached."""
 
 
 class ProgressDisplay:
-    """Shows what happens in a run; this one shows nothing."""
+    """Shows the progress of a run; this one shows nothing."""
 
     def show(self, event: ProgressEvent) -> None:
         """Show *event*."""
 
     def show_waiting(self, text: str) -> None:
-        """Say what is waited for; said again only if it has changed."""
+        """Show the reason for waiting; repeated only if it has changed."""
 
 
 class LineProgress(ProgressDisplay):
@@ -43,7 +43,7 @@ class LineProgress(ProgressDisplay):
             self._line(text)
 
     def show(self, event: ProgressEvent) -> None:
-        """Print notes, what failed or took its time, and how each trial ended."""
+        """Print notes, failures, slow builds, and the outcome of each trial."""
         if event.kind == "note":
             self._line(event.text)
         elif event.kind == "item_ended" and _is_notable(event):
@@ -99,7 +99,7 @@ class LiveProgress(ProgressDisplay):
         self.progress.update(self._task, description=strip_control_characters(text))
 
     def show(self, event: ProgressEvent) -> None:
-        """Show the case and the time left; print notes and what failed."""
+        """Show the case and the time left; print notes and failures."""
         if event.kind == "note":
             # above the line
             self._print(event.text)
@@ -122,19 +122,19 @@ class LiveProgress(ProgressDisplay):
                 self._print(_trial_text(event), style="red" if event.failed else "yellow")
 
     def _move_to(self, done: int, total: int, **fields: Any) -> None:
-        # what has ended is a phase: the clock goes on
+        # a phase has ended: the clock goes on
         self.progress.tasks[0].finished_time = None
         self.progress.update(self._task, completed=done, total=total, count=f"{done}/{total}", **fields)
 
     def _print(self, text: str, *, style: str = "") -> None:
-        # the terminal wraps it; what rich wraps can't be pasted as a command
+        # the terminal wraps it; a command that rich wraps can't be pasted
         self.progress.console.print(
             strip_control_characters(text), soft_wrap=True, style=style if self._is_coloured else ""
         )
 
 
 def _trial_text(trial: ProgressEvent) -> str:
-    """How a trial ended: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
+    """Outcome of a trial: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
     word = f"{trial.status}, noisy" if trial.noise else trial.status
     why = trial.noise or trial.reason
     return f"{trial.text}: {word}{f' ({why})' if why else ''}"

@@ -1,4 +1,4 @@
-"""How a command ends that has made a run: results, the report, and the exit code."""
+"""Print the results of a run and choose the exit code."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_
 def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:
     """Exit code of a finished run; the reasons are printed.
 
-    1 if a case failed or was judged bad, or a trial is damaged; ``UNCHECKED`` if a judgement was asked for
-    and there is none.
+    1 if a case failed or was judged bad, or a trial is damaged; ``EXIT_UNCHECKED`` if a requested judgement
+    is missing.
     """
     problems = bad_verdict_sentences(run)
     if run.damaged:

@@ -1,4 +1,4 @@
-"""More rounds for the cases among which the pick is not settled yet."""
+"""Add rounds for cases that may still be the best."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RecommendationRounds:
     def __init__(self, observer: Observer, minutes: float, looks: int) -> None:
         self._observer, self._minutes = observer, minutes
         self._looks = looks
-        """Looks so far, those of earlier sessions included: each takes a part of the risk."""
+        """Looks so far, those of earlier sessions included: each takes a part of the error rate."""
         self._end: float | None = None
 
     def __call__(self, run: Run) -> list[str]:
-        """Cases that need another round; none if the pick is settled, or the time is up."""
+        """Cases that need another round; none if the recommendation is settled, or the time is up."""
         if self._end is None:
             self._end = time.monotonic() + 60 * self._minutes
         analysed = RunAnalysis.read(run)
@@ -61,13 +61,16 @@ class RecommendationRounds:
 
 
 def previous_looks(run: Run, trials: int) -> int:
-    """Looks at *run* in earlier sessions, at most: each asked for a round beyond the *trials* planned."""
+    """Interim looks at *run* in earlier sessions, at most.
+
+    Each caused a round beyond the planned *trials*.
+    """
     rounds = 1 + max((record.round for record in records_of_kind(run.records(), MEASURE)), default=-1)
     return max(0, rounds - trials)
 
 
 def _failing_cases(run: RunAnalysis) -> set[str]:
-    """Cases whose last trial failed: another one would end alike. One that was stopped did not fail."""
+    """Cases whose last trial failed, as another one would. A stopped one did not fail."""
     ended = [record for record in run.timed_records if record.status is not Status.CANCELLED]
     last = {record.case_id: record for record in sorted(ended, key=lambda record: record.round)}
     return {case_id for case_id, record in last.items() if record.status is not Status.MEASURED}

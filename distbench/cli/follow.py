@@ -1,4 +1,4 @@
-"""Following a run that another process does: a job of an engine, or a command in another terminal."""
+"""Follow a run of another process: an engine job, or a command in another terminal."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from distbench.system import files
 
 _POLL_S = 0.5
 _NFS_DELAY_S = 3.0
-"""After so many seconds what was written on another node is seen through a network file system."""
+"""Seconds after which writes of another node are visible through a network file system."""
 _NFS_MAX_DELAY_S = 60.0
-"""What a job has written that ended well is seen after so many seconds at the latest (acdirmax of nfs(5))."""
+"""Maximum delay in seconds of the writes of a job that ended well (acdirmax of nfs(5))."""
 _NO_ANSWER_S = 60.0
 _MAX_POLL_S = 15.0
 _REPORT_GRACE_S = 30.0
-"""A report may take so long, and is written after the last trial, when nobody owns the folder any more."""
+"""Seconds that a report may take; it is written after the last trial, when nobody holds the lock any more."""
 _MAX_LOG_BYTES = 64 << 20
 EXIT_UNKNOWN = 4
-"""Exit code where nobody knows that of the controller: the machine failed it."""
+"""Exit code if that of the controller is unknown: the machine failed it."""
 
 
 def follow(run: Run, *, quiet: bool) -> int:
-    """Show what happens in *run* until it ends, and what its job has printed; its exit code.
+    """Show events of *run* until it ends, and the output of its job; return its exit code.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the run goes on.
-        RecordError: what says how it was handed over is damaged.
+        RecordError: the file that describes its submission is damaged.
     """
     handed = submission.read_submitted_job(run.folder)
     if handed is None:
@@ -52,7 +52,7 @@ def follow(run: Run, *, quiet: bool) -> int:
 
 
 def detach_text(folder: Path) -> str:
-    """What is said to whoever stops following the run in *folder*."""
+    """Message on how to follow the run in *folder* again."""
     handed, again = (
         submission.read_submitted_job(folder),
         f"follow it with: distbench attach {shlex.quote(str(folder))}",
@@ -64,7 +64,7 @@ def detach_text(folder: Path) -> str:
 
 
 class _JobFollower:
-    """Follows a job from when it was handed over."""
+    """Follows a job from its submission on."""
 
     def __init__(self, folder: Path, handed: SubmittedJob, queue: JobQueue, display: ProgressDisplay) -> None:
         self._folder, self._handed, self._queue, self._display = folder, handed, queue, display
@@ -77,20 +77,20 @@ class _JobFollower:
 
     @property
     def state_text(self) -> str:
-        """The end, in the words of the engine."""
+        """State in the words of the engine."""
         return self._job.state_text if self._job else "unknown, as it does not answer"
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the run has ended before its end."""
+        """True if the run stopped early."""
         if self._code is None:
             told = self._job_exit_code
-            # what was refused before it began will be refused again
+            # a command that was refused before it began will be refused again
             return told != 0 and (self._has_begun or told != UsageError.exit_code)
         return self._code in (EXIT_INTERRUPTED, EXIT_TIME_LIMIT)
 
     def follow_to_end(self) -> int:
-        """Show what happens until the job has ended; the exit code of its command."""
+        """Show events until the job has ended; return the exit code of its command."""
         self._show(_latest_state(self._reader.read_new()))
         while not self._has_ended():
             time.sleep(_POLL_S)
@@ -100,7 +100,7 @@ class _JobFollower:
         return next(code for code in codes if code is not None)
 
     def print_logs(self) -> None:
-        """Print what the job has printed, and what is missing."""
+        """Print the output of the job, and note missing output."""
         output, errors = self._queue.log_files(self._handed.job, self._folder / SUBMISSION_FOLDER)
         printed = [_read_log(file) for file in (errors, output)]
         for text, show in zip(printed, (print_note, print_text), strict=True):
@@ -118,11 +118,11 @@ class _JobFollower:
 
     @property
     def _job_exit_code(self) -> int | None:
-        """Exit code of the controller as the engine tells it; None: it does not."""
+        """Exit code of the controller as reported by the engine; None: unknown."""
         return self._job.exit_code if self._job else None
 
     def _wait_for_last_events(self, seconds: float) -> None:
-        """Wait up to *seconds* for the last events of a job that has ended, which come from another node."""
+        """Wait up to *seconds* for the last events of an ended job, which come from another node."""
         end = time.monotonic() + seconds
         if self._code is None:
             self._display.show_waiting(
@@ -141,7 +141,7 @@ class _JobFollower:
             self._display.show(event)
 
     def _has_ended(self) -> bool:
-        """Whether the engine says so; until then it may requeue the job."""
+        """True if the engine reports the end; until then it may requeue the job."""
         now = time.monotonic()
         if now - self._asked >= self._poll_interval():
             self._asked = now
@@ -160,15 +160,15 @@ class _JobFollower:
             self._display.show_waiting(f"job {self._handed.job}: {words}")
 
     def _poll_interval(self) -> float:
-        """Seconds between two questions to the engine, which has others to serve."""
+        """Seconds between two queries of the engine, which has others to serve."""
         if self._code is not None:
             return 1.0
-        # its end is seen in what it writes; that it has begun, or won't, is awaited more and more patiently
+        # the end is seen in its events; the start, or a refusal, is polled less and less often
         return _MAX_POLL_S if self._has_begun else min(1 + (time.monotonic() - self._began) / 10, _MAX_POLL_S)
 
 
 def _follow_process(run: Run, *, quiet: bool) -> int:
-    """Follow a run that a command does elsewhere; how it ended."""
+    """Follow a run of another command; return its exit code."""
     reader, code, end = ProgressLogReader(run.folder), None, float("inf")
     events = _latest_state(reader.read_new())
     with progress_display(quiet=quiet) as display:
@@ -178,7 +178,7 @@ def _follow_process(run: Run, *, quiet: bool) -> int:
                 display.show(event)
             is_over = code is not None or not events
             if is_over and not lock.is_locked(run.folder):
-                # who was killed reports nothing
+                # a killed process reports nothing
                 patience = _REPORT_GRACE_S if code is None and run.info().state == "finished" else 0.0
                 end = min(end, time.monotonic() + patience)
             if time.monotonic() > end or (code is not None and end < float("inf")):
@@ -192,7 +192,7 @@ def _follow_process(run: Run, *, quiet: bool) -> int:
 
 
 def _latest_state(events: list[ProgressEvent]) -> list[ProgressEvent]:
-    """Of what was shown to others, that which says how far it is."""
+    """The latest events that state progress."""
     begins = [i for i, event in enumerate(events) if event.kind == "began"]
     session = events[begins[-1] :] if begins else []
     begun = [event for event in session if event.kind in ("began", "item_started", "trial_started")]

@@ -1,4 +1,4 @@
-"""Runs as occasions: as much of them as a history needs."""
+"""Load the data of runs that a history needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distbench.record.untrusted_records import untrusted_records
 
 
 def load_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun | str]:
-    """Each of *runs* as an occasion, or why it can't be read."""
+    """Load each of *runs* as a point of a history, or the reason why it can't be read."""
     for run in runs:
         try:
             with untrusted_records(str(run.folder)):
@@ -29,7 +29,7 @@ def load_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun | str]:
 
 
 def readable_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun]:
-    """Those of *runs* that can be read, each as an occasion; of the others it is said why."""
+    """Load those of *runs* that can be read, each as a point; warn about the others."""
     for each in load_history_points(runs):
         if isinstance(each, str):
             print_note(f"distbench: warning: skipping a run: {one_line(each)}")
@@ -38,7 +38,7 @@ def readable_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun]:
 
 
 def _history_point(run: Run) -> HistoryRun:
-    # records alone do not tell the day and the machine, without which it is no point
+    # records alone do not contain the day and the machine, which a point needs
     info, contents = run.info(), run.contents()
     # samples are not needed here, and loading those of a hundred runs takes time
     records = [

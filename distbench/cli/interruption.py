@@ -1,4 +1,4 @@
-"""What is said where something was stopped before its end: how to go on."""
+"""Print how to resume after an interruption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distbench.run import StopReason, raise_on_termination
 
 @contextmanager
 def resume_hint_on_abort(command: str) -> Iterator[None]:
-    """Print how to resume, with *command*, if the body is ended by what does not say so itself.
+    """Print how to resume, with *command*, if the body is aborted without a message of its own.
 
     Args:
         command: Ready to be pasted into a shell; empty: it can't be resumed.
@@ -25,14 +25,14 @@ def resume_hint_on_abort(command: str) -> Iterator[None]:
 
 @contextmanager
 def report_hint_on_abort(folder: Path) -> Iterator[None]:
-    """Print how to write the report of the run in *folder* if the body, which writes it, is ended so."""
+    """Print how to write the report of the run in *folder* if the body, which writes it, is aborted."""
     with _hint_on_abort(f"stopped after the last trial; write the report with: {report_command(folder)}"):
         yield
 
 
 @contextmanager
 def _hint_on_abort(text: str) -> Iterator[None]:
-    """Print *text* if the body is ended by Ctrl-C, SIGTERM, SIGHUP or an error that nobody expected."""
+    """Print *text* if the body is ended by Ctrl-C, SIGTERM, SIGHUP or an unexpected error."""
     with raise_on_termination():
         try:
             yield
@@ -44,12 +44,12 @@ def _hint_on_abort(text: str) -> Iterator[None]:
 
 
 def stopped_text(command: str) -> str:
-    """What is said of something that was stopped and is resumed with *command*."""
+    """Message that something was stopped and is resumed with *command*."""
     return f"stopped; resume with: {command}" if command else "stopped; start it again with the same command"
 
 
 def print_stopped(by: StopReason, command: str) -> int:
-    """Say that *by* has ended something, which is resumed with *command*; the exit code.
+    """Print that *by* has stopped something, which is resumed with *command*; return the exit code.
 
     Args:
         command: Ready to be pasted into a shell; empty: it can't be resumed.

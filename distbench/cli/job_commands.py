@@ -1,4 +1,4 @@
-"""Short commands that a job of an engine does, while this one waits for what it prints."""
+"""Run a command as a cluster job and print its output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NO_ANSWER_S = 60.0
 
 
 def run_as_job(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) -> int:
-    """Have ``distbench doctor`` with *words* examine what the launcher of *suite* gives it; its exit code.
+    """Run ``distbench doctor`` with *words* on nodes from the launcher of *suite*; return its exit code.
 
     Args:
-        out: Folder of runs, which the nodes see: what is handed over and printed is in it meanwhile.
+        out: Folder of runs, which the nodes see: the submission and its output are in it meanwhile.
 
     Raises:
-        UsageError: the launcher takes no jobs, or can't be asked about them.
+        UsageError: the launcher has no job queue, or its jobs can't be followed.
         InfrastructureError: the engine refuses, or does not answer.
         KeyboardInterrupt: Ctrl-C; the job is cancelled.
     """
@@ -61,7 +61,7 @@ def _read_log(log: Path) -> str:
 
 
 def _wait_for_job(queue: JobQueue, name: str) -> QueuedJob:
-    """Job *name*, once it has ended."""
+    """Wait for the end of job *name*."""
     told, answered = "", time.monotonic()
     try:
         with raise_on_termination():

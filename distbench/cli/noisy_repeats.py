@@ -1,4 +1,4 @@
-"""More rounds for the cases whose trials others disturbed."""
+"""Add rounds for cases with noisy trials."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class NoisyTrialRounds:
     def __init__(self, observer: Observer, trials: int, max_repeats: int) -> None:
         self._observer = observer
         self._trials = trials
-        """Undisturbed trials that each case is to have."""
+        """Undisturbed trials that each case should have."""
         self._max_repeats = max_repeats
-        """Trials that a case may have beyond those, whoever added them: a resumed run adds no more."""
+        """Additional trials that a case may have, whoever added them: a resumed run adds no more."""
         self._has_given_up = False
 
     def __call__(self, run: Run) -> list[str]:
@@ -52,7 +52,7 @@ def _names(cases: Sequence[Case]) -> str:
 
 
 def first_nonempty(*reasons: Callable[[Run], Sequence[str]] | None) -> Callable[[Run], Sequence[str]]:
-    """The cases of the first of *reasons* that has some."""
+    """Return the cases of the first of *reasons* that has some."""
 
     def cases(run: Run) -> Sequence[str]:
         asked = (reason(run) for reason in reasons if reason)

@@ -1,4 +1,4 @@
-"""Python's types and defaults of a plug-in's options, in the words of a suite file."""
+"""Describe types and defaults of plug-in options in YAML terms."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WORDS = {
 }
 _LISTS = {"list", "tuple"}
 REQUIRED = "required"
-"""What stands in place of a default where there is none."""
+"""Shown in place of a default where there is none."""
 
 
 def type_and_default(kind: str, default: str) -> str:
-    """Return the type *kind* and the *default*, both as Python writes them, as a suite file has them."""
+    """Return the type *kind* and the *default*, both in Python notation, in YAML terms."""
     told = _type_text(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
     return f"{told}; {REQUIRED}" if default == REQUIRED else f"{told}; default: {_default_text(default)}"
 

@@ -1,4 +1,4 @@
-"""Options of commands: those that several share, and how one is declared and checked."""
+"""Shared options of commands, and the declaration and check of options."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DEFAULT_RUNS_FOLDER = Path("reports")
 
 
 def option(name: str, value: str, text: str, *, has_default: bool = False) -> Any:
-    """Option *name* whose help calls its *value* so and says *text*, and the default if it has one."""
+    """Option *name* whose help shows its *value* and *text*, and the default if it has one."""
     return typer.Option(name, metavar=value, help=text, show_default=has_default)
 
 
 def flag(*names: str, text: str) -> Any:
-    """Option without a value whose help says *text*."""
+    """Option without a value whose help shows *text*."""
     return typer.Option(*names, help=text)
 
 
@@ -64,7 +64,7 @@ def make_overrides(
     """Overrides of a suite from the options of a command.
 
     Args:
-        option_of: A setting in *set_* -> the option that stands for it, if that is not ``--set``.
+        option_of: Setting in *set_* -> its option, if that is not ``--set``.
 
     Raises:
         UsageError: the world sizes are not numbers.
@@ -76,7 +76,7 @@ def make_overrides(
 
 
 def parse_option(name: str, text: str, parse: Callable[[str], T]) -> T | None:
-    """What *parse* makes of the *text* of option *name*; None if it is empty.
+    """Apply *parse* to the *text* of option *name*; None if it is empty.
 
     Raises:
         UsageError: *parse* raised ValueError.
@@ -94,7 +94,7 @@ def check_choice(name: str, word: str, allowed: Iterable[str]) -> None:
 
 
 def check_exclusive(command: str, **forms: bool) -> None:
-    """Raise UsageError if more than one of the *forms* of output is asked for."""
+    """Raise UsageError if more than one of the *forms* of output is requested."""
     if sum(forms.values()) > 1:
         names = [f"--{name}" for name in forms]
         raise UsageError(f"{command}: use only one of {', '.join(names[:-1])} and {names[-1]}")

@@ -21,7 +21,7 @@ from distbench.tables.line_wrapping import wrap_text
 
 _pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 EXIT_UNCHECKED = 3
-"""Exit code of a run in which what was asked to be judged could not be: as ``gate``'s, which can't tell."""
+"""Exit code of a run in which a requested judgement was not possible: that of an inconclusive ``gate``."""
 
 
 def print_text(text: str = "") -> None:
@@ -34,7 +34,7 @@ def print_text(text: str = "") -> None:
 
 
 def discard_stdout() -> None:
-    """Have what is still to be printed on stdout lead nowhere, for nobody reads it.
+    """Redirect further output on stdout to nowhere, since nobody reads it.
 
     Otherwise Python waits for a reader when it ends.
     """
@@ -52,13 +52,13 @@ def print_error(error: DistbenchError | str) -> None:
     """Print an error on stderr, one line per mistake."""
     mistakes = error.mistakes if isinstance(error, SuiteError) else str(error).splitlines()
     for mistake in mistakes:
-        # a command to be pasted keeps each space of the paths in it
+        # keep spaces, so that commands can be copied
         line = re.sub(r"\s", " ", strip_control_characters(str(mistake))).strip()
         typer.echo(f"{error_style('distbench: error:')} {line}", err=True)
 
 
 def print_note(text: str) -> None:
-    """Print a remark on stderr, apart from the output of ``--json``."""
+    """Print a remark on stderr, separate from the output of ``--json``."""
     held = _pending_notes.get()
     if held is None:
         typer.echo(strip_control_characters(text), err=True)
@@ -70,8 +70,8 @@ def print_note(text: str) -> None:
 def notes_before_output() -> Iterator[None]:
     """Hold remarks back until the first output, or the end.
 
-    Where what was read turns out to be damaged, it is read again, which makes the remarks again: those of the
-    first time are dropped.
+    If a file turns out to be damaged, everything is read again, which repeats the remarks: those of the first
+    time are dropped.
     """
     held: list[str] = []
     token = _pending_notes.set(held)

@@ -1,4 +1,4 @@
-"""The user's own models, constructed in another process while a command waits."""
+"""Construct user models in a subprocess to check them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distbench.run.user_models import ConstructionError, ConstructionResult, con
 def constructed_models(
     models: Sequence[PluginChoice], device: str = "", computes: Sequence[str] = (), *, quiet: bool = False
 ) -> list[ConstructionResult]:
-    """What comes of each of *models* on a *device*; nothing where they can't be tried, which is said."""
+    """Construct each of *models* for *device*; empty, with a note, if that is not possible."""
     names = ", ".join(dict.fromkeys(str(each.options.get("model", each.name)) for each in models))
     began, item = time.monotonic(), f"importing {names}"
     with observe_progress(quiet=quiet) as watcher:

@@ -1,4 +1,4 @@
-"""What no plan can know: what ranks find out, and what comes after the trials."""
+"""Facts that are known only at run time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from distbench.suite import Suite
 
 
 def runtime_caveat(item: PlannedCase) -> str:
-    """What of *item* its ranks find out, in words; empty: nothing, or it can't run."""
+    """Describe what is known about *item* only at run time; empty: nothing, or it can't run."""
     strategy: Strategy = registry.create_plugin("strategies", item.case.strategy)
     return "" if item.problem else strategy.undetermined
 
 
 def runtime_caveats(suite: Suite, planned: Plan) -> Iterator[str]:
-    """What is known later: of the cases, each text once with their labels, and of the kinds of jobs."""
+    """Facts that are known only at run time.
+
+    Of the cases, each text once with their labels, and of the kinds of jobs.
+    """
     for text, labels in group_pairs(
         (runtime_caveat(item), item.case.label) for item in planned.cases
     ).items():

@@ -1,4 +1,4 @@
-"""What is wrong with this host, told before a run begins: what takes ``distbench doctor`` no time."""
+"""Quick host checks that run before every benchmark."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SLOW_GPU_VARIABLES = {
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor is allocated by the driver, which waits for the device",
 }
 _MIN_CPU_S = 1.0
-"""CPU seconds, of all CPUs together, from which on the part that others took says something."""
+"""CPU seconds, of all CPUs together, from which on the share of other processes is meaningful."""
 
 
 def warn_before_run(execution: RunExecution, observer: Observer) -> None:
-    """Note what may spoil *execution* on this host; of others, on which ranks may be, it says nothing."""
+    """Note problems of this host that may spoil *execution*; other hosts of ranks are not checked."""
     folders: list[Path] = [execution.run.folder, cache_folder()]
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
     for finding in check_host(inspect_host(folders, cache_folder() / "ops", resolve_name=False), ranks):
@@ -43,7 +43,7 @@ def warn_before_run(execution: RunExecution, observer: Observer) -> None:
 
 
 def slow_gpu_variables(environment: Mapping[str, str]) -> list[str]:
-    """What variables of *environment* do to every time that is measured on a GPU."""
+    """Warn about variables of *environment* that slow every GPU measurement."""
     return [
         f"{name} = {environment[name]}: {what}; unset it"
         for name, what in _SLOW_GPU_VARIABLES.items()
@@ -52,7 +52,7 @@ def slow_gpu_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 class CpuContention:
-    """How busy others keep the CPUs of this host while a run prepares, which costs no time to watch."""
+    """CPU use of other processes on this host during preparation, at no cost in time."""
 
     def __init__(self, suite: Suite, plan: Plan, repeats: int = 0) -> None:
         """Begin to watch, for a run of *suite* that repeats noisy trials up to *repeats* times a case."""
@@ -66,7 +66,7 @@ class CpuContention:
         self._first = self._read()
 
     def warning(self) -> str:
-        """What is said before the first trial if others were busy since this was made; empty: not."""
+        """Warning if other processes used the CPU during preparation; empty if not."""
         first, last = self._first, self._read()
         if self._telemetry is None or first is None or last is None:
             return ""

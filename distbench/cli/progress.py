@@ -1,4 +1,4 @@
-"""Progress of a run, from what is seen of it to what is shown and stored."""
+"""Turn observations of a run into progress events, to be shown and stored."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from distbench.run import Observer
 
 
 class EventObserver(Observer):
-    """Makes events of what it observes."""
+    """Observer that turns observations into events."""
 
     def __init__(
         self, *tell: Callable[[ProgressEvent], None], contention_warning: Callable[[], str] | None = None
     ) -> None:
         self._handlers, self._contention_warning = tell, contention_warning
         self._reported_errors: set[str] = set()
-        """Errors in which many trials may end, and that are told once."""
+        """Errors in which many trials may end, and that are shown once."""
 
     def note(self, text: str) -> None:
-        """Tell the note."""
+        """Emit the note."""
         self._emit(ProgressEvent("note", text))
 
     def build_started(self, item: str, done: int, total: int) -> None:
-        """Tell what is built."""
+        """Emit the start of a build."""
         self._emit(ProgressEvent("item_started", item, done, total))
 
     def build_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
-        """Tell that it is built, or could not be."""
+        """Emit the end of a build, or its failure."""
         self._emit(ProgressEvent("item_ended", item, done, total, seconds, failed=failed))
 
     def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
-        """Tell the case and the time left; before the first trial, what may spoil it."""
+        """Emit the case and the time left; before the first trial, a warning about contention."""
         if self._contention_warning and (warning := self._contention_warning()):
             self.note(warning)
         self._contention_warning = None
         self._emit(ProgressEvent("trial_started", _trial_name(task), done, total, remaining_s))
 
     def trial_ended(self, record: Record) -> None:
-        """Tell how it ended."""
+        """Emit the outcome of a trial."""
         self._emit(
             ProgressEvent(
                 "trial_ended",
@@ -57,7 +57,7 @@ class EventObserver(Observer):
         )
 
     def _short_reason(self, record: Record) -> str:
-        """Why *record* has failed, in full for the first of those that ended alike."""
+        """Reason of the failure of *record*, in full for the first of those that ended alike."""
         error = record.failure.user_error if record.failure else ""
         if record.status in (Status.PREPARE_FAILED, Status.UNSUPPORTED) and not error:
             error = record.reason
@@ -82,10 +82,10 @@ def _trial_name(trial: PlannedTrial | Record) -> str:
 def observe_progress(
     *, quiet: bool, journal: ProgressLog | None = None, contention_warning: Callable[[], str] | None = None
 ) -> Iterator[Observer]:
-    """Progress display for this terminal, removed from it at the end; it goes to *journal*, too.
+    """Progress display for this terminal, removed from it at the end; events also go to *journal*.
 
     Args:
-        contention_warning: Asked before the first trial for what may spoil the trials; empty: nothing.
+        contention_warning: Called before the first trial for a warning; empty: none.
     """
     with progress_display(quiet=quiet) as display:
         yield EventObserver(

@@ -1,4 +1,4 @@
-"""Answers of ``distbench query`` as text, CSV, JSON and Markdown."""
+"""Format results of ``distbench query`` as text, CSV, JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_CELL = 40
 
 
 def _to_table(answer: QueryResult) -> str:
-    """Answer as lines for people: sensible digits, – for null."""
+    """Result as lines for people: sensible digits, – for null."""
     rows = [
         list(map(strip_control_characters, answer.columns)),
         *([_cell_text(value) for value in row] for row in answer.rows),
@@ -53,12 +53,12 @@ def _cell_text(value: Any) -> str:
 
 
 def _to_csv(answer: QueryResult) -> str:
-    """Answer as CSV with every digit; null is empty."""
+    """Result as CSV with every digit; null is empty."""
     return write_csv([answer.columns, *answer.rows], _text)
 
 
 def _to_json(answer: QueryResult) -> str:
-    """Answer as a JSON list of objects; null for values that JSON does not have."""
+    """Result as a JSON list of objects; null for values that JSON does not have."""
     names = _unique_names(answer.columns)
     rows = [
         {name: _json_value(value, type_) for name, value, type_ in zip(names, row, answer.types, strict=True)}
@@ -68,7 +68,7 @@ def _to_json(answer: QueryResult) -> str:
 
 
 def _to_markdown(answer: QueryResult) -> str:
-    """Answer as a Markdown table, with the digits of the table for people."""
+    """Result as a Markdown table, with the digits of the table for people."""
     ruled = ["---:" if _is_number(answer, i) else "---" for i in range(len(answer.columns))]
     lines = [list(answer.columns), ruled, *([_cell_text(value) for value in row] for row in answer.rows)]
     return "\n".join(f"| {' | '.join(map(escape_markdown, line))} |" for line in lines)

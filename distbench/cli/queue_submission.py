@@ -1,4 +1,4 @@
-"""Handing a run to an engine: what is handed over, and how."""
+"""Submit runs to a job engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distbench.system.files import slug
 def to_run_arguments(
     set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool
 ) -> list[str]:
-    """Options of ``distbench run`` that override a suite so."""
+    """Options of ``distbench run`` for these overrides."""
     named = {"--world-sizes": [world_sizes], "--device": [device], "--set": set_, "--only": only}
     given = [word for name, values in named.items() for value in values if value for word in (name, value)]
     return [*given, *(["--check"] if check else [])]
@@ -35,11 +35,11 @@ def to_run_arguments(
 def resume_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Submission:
-    """What is handed over for *suite* to begin in *folder*, the whole path, or to be resumed there.
+    """Build the submission that starts or resumes *suite* in *folder*, an absolute path.
 
     Args:
-        overrides: Options with which the file of the suite is this one.
-        flags: Further ones of ``distbench run``.
+        overrides: Options that turn the file of the suite into *suite*.
+        flags: Further flags of ``distbench run``.
 
     Raises:
         UsageError: as of ``make_submission``.
@@ -55,10 +55,10 @@ def make_submission(
     overrides: Sequence[str],
     logs: Path | None = None,
 ) -> Submission:
-    """What is handed to the launcher of *suite* for ``distbench`` with *arguments* to run it on *nodes*.
+    """Build the submission of ``distbench`` with *arguments* on *nodes*, to the launcher of *suite*.
 
     Args:
-        overrides: Options with which the file of the suite is this one.
+        overrides: Options that turn the file of the suite into *suite*.
 
     Raises:
         UsageError: it takes no runs, or not this one.
@@ -85,10 +85,10 @@ def make_submission(
 
 
 def _requested_nodes(suite: Suite, nodes: int | None) -> int:
-    """Number of nodes to ask the launcher of *suite* for.
+    """Number of nodes to request from the launcher of *suite*.
 
     Raises:
-        UsageError: nothing says it.
+        UsageError: it is not given.
     """
     wanted = (
         registry.create_plugin("launchers", suite.launcher).default_node_count() if nodes is None else nodes
@@ -100,7 +100,7 @@ def _requested_nodes(suite: Suite, nodes: int | None) -> int:
 
 
 def submit(submission: Submission) -> str:
-    """Hand *submission* to its engine; return what that prints.
+    """Submit *submission* to its engine; return the output.
 
     Raises:
         InfrastructureError: the engine refuses, or its command is not installed.
@@ -120,7 +120,7 @@ def submit(submission: Submission) -> str:
 
 
 def submit_job(submission: Submission, queue: JobQueue) -> str:
-    """Hand *submission* over to the engine of *queue*; the name of its job there.
+    """Submit *submission* to the engine of *queue*; return the name of its job there.
 
     Raises:
         InfrastructureError: as of ``submit``, or the engine names no job.
@@ -143,11 +143,11 @@ _CANNOT_FOLLOW = (
 
 
 def launcher_queue(launcher: str, remedy: str = _CANNOT_FOLLOW) -> JobQueue:
-    """Queue of *launcher*, where its jobs can be followed.
+    """Queue of *launcher*, by which its jobs can be followed.
 
     Args:
         launcher: Name of the launcher.
-        remedy: What is said where it has none.
+        remedy: Advice where it has none.
 
     Raises:
         UsageError: it has none.
@@ -166,7 +166,7 @@ def submit_run(
     command: Sequence[str],
     flags: Sequence[str],
 ) -> Run:
-    """Hand a new run of *suite* over.
+    """Submit a new run of *suite*.
 
     Args:
         out: Folder that holds the runs.
@@ -175,8 +175,8 @@ def submit_run(
         flags: Further flags of ``distbench run``.
 
     Raises:
-        UsageError: it can't be handed over, or no folder can be created.
-        InfrastructureError: the engine refuses; nothing is left of it.
+        UsageError: it can't be submitted, or no folder can be created.
+        InfrastructureError: the engine refuses; nothing is left of the run.
     """
     request = RunRequest(
         run_id=new_run_id(),
@@ -197,13 +197,13 @@ def submit_run(
 
 
 def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
-    """Hand *run* over to *on* once more, for what is missing.
+    """Submit *run* to *on* once more, for what is missing.
 
     Args:
         settings: Overrides of the launcher's options, as of ``--set``.
 
     Raises:
-        UsageError: it can't be handed over, or is running.
+        UsageError: it can't be submitted, or is running.
         InfrastructureError: the engine refuses.
     """
     if others := [each for each in settings if not each.startswith("launcher.")]:
@@ -218,7 +218,7 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
     request = submitted.read_request(run.folder)
     asked = request.set if request else []
     file = run.folder / "suite.yaml"
-    # what else was overridden is of no account to the engine
+    # other overrides don't matter to the engine
     named = request.file if request else str(file)
     suite = parse_suite_text(
         read_suite_text(file), Overrides([*asked, *settings], launcher=on), file=named, is_stored=True
@@ -231,7 +231,7 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
 
 @contextmanager
 def _new_run_folder(folder: Path, out: Path) -> Iterator[None]:
-    """Make the folder of a run; remove it again if nobody begins it."""
+    """Create the folder of a run; remove it again if the run does not begin."""
     try:
         (folder / SUBMISSION_FOLDER).mkdir(parents=True)
     except OSError as error:

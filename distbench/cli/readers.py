@@ -1,4 +1,4 @@
-"""Commands that read runs, which may be anybody's."""
+"""Decorator for commands that read untrusted runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ P = ParamSpec("P")
 
 
 def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
-    """Mark a *command* that reads runs: no record ends it in a traceback, and a damaged file loses one trial.
+    """Decorate a *command* that reads runs: inconsistent records end it without a traceback.
 
-    The command launches and writes nothing before it has read all: it may be called twice (``rereading``).
+    A damaged file costs one trial. The command launches and writes nothing before it has read everything,
+    since it may be called twice (``retry_eagerly``).
     """
 
     @functools.wraps(command)

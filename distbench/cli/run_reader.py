@@ -1,4 +1,4 @@
-"""Runs as commands read them: what is damaged is left out of the numbers, and named on stderr."""
+"""Load runs for commands; skip damaged trials and warn about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distbench.record.run_folder import Run
 
 
 def load_run(run: Run) -> RunAnalysis:
-    """*run*, analysed; what of it is damaged is named on stderr.
+    """Load and analyse *run*; warn about damaged trials on stderr.
 
     Raises:
         UsageError: this is not the folder of a run.
@@ -30,7 +30,7 @@ def load_run(run: Run) -> RunAnalysis:
 
 
 def apply_price(run: RunAnalysis, price: str) -> RunAnalysis:
-    """*run* with the *price* of a device and hour from the command line; empty: that of its suite, if any.
+    """Apply the *price* per device and hour from the command line to *run*; empty: that of its suite, if any.
 
     Raises:
         UsageError: it is no amount with a currency.
@@ -40,13 +40,13 @@ def apply_price(run: RunAnalysis, price: str) -> RunAnalysis:
 
 
 def warn_about_damage(damaged: Sequence[DamagedTrial], folder: Path) -> None:
-    """Name trials of the run in *folder* that can't be read on stderr, if there are any."""
+    """Warn on stderr about trials of the run in *folder* that can't be read, if there are any."""
     for line in damage_lines(damaged, folder):
         print_note(f"distbench: warning: {line}")
 
 
 def damage_lines(damaged: Sequence[DamagedTrial], folder: Path) -> list[str]:
-    """A line on trials of the run in *folder* that can't be read; none if all can."""
+    """A line on trials of the run in *folder* that can't be read; empty if all can."""
     text = damage_summary(damaged)
     return [f"{one_line(text)}; see distbench check {shlex.quote(str(folder))}"] if text else []
 

@@ -1,4 +1,4 @@
-"""One short trial of each case, by which ``plan --estimate`` tells how long a run takes."""
+"""Run one short trial of each case for ``plan --estimate``."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SHORT_WARMUP, _SHORT_STEPS = 1, 3
 
 @dataclasses.dataclass(frozen=True)
 class ShortTrialResults:
-    """What came of them."""
+    """Results of short trials."""
 
     seconds: dict[str, float]
-    """Case id -> seconds of a trial as long as the suite asks for."""
+    """Case id -> seconds of a trial as long as the suite requests."""
     records: Sequence[Record]
     stopped: StopReason
-    """What ended them before their end."""
+    """Reason for an early stop; empty if there was none."""
     measure: MeasureConfig
-    """How they were measured."""
+    """Settings of their measurement."""
 
 
 def run_short_trials(
@@ -43,7 +43,7 @@ def run_short_trials(
     """Run a short trial of each of *cases* of *suite*, and keep nothing of it.
 
     Args:
-        out: Where the runs are: on the disk, and on the nodes, that a run would have.
+        out: Folder of runs: on the disk, and on the nodes, that a run would have.
 
     Raises:
         SuiteError: the suite can't be run here.
@@ -70,8 +70,8 @@ def run_short_trials(
 
 
 def _short_suite(suite: Suite, cases: Sequence[Case]) -> Suite:
-    """*suite* with one short timed trial of each of *cases*, and nothing else."""
-    # those that are left out have to be plannable, too
+    """Reduce *suite* to one short timed trial of each of *cases*."""
+    # the plan must also be able to contain the excluded cases
     every = [item.case for item in make_plan(dataclasses.replace(suite, only=())).cases]
     measure = short_measure(suite.measure, every, _SHORT_WARMUP, _SHORT_STEPS)
     only = tuple(glob.escape(case.name) for case in cases)
@@ -80,7 +80,7 @@ def _short_suite(suite: Suite, cases: Sequence[Case]) -> Suite:
 
 @contextmanager
 def _temporary_run_folder(out: Path) -> Iterator[Path]:
-    """A folder in *out* for a run that is no result, removed with what is in it."""
+    """Create a folder in *out* for a run that is no result; remove it afterwards with its content."""
     is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -92,6 +92,6 @@ def _temporary_run_folder(out: Path) -> Iterator[Path]:
             yield Path(folder)
     finally:
         if is_new:
-            # parents that were made too stay, as those of a run would
+            # parent folders that were created, too, stay, as those of a run would
             with suppress(OSError):
                 out.rmdir()

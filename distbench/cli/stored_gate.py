@@ -46,7 +46,7 @@ def run_against_stored(
 
 
 def _check_baseline(baseline: Run, rules: GateRules) -> None:
-    """Compare *baseline* with itself: what fails here would fail after the candidate has taken its time."""
+    """Compare *baseline* with itself: errors here would otherwise appear after the candidate's run."""
     before = load_run(baseline)
     judge_stored(before, before, [], rules, "")
 

@@ -12,7 +12,7 @@ Schema = Mapping[str, Any]
 
 _WORDS = {"string": "text", "boolean": "true or false", "null": "null", "object": "mapping"}
 _UNLIMITED = 2**31 - 1
-"""Upper ends from here on are those of a 32-bit or 64-bit number, and no advice."""
+"""Upper bounds from here on are those of a 32-bit or 64-bit number, and no advice."""
 
 
 def describe_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
@@ -27,7 +27,7 @@ def describe_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
             "doc": node.get("description", ""),
         }
         for form in node.get("anyOf", [node]):
-            # what has a title, such as a plug-in with its options, is listed by it alone
+            # a schema with a title, such as a plug-in with its options, is listed by its title alone
             if "properties" in form and "title" not in form:
                 yield from describe_keys(form, f"{key}.")
 
@@ -39,7 +39,7 @@ def key_heading(row: Mapping[str, Any]) -> str:
 
 
 def _default_text(default: Any) -> str:
-    # the doc says what that means
+    # the doc explains the meaning of that
     return "none" if default is None else json.dumps(default)
 
 

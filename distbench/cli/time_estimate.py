@@ -1,4 +1,4 @@
-"""How long the trials of a plan take, as far as earlier runs and short trials tell."""
+"""Estimate the time of a plan from earlier runs and short trials."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _EARLIER, _SHORT = "earlier runs", "a short trial"
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The seconds of each trial of a plan."""
+    """Estimated seconds of each trial of a plan."""
 
     plan: Plan
     suite: Suite
     out: Path
-    """Where the earlier runs are."""
+    """Folder of the earlier runs."""
     seconds: Mapping[tuple[str, str], float]
-    """Kind of job and case id -> seconds of a trial; those that are not known are missing."""
+    """Kind of job and case id -> seconds of a trial; unknown ones are missing."""
     short_trial_s: Mapping[str, float]
     """Case id -> those seconds that are from a short trial."""
     short_records: Sequence[Record]
     """The short trials."""
     short_measure: MeasureConfig
-    """How they were measured."""
+    """Settings of their measurement."""
 
     @classmethod
     def from_runs(cls, plan: Plan, suite: Suite, out: Path) -> TimeEstimate:
-        """What earlier runs in *out* tell."""
+        """Estimate from earlier runs in *out*."""
         seconds = median_durations(out, map(_task_key, plan.trials), suite.measure)
         return cls(plan, suite, out, seconds, {}, (), suite.measure)
 
     def add_short_trials(self, trials: ShortTrialResults) -> TimeEstimate:
-        """This, and what short *trials* tell."""
+        """Return the estimate with the times of short *trials* added."""
         found = {(MEASURE, case_id): seconds for case_id, seconds in trials.seconds.items()}
         known = {**self.seconds, **found}
         return replace(
@@ -57,12 +57,12 @@ class TimeEstimate:
 
     @property
     def cases_without_time(self) -> list[Case]:
-        """Cases that are timed, and of whose trials the time is not known."""
+        """Timed cases whose trial time is unknown."""
         return [case for key, case in self._measured_cases.items() if key not in self.seconds]
 
     @property
     def short_trial_failures(self) -> dict[str, str]:
-        """Name of a case whose short trial was not measured -> why."""
+        """Name of a case whose short trial was not measured -> reason."""
         return {
             record.case.name: f"{record.status}: {one_line(record.reason)}"
             for record in self.short_records
@@ -71,36 +71,36 @@ class TimeEstimate:
 
     @property
     def any_failed(self) -> bool:
-        """Whether a short trial failed, as it would in a run."""
+        """True if a short trial failed, as it would in a run."""
         return any(record.status.is_failure for record in self.short_records)
 
     @property
     def total_s(self) -> float | None:
-        """Seconds of all trials whose time is known; None: that of none is."""
+        """Seconds of all trials with a known time; None: all are unknown."""
         known = [self.seconds[_task_key(task)] for task in self._trials if _task_key(task) in self.seconds]
         return sum(known) if known else None
 
     @property
     def max_repeats(self) -> int:
-        """Trials that noisy ones may add at most."""
+        """Maximum number of trials added for noisy ones."""
         return len(self._measured_cases) * self.suite.measure.repeat_noisy
 
     @property
     def max_repeats_s(self) -> float | None:
-        """Seconds that noisy trials may add at most; None: not known of every case."""
+        """Maximum seconds added for noisy trials; None: not known of every case."""
         if self.cases_without_time:
             return None
         return sum(self.seconds[key] for key in self._measured_cases) * self.suite.measure.repeat_noisy
 
     def trial_time(self, case: Case) -> tuple[float | None, str]:
-        """Seconds of a timed trial of *case*, and from what they are known; None, and why not."""
+        """Seconds of a timed trial of *case*, and their source; None, and the reason."""
         seconds = self.seconds.get((MEASURE, case.id))
         if seconds is None:
             return None, self.short_trial_failures.get(case.name, "no earlier run")
         return seconds, _SHORT if case.id in self.short_trial_s else _EARLIER
 
     def total_text(self) -> str:
-        """The time of the whole run with what it is made of, or why it is not known."""
+        """Describe the time of the whole run and its sources, or why it is unknown."""
         return (
             self.basis_text()
             if self.total_s is None
@@ -108,7 +108,7 @@ class TimeEstimate:
         )
 
     def basis_text(self) -> str:
-        """What ``total_s`` is made of, and what it lacks; why there is none."""
+        """Describe the sources and gaps of ``total_s``, or why there is none."""
         if self.total_s is not None:
             return "; ".join([self._source_text(), *self._caveats()])
         if self.short_trial_failures:
@@ -119,7 +119,7 @@ class TimeEstimate:
         )
 
     def repeats_text(self) -> str:
-        """How much repeating noisy trials may add."""
+        """Describe the time that repeating noisy trials may add."""
         time = f", {format_duration(self.max_repeats_s)}" if self.max_repeats_s else ""
         each = self.suite.measure.repeat_noisy
         return (
@@ -147,7 +147,7 @@ class TimeEstimate:
         )
 
     def _caveats(self) -> list[str]:
-        """What ``total_s`` lacks, and what makes it doubtful."""
+        """List the gaps and doubts of ``total_s``."""
         lacking = []
         if noisy := sum(bool(record.degraded) for record in self.short_records):
             lacking.append(f"others disturbed {format_count(noisy, 'short trial')}")

@@ -1,4 +1,4 @@
-"""The doctor: whether ranks can be started here, meet, and train undisturbed, before anything is timed."""
+"""Diagnose hosts, network and limits before a run."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def diagnose(visit: ProbeResult, may_differ: Sequence[NodeDifference] = ()) -> list[Diagnosis]:
-    """Everything that *visit* has found; nodes may differ in what *may_differ* names."""
+    """Diagnose the results of the probe *visit*; differences named in *may_differ* are allowed."""
     found = list(check_cluster(visit, may_differ))
     for report in visit.host_reports:
         if report.host_state:

@@ -1,4 +1,4 @@
-"""Findings on the nodes together: whether they came, met, are alike, agree on the time, and how links do."""
+"""Check all nodes together: presence, process group, uniformity, clocks and links."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from distbench.ipc.diagnosis_files import LinkTest, RankReport
 from distbench.launchers.nodes import NodeDifference, node_differences
 from distbench.metrics.communication.traffic import bus_factor
 
-# beyond it the times of logs on two nodes can't be set side by side
+# with a larger offset, times in the logs of two nodes are not comparable
 _MAX_CLOCK_OFFSET_S = 1.0
-# of the median link of its kind, or of the speed that the hardware says it has
+# of the median link of its kind, or of the speed that the hardware reports
 _SLOW_FRACTION = 0.5
-# below it a median says nothing of the others
+# with fewer links, a median says nothing about the others
 _MIN_LINKS = 3
 _BUSY_FRACTION = 0.1
 _BUSY_CORES = 0.5
@@ -27,7 +27,7 @@ _BUSY_CORES = 0.5
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """An exchange, with the names of its ends."""
+    """A link test, with the names of its ends."""
 
     first: str
     second: str
@@ -37,17 +37,17 @@ class NetworkLink:
 
     @property
     def name(self) -> str:
-        """Of its ends."""
+        """Names of its ends."""
         return f"{self.first} - {self.second}"
 
     @property
     def bits_per_s(self) -> float:
-        """Bits that went over it in each of the two directions, which were busy at the same time."""
+        """Bits per second in each of the two directions, which were busy at the same time."""
         return 8 * self.exchange.bytes / self.exchange.seconds
 
 
 def measured_links(visit: ProbeResult) -> list[NetworkLink]:
-    """The links that were tried."""
+    """The links that were tested."""
     return [
         _make_link(visit, report, peer, each)
         for report in visit.reports
@@ -57,7 +57,7 @@ def measured_links(visit: ProbeResult) -> list[NetworkLink]:
 
 
 def check_cluster(visit: ProbeResult, allowed: Sequence[NodeDifference]) -> Iterator[Diagnosis]:
-    """Findings of *visit*; nodes may differ in what is *allowed*."""
+    """Findings of *visit*; nodes may differ in the *allowed* facts."""
     yield from _check_nodes(visit)
     if visit.failure:
         return
@@ -218,7 +218,7 @@ def _check_links(visit: ProbeResult) -> Iterator[Diagnosis]:
 
 
 def _slow_links(links: list[NetworkLink]) -> Iterator[Diagnosis]:
-    """Ends that are slow, and slow links between two that are not.
+    """Slow ends, and slow links between two ends that are not slow.
 
     An end is as fast as its fastest link: one slow node of three makes two of the three links slow.
     """

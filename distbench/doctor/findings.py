@@ -1,4 +1,4 @@
-"""What the doctor says: what was looked at, where, what was found, and what to do about it."""
+"""Diagnosis: check, place, severity, finding and remedy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Diagnosis:
     """One finding."""
 
     check: str
-    """What was looked at: ``nodes``, ``clock``, ``links``, ..."""
+    """Subject of the check: ``nodes``, ``clock``, ``links``, ..."""
     grade: Severity
     what: str
     where: str = ""
-    """Node or link; empty: all of it."""
+    """Node or link; empty: all of them."""
     remedy: str = ""
-    """What to do; empty where all is well."""
+    """Advice; empty where all is well."""

@@ -9,12 +9,12 @@ from distbench.doctor.findings import Diagnosis, Severity
 from distbench.system.gpu_state import GpuState
 from distbench.system.host_state import HostState
 
-# NCCL keeps buffers of the ranks of a node there; containers have 64 MB unless told otherwise
+# NCCL keeps buffers of the ranks of a node there; containers have 64 MB by default
 _MIN_SHM = 1 << 30
 _LITTLE_LOCKED = 1 << 30
 # records of a run are small, checkpoints and traces are not
 _LOW_DISK, _MIN_DISK = 5 << 30, 200 << 20
-# gloo and the store have a socket for every other rank, and each rank some files of its own
+# gloo and the store have a socket for every other rank, and each rank has some files of its own
 _BASE_FILES, _FILES_PER_RANK = 256, 4
 # an op takes a minute or two to build
 _STALE_LOCK_S = 15 * 60.0
@@ -22,7 +22,7 @@ _IDLE_GPU_MEMORY = 1 << 30
 
 
 def check_host(host: HostState, ranks: int, *, where: str = "") -> list[Diagnosis]:
-    """What is wrong with *host*, on which ranks of a launch of *ranks* run; *where* it is called so."""
+    """Check one *host* that runs some of *ranks* ranks; *where* is its name in findings."""
     checks = (
         _check_shared_memory(host),
         _check_open_files(host, ranks),

@@ -1,4 +1,4 @@
-"""Sends a rank to every device or node, and hears what it finds."""
+"""Start a rank on every device or node and collect its report."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from distbench.system.machine import cache_folder
 from distbench.system.processes import exit_text
 
 _MESSAGE_TIMEOUT_S = 20.0
-"""For the group to form, and for each message."""
+"""Timeout of the formation of the process group, and of each message."""
 _TIMEOUT_S, _ROUND_TIMEOUT_S = 60.0, 1.0
-"""For all of it, and more for each round of exchanges, which takes half of that or less (worker/links.py)."""
+"""Timeout of the whole probe, and addition for each round of exchanges, which takes half of that or less
+(worker/links.py).
+"""
 _POLL_S = 0.25
 _CPU_RANKS = 2
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What came back."""
+    """Reports of the probed ranks."""
 
     machine: Machine
     ranks: int
-    """That were sent."""
+    """Number of ranks that were started."""
     reports: list[RankReport]
-    """Of those that came so far, in their order."""
+    """Reports received so far, in rank order."""
     missing: dict[int, str] = field(default_factory=dict)
-    """Rank -> how it ended that did not finish."""
+    """Rank that did not finish -> how it ended."""
     failure: str = ""
-    """Why none could be started, or why those that were have been lost."""
+    """Reason why no rank could be started, or why the started ones were lost."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Rank -> the name of its node, by its launcher; empty: all are on this machine."""
 
@@ -56,20 +58,20 @@ class ProbeResult:
         return own or (report.host_state.name if report.host_state else f"node {report.placement.node_rank}")
 
     def report_of(self, number: int) -> RankReport | None:
-        """The report of the member *number* of those that met; None: it has not come."""
+        """The report of member *number* of the process group; None: not received."""
         met = (each for each in self.reports if each.join and each.join.member == number)
         return next(met, None)
 
 
 def probe_ranks(suite: Suite, out: Path) -> ProbeResult:
-    """Visit what the launcher of *suite* starts ranks on.
+    """Probe the devices or nodes of the launcher of *suite*.
 
     Args:
-        out: Folder of runs; what ranks write is in it meanwhile.
+        out: Folder of runs; files of the ranks are in it meanwhile.
 
     Raises:
         SuiteError: the launcher can start none.
-        UsageError: it has no device of the kind that the suite asks for.
+        UsageError: it has no device of the kind that the suite requests.
         InfrastructureError: *out* is not writable.
         KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
     """
@@ -142,7 +144,7 @@ def _launch(
 def _wait_for_ranks(
     handle: RunningLaunch, ranks: int, limit_s: float, stop: StopRequest
 ) -> tuple[dict[int, str], str]:
-    """How those ranks ended that did not finish in *limit_s*, and why they were lost, if they were."""
+    """Wait up to *limit_s*; return how unfinished or failed ranks ended, and why ranks were lost."""
     exits: dict[int, RankExit] = {}
     end = time.monotonic() + limit_s
     try:

@@ -1,4 +1,4 @@
-"""The arms of a gate: what the baseline and the candidate are, and where their trials start.
+"""The arms of a gate: baseline and candidate, and where their trials start.
 
 The arms differ by Python environment (another interpreter, with this harness on its path), by revision of
 the code that the suite imports (the baseline is a checkout), or by values in the suite.
@@ -33,10 +33,10 @@ _DESCRIBE_LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class GateArm:
-    """One of the two sides that a gate compares."""
+    """Baseline or candidate of a gate."""
 
     title: str
-    """What it is, for people."""
+    """Name for people."""
     suite: Suite
     target: PythonTarget = CURRENT_PYTHON
     machine: Mapping[str, Any] = field(default_factory=machine_facts)
@@ -44,7 +44,7 @@ class GateArm:
 
 
 def baseline_arm(baseline: str, arm: GateArm, folder: Path, load: Callable[[Path], Suite]) -> GateArm:
-    """*arm* as the baseline, moved to the environment called *baseline*, or else to that git revision.
+    """Build the baseline arm: *arm* in the environment called *baseline*, or else at that git revision.
 
     If the suite file is in the repository, the revision's version of it defines what is trained; how to
     measure is taken from the candidate's, for both arms.

@@ -58,13 +58,13 @@ class CaseCalibration:
         return resolvable_effect(least, pairs, estimator)
 
     def detectable_loss(self, metric: str, rule: PairRule) -> float | None:
-        """Smallest true loss, as a fraction, that a gate by *rule* stops in 90%; None: not calibrated."""
+        """Smallest true loss, as a fraction, that *rule* stops in 90% of gates; None: not calibrated."""
         deviation = self.deviations.get(metric)
         return None if deviation is None else detectable_loss(deviation, rule)
 
 
 def machine_fingerprint(machine: Mapping[str, Any]) -> str:
-    """Id of a machine by what its spread depends on."""
+    """Id of a machine by the facts that its spread depends on."""
     text = json.dumps([machine.get(key) for key in _FINGERPRINT], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -86,7 +86,7 @@ def save_calibrations(calibrations: Mapping[str, CaseCalibration]) -> Path:
         InfrastructureError: the file can't be written.
     """
     file = calibration_file()
-    # another calibration may end at the same time, of other cases
+    # another calibration, of other cases, may end at the same time
     with infrastructure_errors(file), exclusive_lock(file):
         cases = {key: dataclasses.asdict(spread) for key, spread in (_stored() | dict(calibrations)).items()}
         write_atomic(file, json.dumps({"format": FORMAT, "cases": cases}))
@@ -102,7 +102,7 @@ def _stored() -> dict[str, CaseCalibration]:
         times = [item.minutes_per_pair for item in spreads.values()]
         are_usable = all(0 <= number < math.inf for number in (*numbers, *times))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecordError):
-        # a cache: what can't be read is measured again
+        # a cache: unreadable entries are measured again
         return {}
     return spreads if are_usable else {}
 
@@ -128,7 +128,7 @@ def calibrations_from(
 
 
 def check_resolution(rules: GateRules, cases: Sequence[Case], known: Mapping[str, CaseCalibration]) -> None:
-    """Raise UsageError if a tolerance is below what this machine resolves with ``max_pairs``.
+    """Check that ``max_pairs`` suffice for every tolerance on this machine; otherwise raise UsageError.
 
     The spread is itself known from a few pairs only, so it counts as the smallest that these allow.
     """

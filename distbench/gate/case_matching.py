@@ -1,4 +1,4 @@
-"""Which cases of two arms are compared with each other."""
+"""Match the cases of two arms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CaseMatch:
 
 
 def match_cases(baseline: Plan, candidate: Plan) -> CaseMatch:
-    """Pair the cases of two plans: those of the same id or name, else those at the same place."""
+    """Pair the cases of two plans: those of the same id or name, else those at the same position."""
     mates = _baseline_cases(baseline.cases, candidate.cases)
     matched = CaseMatch([], [], {})
     paired = {mate.case.id for mate in mates if mate}
@@ -76,7 +76,7 @@ def _pair_by_order(
 
 
 def _pairing_problem(baseline: PlannedCase, candidate: PlannedCase) -> tuple[GateVerdict, str] | None:
-    """Verdict on two matched cases that can't run as a pair, and why."""
+    """Verdict on two matched cases that can't run as a pair, and the reason; None if they can."""
     if candidate.problem:
         return "broken", f"runs in the baseline but not here: {candidate.problem}"
     if baseline.problem:

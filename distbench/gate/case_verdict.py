@@ -1,4 +1,4 @@
-"""From the tracks of a gate's series to the verdict on each case, and the likely cause of a slowdown."""
+"""Combine the findings on a case into a verdict, with the likely cause of a slowdown."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _PROFILE_PHASES = {
     "profile_data_s": "loading data",
 }
 _MIN_SHARE = 0.3
-"""Smallest share of the added step time for which a part is named."""
+"""Smallest share of the added step time for which a phase is named."""
 _MIN_IMBALANCE_RISE = 0.02
 """Smallest reported rise of the imbalance: work of the slowest rank over the mean."""
 
 
 def track_findings(track: CaseTrack, rules: GateRules) -> list[MetricFinding]:
-    """Findings on the pairs of *track*, or on why it has none."""
+    """Findings on the pairs of *track*, or on the reason why it has none."""
     if track.failure:
         return [_failure_finding(*track.failure)]
     if not track.pairs:
@@ -76,10 +76,10 @@ def case_verdict(
 
     Args:
         repeat: Its track in the second series, if it was flagged, or its launches failed.
-        summaries: What both runs recorded, for differing settings and required checks.
+        summaries: Data of both runs, for differing settings and required checks.
         perturbed: Losses (steps,) of the baseline's trainings from perturbed weights, if any were made.
         launches: Finding on its launches, if any failed.
-        confirms: Whether a regression or an improvement needs a second series to stand.
+        confirms: True if a regression or an improvement needs a second series to stand.
     """
     case = track.slot.candidate
     own = track_findings(track, rules)
@@ -121,7 +121,10 @@ def case_verdict(
 
 
 def _add_loss_findings(own: list[MetricFinding], apart: list[MetricFinding]) -> list[MetricFinding]:
-    """*own* and what the losses say; nothing that another training does better is an improvement."""
+    """Add loss findings *apart* to *own* ones.
+
+    If the arms train differently, no number counts as improved.
+    """
     if not any(finding.word in FAILING_VERDICTS for finding in apart):
         return [*own, *apart]
     praised = "another training, so this is no improvement"
@@ -159,7 +162,7 @@ def _throughput_finding(findings: Sequence[MetricFinding]) -> MetricFinding | No
 
 
 def _noise_note(pairs: RecordPairs) -> list[str]:
-    """Note on trials on a noisy machine: both arms may have some, and the interval is wider for it."""
+    """Note on trials on a noisy machine: both arms may have some, and they widen the interval."""
     reasons = [record.degraded for pair in pairs for record in pair if record.degraded]
     count = f"{len(reasons)} of {2 * len(pairs)} trials ran on a noisy machine"
     return [f"{count}, e.g. {one_line(reasons[0])}"] if reasons else []
@@ -189,13 +192,13 @@ def _required_finding(row: CaseSummary | None, kind: str) -> MetricFinding:
         )
     word: GateVerdict = "pass" if verdict.gravity == "ok" else "invalid"
     if verdict.gravity == "unknown":
-        # what was not tried is missing: silence never passes
+        # a check that was not tried is missing: silence never passes
         word = "inconclusive" if verdict.word == INCONCLUSIVE else "missing"
     return MetricFinding(kind, word, one_line(verdict.sentence))
 
 
 def likely_cause(pace: MetricFinding | None, base: MetricFinding | None, pairs: RecordPairs) -> str:
-    """Where throughput is lost by *pace*, its finding, and *base*, that on one device; empty if it isn't."""
+    """Likely cause of a loss in *pace*, the throughput, with *base*, that on one device; empty if none."""
     if pace is None or pace.word != "regressed":
         return ""
     return "; ".join(
@@ -237,7 +240,7 @@ def _imbalance_cause(pairs: RecordPairs) -> list[str]:
 
 
 def _profile_cause(pairs: RecordPairs) -> list[str]:
-    """The parts of a profiled step that make up most of what it became longer by."""
+    """The phases of a profiled step that account for most of the added time."""
     sides = {part: _medians(pairs, column) for column, part in _PROFILE_PHASES.items()}
     grown = [(after - before, part) for part, (before, after) in sides.items() if after > before]
     least = _MIN_SHARE * sum(growth for growth, _ in grown)
@@ -247,6 +250,6 @@ def _profile_cause(pairs: RecordPairs) -> list[str]:
 
 
 def _medians(pairs: RecordPairs, column: str) -> tuple[float, float]:
-    """Medians of the baseline and of the candidate; NaN, which is not larger than anything, if unknown."""
+    """Medians of the baseline and of the candidate; NaN, which compares as not larger, if unknown."""
     before, after = (median_of_arm(pairs, column, side) for side in (0, 1))
     return math.nan if before is None else before, math.nan if after is None else after

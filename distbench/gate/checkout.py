@@ -1,4 +1,4 @@
-"""A revision's files in a folder of our own; the user's repository is only read."""
+"""Export a git revision into a folder without changing the repository."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class GitCheckout:
 
     tree: Path
     root: Path
-    """Root of the repository that they are from."""
+    """Root of the repository that they come from."""
     title: str
 
 
 def check_out(revision: str, folder: Path) -> GitCheckout:
     """Write the files of *revision* of the repository here into *folder*.
 
-    No worktree is registered: whatever ends this process, the repository is as it was. So the files are in no
+    No worktree is registered: whatever ends this process, the repository is unchanged. So the files are in no
     repository, and hooks don't run.
 
     Raises:
@@ -33,7 +33,7 @@ def check_out(revision: str, folder: Path) -> GitCheckout:
     commit = commit_of(revision)
     tree = folder / "tree"
     tree.mkdir()
-    # an index of its own, so that the user's stays
+    # an index of its own, so that the user's stays unchanged
     index = {"GIT_INDEX_FILE": str(folder / "index")}
     options = ("--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules")
     _git(revision, f"--work-tree={tree}", "read-tree", *options, commit, **index)

@@ -1,8 +1,8 @@
-"""The columns of kinds of job other than the timed trials, compared over pairs of trials of both arms.
+"""Compare the columns of kinds of job other than the timed trials, over pairs of trials of both arms.
 
 A kind may have many columns, and a case fails if one of them does: each interval is made so wide that all
-of a case hold together (Bonferroni), in place of a second series. A few pairs say little of the spread of one
-column, so it is also told by that of the others (``analysis.shrinkage``).
+of a case hold together (Bonferroni), in place of a second series. A few pairs say little about the spread of
+one column, so those of the others contribute (``analysis.statistics.variance_shrinkage``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distbench.gate.wording import percent_change
 from distbench.record import Record, Status
 
 _ERROR_RATE = 0.05
-"""Of an interval of a case that leaves out the truth, whatever the number of its columns."""
+"""Chance that an interval of a case misses the truth, whatever the number of its columns."""
 _MIN_PAIRS = 3
 """Pairs from which on a t interval holds."""
 _MAX_COUNT_ERROR = 1e-9
@@ -35,7 +35,7 @@ _MAX_COUNT_ERROR = 1e-9
 def compare_columns(
     kind: str, limit: float, baseline: Sequence[Record], candidate: Sequence[Record]
 ) -> list[CaseVerdict]:
-    """Verdict on each case that the *candidate* has records of this *kind* of, in the order of its trials.
+    """Verdict on each case for which the *candidate* has records of this *kind*, in the order of its trials.
 
     Args:
         kind: Word of the kind of job, which is its section.
@@ -92,7 +92,7 @@ def _log_cost_ratios(name: str, pairs: RecordPairs) -> list[float] | None:
 
 @dataclass(frozen=True)
 class _Spread:
-    """How far the mean of a column may be from the truth."""
+    """Possible deviation of the mean of a column from the truth."""
 
     variance: float
     """Of the logarithm of a pair's ratio."""
@@ -103,7 +103,8 @@ class _Spread:
 def _spreads(logs: Mapping[str, Sequence[float]]) -> dict[str, _Spread]:
     """Spread of each column, by its name.
 
-    One whose pairs all agree, such as bytes, is counted: it says nothing of the others, nor they of it.
+    A column whose pairs all agree, such as bytes, is counted: it neither contributes to the others nor takes
+    from them.
     """
     chance = 1 - _ERROR_RATE / 2 / max(1, len(logs))
     own = {name: statistics.variance(each) for name, each in logs.items()}

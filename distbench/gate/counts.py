@@ -1,4 +1,4 @@
-"""Findings on numbers that are counted: the same in every trial, so compared exactly."""
+"""Compare counted numbers, which are equal in every trial, exactly."""
 
 from __future__ import annotations
 

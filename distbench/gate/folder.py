@@ -86,7 +86,7 @@ class GateFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Own the folders of both runs while the body runs.
+        """Lock the folders of both runs while the body runs.
 
         Raises:
             UsageError: another process runs trials in one of them.
@@ -112,7 +112,7 @@ class GateFolder:
         write_json(self.path / _RESULT_FILE, result.to_json())
 
     def analyse(self) -> tuple[RunAnalysis, RunAnalysis]:
-        """What each arm has recorded."""
+        """Analyse the runs of both arms."""
         baseline, candidate = map(RunAnalysis.read, self.runs)
         return baseline, candidate
 

@@ -33,7 +33,7 @@ class CaseForecast:
     minutes: tuple[float, float] | None
     """Shortest and longest time in minutes, by calibration or earlier runs; None: there are none."""
     sees: float | None
-    """Smallest slowdown, as a fraction, that the gate stops in 90%, its second series included."""
+    """Smallest slowdown, as a fraction, that the gate stops in 90% of runs, its second series included."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def forecast(baseline: GateArm, candidate: GateArm, out: Path | None = None) -> 
     """Forecast of a gate of these arms; launches nothing.
 
     Args:
-        out: Folder of runs, whose trials of the same cases tell how long one takes.
+        out: Folder of runs; trials of the same cases in it give the duration of a trial.
 
     Raises:
         SuiteError: the suite can't work.
@@ -78,7 +78,7 @@ def forecast_matched(
 
     Args:
         known: Calibrations by case id.
-        seconds: That a trial took in earlier runs, by case id.
+        seconds: Duration of a trial in earlier runs, by case id.
     """
     rules = candidate.suite.gate
     cases = [slot.candidate for slot in matched.slots]
@@ -124,7 +124,7 @@ def _total_text(rows: Sequence[CaseForecast]) -> str:
 
 
 def _unchanged_cases_note(baseline: GateArm, candidate: GateArm, matched: CaseMatch) -> list[str]:
-    """How many cases are the same in both arms, where the arms differ by the suite alone."""
+    """Note the cases that are the same in both arms, if the arms differ by the suite alone."""
     same = [slot for slot in matched.slots if slot.baseline.id == slot.candidate.id]
     if baseline.target != candidate.target or not 0 < len(same) < len(matched.slots):
         return []

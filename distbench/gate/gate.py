@@ -1,4 +1,4 @@
-"""Runs a gate: both arms side by side, a second series for flagged cases, one result."""
+"""Run a gate: both arms side by side, a second series for flagged cases, one result."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Gate:
         return flagged or (not track.failure and launch_failures.is_suspicious(track.launches))
 
     def _series(self, slots: list[CaseSlot], stop: StopRequest, *, is_second: bool) -> list[CaseTrack]:
-        """Tracks of a series of *slots*, run in fresh processes."""
+        """Run a series of *slots* in fresh processes; return their tracks."""
         tolerances = [self._rules.tolerances_for(slot.candidate.label, slot.candidate.name) for slot in slots]
         blocks = make_tracks(slots, efficiency=any(own.efficiency is not None for own in tolerances))
         sessions = [
@@ -153,13 +153,14 @@ class Gate:
                 self._clock,
                 self._failures,
             )
-            # rounds of its own: a resumed gate with more pairs would take others for those of the first
+            # rounds of its own: a resumed gate with more pairs would mistake other rounds for those of the
+            # first
             first_round = SECOND_SERIES_START if is_second else 0
             series.run(blocks, first_round=first_round, candidate_first=is_second)
         return [track for block in blocks for track in block]
 
     def _run_column_pairs(self, benches: tuple[TrialRunner, TrialRunner], stop: StopRequest) -> None:
-        """Make the trials of other kinds of job whose columns are compared: a pair in each round.
+        """Run the trials of other kinds of job whose columns are compared: a pair in each round.
 
         Every second pair begins with the candidate.
         """
@@ -184,7 +185,7 @@ class Gate:
 
     @property
     def _compared_kinds(self) -> dict[str, float]:
-        """Words of the kinds of job whose columns are compared -> allowed worsening."""
+        """Kinds of job whose columns are compared -> allowed worsening."""
         known = job_judges()
         if self._calibrates:
             return {}
@@ -198,9 +199,9 @@ class Gate:
         self._run_tasks(candidate, tasks, stop)
 
     def _measure_rounding(self, first: list[CaseTrack], second: list[CaseTrack], stop: StopRequest) -> None:
-        """Try how far rounding leads the baseline, where losses part further than it usually does.
+        """Measure the effect of rounding on the baseline where losses diverge more than usual.
 
-        Also when ``gate.minutes`` are over: one trial decides whether the case fails.
+        Also after ``gate.minutes``: one trial decides if the case fails.
         """
         repeated = {track.slot.candidate.id: track for track in second}
         doubted = [
@@ -221,7 +222,7 @@ class Gate:
             self._run_tasks(baseline, tasks, stop)
 
     def _run_tasks(self, bench: TrialRunner, tasks: list[PlannedTrial], stop: StopRequest) -> None:
-        """Make those *tasks* that no earlier session has made."""
+        """Run those *tasks* that no earlier session has run."""
         if todo := [task for task in tasks if bench.stored_record(task) is None]:
             bench.build(cases_to_build(todo))
             run_trials(bench, todo, self._observer, stop, AllocationTimeLimit())

@@ -1,7 +1,7 @@
-"""Launches that failed, counted by arm: a candidate that crashes now and then is a finding of its own.
+"""Compare how often launches fail in each arm.
 
-A trial that fails is launched once more, since a single failure may be the machine's. So a change that
-crashes every fifth launch would mostly get through, with nothing said, if only the last record counted.
+A trial that fails is launched once more, since a single failure may be the machine's. If only the last record
+counted, a change that crashes every fifth launch would mostly pass unnoticed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from distbench.record import Record, read_json
 from distbench.record.run_folder import write_json
 
 ERROR_RATE = 0.05
-"""Chance that a candidate as reliable as its baseline is called less reliable in some case, and likewise in
-all cases together."""
+"""Chance of a false alarm in some case, for a candidate as reliable as its baseline; the same again for all
+cases together.
+"""
 SUSPICIOUS_EXCESS = 2
-"""Launches that fail in the candidate beyond those in the baseline before a second series looks again."""
+"""Failed launches of the candidate beyond those of the baseline that cause a second series."""
 
 
 @dataclass
@@ -31,11 +32,11 @@ class LaunchCounts:
 
     succeeded: int = 0
     failures: list[str] = field(default_factory=list)
-    """How each that failed ended."""
+    """Outcome of each failed launch."""
 
     @property
     def total(self) -> int:
-        """All launches."""
+        """Number of all launches."""
         return self.succeeded + len(self.failures)
 
     def __add__(self, other: LaunchCounts) -> LaunchCounts:
@@ -47,12 +48,12 @@ LaunchCountsByArm = tuple[LaunchCounts, LaunchCounts]
 
 
 def is_suspicious(arms: LaunchCountsByArm) -> bool:
-    """Whether more launches are worth their time: the candidate failed more often, perhaps by chance."""
+    """True if more launches are worth their time: the candidate failed more often, perhaps by chance."""
     return len(arms[1].failures) - len(arms[0].failures) >= SUSPICIOUS_EXCESS
 
 
 def launch_findings(cases: Mapping[str, LaunchCountsByArm]) -> dict[str, MetricFinding]:
-    """Findings on the launches of each of *cases* that had any that failed.
+    """Findings on the launches of each of *cases* with failed launches.
 
     The candidate is less reliable in a case if that case shows it, after Holm's (1979) correction for their
     number, or if all cases together do.
@@ -109,13 +110,13 @@ class FailedLaunch:
 
     @property
     def key(self) -> tuple[int, str, int]:
-        """Which trial it was a launch of."""
+        """The trial that it was a launch of."""
         return self.arm, self.case_id, self.round
 
 
 @dataclass
 class FailureLog:
-    """Launches that failed, kept in a file, for the record of a second try replaces that of the first."""
+    """Failed launches, stored in a file because the record of a second try replaces that of the first."""
 
     file: Path | None = None
     """None: kept in memory only."""
@@ -127,7 +128,7 @@ class FailureLog:
             self._entries = decode(list[FailedLaunch], read_json(self.file), str(self.file))
 
     def add(self, arm: int, record: Record) -> None:
-        """Keep that *record* of *arm* (0: baseline) is of a launch that failed, once."""
+        """Add the failed launch of which *record* of *arm* (0: baseline) is, unless it is already known."""
         entry = FailedLaunch(arm, record.case_id, record.round, record.started, _ending(record))
         if entry not in self._entries:
             self._entries.append(entry)
@@ -135,7 +136,10 @@ class FailureLog:
                 write_json(self.file, [dataclasses.asdict(each) for each in self._entries])
 
     def take_unreported(self, arm: int, case_id: str, round_: int) -> list[str]:
-        """How each failed launch of a trial ended, given once: the warm-ups of both series share a round."""
+        """Take the outcomes of a trial's failed launches, each only once.
+
+        The warm-ups of both series share a round.
+        """
         key = arm, case_id, round_
         taken = [entry for entry in self._entries if entry.key == key and entry not in self._reported]
         self._reported += taken

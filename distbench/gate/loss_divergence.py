@@ -1,4 +1,4 @@
-"""How far the losses of two arms are apart by step, and what rounding and the spread of trials explain."""
+"""Compare the losses of two arms step by step with bounds from rounding and trial variance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP_ERROR_RATE = 1e-3
 
 @dataclass(frozen=True)
 class LossGap:
-    """The first step at which the losses of two arms differ by more than something explains."""
+    """The first step at which the losses of two arms differ by more than a bound."""
 
     step: int
     """From 1 on, warm-up included."""
@@ -32,7 +32,7 @@ class LossGap:
     difference: float
     """Difference of the two, as a fraction of the largest loss so far."""
     explained_difference: float
-    """Largest distance that rounding and the spread of trials explain; infinite if nobody knows."""
+    """Largest distance that rounding and the spread of trials explain; infinite if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,34 +45,34 @@ class LossDivergence:
     single_step_bound: np.ndarray
     """Distance that the spread of trials and the rounding of a single step explain."""
     expected_bound: np.ndarray
-    """The same with what training usually makes of rounding."""
+    """The same with the usual amplification of rounding by training."""
     explained_bound: np.ndarray
-    """The same with what this training was seen to make of it; without, as usual."""
+    """The same with the amplification measured for this training; if not measured, the usual one."""
     spread_bound: np.ndarray
     """Distance that the spread of trials alone explains."""
 
     @property
     def first_doubtful(self) -> LossGap | None:
-        """The first step that is further apart than rounding in that step alone explains."""
+        """The first step with a larger distance than rounding in that step alone explains."""
         return self._first(self._beyond(self.single_step_bound))
 
     @property
     def first_unexpected(self) -> LossGap | None:
-        """The first step that is further apart than is usual."""
+        """The first step with a larger distance than usual."""
         return self._first(self._beyond(self.expected_bound))
 
     @property
     def first_unexplained(self) -> LossGap | None:
-        """The first step that is further apart than is explained."""
+        """The first step with a larger distance than is explained."""
         return self._first(self._beyond(self.explained_bound))
 
     @property
     def first_undecidable(self) -> LossGap | None:
-        """The first that is further apart than is usual where what is explained says little."""
+        """The first step with a larger distance than usual where the bound is too wide to decide."""
         return self._first(self._beyond(self.expected_bound) & (self.explained_bound > INSENSITIVE_LIMIT))
 
     def _beyond(self, limits: np.ndarray) -> np.ndarray:
-        # no number is within no limit
+        # NaN is within no limit
         return np.asarray((self.difference > self.spread_bound) & ~(self.difference <= limits))
 
     def _first(self, chosen: np.ndarray) -> LossGap | None:
@@ -89,28 +89,28 @@ def loss_divergence(
     records: Sequence[Record] = (),
     seen: np.ndarray | None = None,
 ) -> LossDivergence:
-    """How far *before* and *after* are apart.
+    """Compare the losses *before* and *after* step by step.
 
     Args:
         before: Losses of the baseline's trials, (trials, steps).
         after: Those of the candidate's.
-        dtype: Coarsest compute dtype: a key of ``case.BYTES``, or tf32.
-        records: The trials, which say in which dtype the model gave its losses; by default in fp32.
-        seen: How far rounding was seen to lead the baseline up to each step (steps,), in the unit of the
-            loss; None: nobody has looked.
+        dtype: Coarsest compute dtype: a key of ``case.DTYPE_BYTES``, or tf32.
+        records: The trials, which state in which dtype the model gave its losses; by default in fp32.
+        seen: Measured effect of rounding on the baseline up to each step (steps,), in the unit of the
+            loss; None: not measured.
     """
     steps = min(before.shape[1], after.shape[1])
     before, after = before[:, :steps], after[:, :steps]
     means = before.mean(axis=0), after.mean(axis=0)
     sizes = np.maximum(*map(np.abs, means))
-    # a loss that has come close to 0 is no less a sum of terms of its former size
+    # a loss that has come close to 0 is still a sum of terms of its former size
     scales = np.maximum.accumulate(sizes)
     numbers = np.arange(steps)
     rounding, first = (
         add_loss_resolution(BETWEEN_ARMS.limits(dtype, grown) * scales, sizes, records)
         for grown in (numbers, 0 * numbers)
     )
-    # what was not seen up to a step explains nothing there
+    # without measurements up to a step, nothing is explained there
     here = np.full(steps, np.nan) if seen is None else np.append(seen, np.full(steps, np.nan))[:steps]
     amplified = np.where(np.isnan(here), rounding, first + OBSERVED_SPREAD_FACTOR * here)
     spread = _spread_halfwidth(before, after)
@@ -130,7 +130,7 @@ def _spread_halfwidth(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     if min(len(before), len(after)) < 2:
         return np.zeros(before.shape[1])
     variances = [losses.var(axis=0, ddof=1) / len(losses) for losses in (before, after)]
-    # the fewer degrees of freedom of the two, which is the safe side of Welch's
+    # the smaller degrees of freedom of the two, which is the safe side of Welch's
     freedom = min(len(before), len(after)) - 1
     quantile = t_quantile(1 - STEP_ERROR_RATE / 2 / before.shape[1], freedom)
     explained: np.ndarray = quantile * np.sqrt(variances[0] + variances[1])

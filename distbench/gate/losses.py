@@ -1,13 +1,13 @@
-"""Whether both arms made the same training: their losses of each step, at the same seed on the same batches.
+"""Check by their losses that both arms train alike, at the same seed on the same batches.
 
 Checks of a strategy against its reference can't see a change of the model itself, which is in both of them.
-Here the candidate is held against the baseline: at the same step, both have seen the same batches from the
-same initial weights, so their losses differ only by rounding. How much that may be is taken from
+Here the candidate is compared with the baseline: at the same step, both have seen the same batches from the
+same initial weights, so their losses differ only by rounding. The size of that difference is bounded by
 
-- The dtypes in which both multiply and give their losses (``analysis.tolerance``).
-- The trials. Kernels that are not deterministic make trials of one arm differ from each other. What their
-  spread explains of the difference of two means (Welch 1947) is added.
-- The baseline's trainings from weights that were moved by rounding, wherever the losses part by more than
+- The dtypes in which both multiply and give their losses (``analysis.rounding_bounds``).
+- The trials. Kernels that are not deterministic make trials of one arm differ from each other. The part of
+  the difference of two means that their spread explains (Welch 1947) is added.
+- The baseline's trainings from weights that were perturbed by rounding, where the losses differ by more than
   rounding in one step: training amplifies it, how much is a property of model and learning rate.
 """
 
@@ -33,7 +33,7 @@ _EARLY_CAUSES = {
 
 
 def needs_rounding_trials(pairs: RecordPairs, demand: VerdictDemand) -> bool:
-    """Whether the losses of *pairs* part, so that what this training makes of rounding decides."""
+    """True if the losses of *pairs* diverge so far that rounding trials must decide."""
     found = None if demand == "ignored" or not pairs else _divergence(pairs)
     return found is not None and found.first_doubtful is not None
 
@@ -41,7 +41,7 @@ def needs_rounding_trials(pairs: RecordPairs, demand: VerdictDemand) -> bool:
 def loss_findings(
     pairs: RecordPairs, demand: VerdictDemand, perturbed: Sequence[np.ndarray] = ()
 ) -> list[MetricFinding]:
-    """Finding on the losses of *pairs*, unless both arms made the same training.
+    """Finding on the losses of *pairs*; empty if both arms train alike.
 
     *perturbed* are losses (steps,) of the baseline's trainings from perturbed weights.
     """
@@ -61,7 +61,7 @@ def loss_findings(
 
 
 def _divergence(pairs: RecordPairs, perturbed: Sequence[np.ndarray] = ()) -> LossDivergence | None:
-    """How far the losses of *pairs* are apart; None if an arm reports none."""
+    """Divergence of the losses of *pairs*; None if an arm reports none."""
     baseline, candidate = ([pair[side] for pair in pairs] for side in (0, 1))
     before, after = _losses(baseline), _losses(candidate)
     if before is None or after is None:
@@ -94,7 +94,7 @@ def _losses(records: Sequence[Record]) -> np.ndarray | None:
 
 
 def _trial_losses(record: Record) -> np.ndarray:
-    """Its losses up to the first that is not known; those of the warm-up if no metric keeps the others."""
+    """Its losses up to the first unknown one; those of the warm-up if no metric keeps the others."""
     losses = np.array(mean_losses(record), dtype=np.float64)
     return losses[np.logical_and.accumulate(np.isfinite(losses))]
 

@@ -1,4 +1,4 @@
-"""From pairs of records to findings: each gated number by the rule that fits it."""
+"""Judge each gated metric by its rule."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from distbench.suite.gate import PAIRED_METRICS, GateRules, Tolerances
 _COST_COLUMNS = {"tokens_per_s": "step_s", "efficiency": "step_s", "peak_memory": "memory_peak"}
 """Gated number -> column of its cost."""
 _MIN_IDENTICAL_PAIRS = 3
-"""Pairs after which a peak memory that was the same to the byte in both arms of each needs no more. Any other
-takes as many as a throughput: where an allocator alternates between two levels, all of the first five pairs
-differ alike once in 512 cases."""
+"""Pairs after which a peak memory that was the same to the byte in both arms of each needs no more. Any
+other takes as many as a throughput: where an allocator alternates between two levels, all of the first
+five pairs differ alike once in 512 cases.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class CasePairs:
 
 
 def estimator_of(metric: str) -> Estimator:
-    """How the mean of a gated number over pairs is made."""
+    """Estimator of the mean of a gated number over pairs."""
     return BYTE_ESTIMATOR if metric == "peak_memory" else TIME_ESTIMATOR
 
 
@@ -67,7 +68,7 @@ def paired_rules(gate: GateRules, own: Tolerances) -> dict[str, PairRule]:
 
 
 def is_decided(case_pairs: CasePairs, rules_by_metric: dict[str, PairRule]) -> bool:
-    """Whether more pairs of a case can't change its verdict."""
+    """True if more pairs of a case can't change its verdict."""
     costs = case_pairs.log_cost_ratios()
     return bool(case_pairs.pairs) and all(
         not all(map(math.isfinite, values))
@@ -82,7 +83,7 @@ def is_decided(case_pairs: CasePairs, rules_by_metric: dict[str, PairRule]) -> b
 
 
 def _throughput_decides(pace: Sequence[float], rules_by_metric: Mapping[str, PairRule]) -> bool:
-    """Whether the throughput on all devices decides alone, so that the efficiency needs no more pairs.
+    """True if the throughput on all devices decides alone, so that the efficiency needs no more pairs.
 
     If they lost nothing, no loss of efficiency counts; if they did, the case fails where that is gated.
     """
@@ -171,7 +172,7 @@ def _medians(name: str, pairs: RecordPairs) -> tuple[tuple[float | None, float |
 def _before_after_text(
     name: str, seen: InterimLook, sides: tuple[float | None, float | None], unit: str
 ) -> str:
-    """Both values of a memory that has changed, for people think of it in bytes."""
+    """Format baseline and candidate memory if it changed, since people think of it in bytes."""
     before, after = sides
     if name != "peak_memory" or seen.word == "pass" or before is None or after is None:
         return ""
@@ -199,10 +200,10 @@ def _unusable_finding(name: str, rule: PairRule, pairs: RecordPairs) -> MetricFi
 
 
 def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> MetricFinding:
-    """Finding *efficiency* in the light of *pace*, the throughput on all devices, by the same rule.
+    """Adjust the finding *efficiency* by *pace*, the throughput on all devices, by the same rule.
 
-    The efficiency alone misleads. A model that computes faster on one device scales worse, although nobody
-    lost anything; one that computes slower scales better. What is lost between devices is lost by all of them
+    The efficiency alone misleads. A model that computes faster on one device scales worse, although nothing
+    was lost; one that computes slower scales better. Time lost between devices is lost by all of them
     together, so a loss of efficiency counts only if the throughput on all devices shows a loss too.
     """
     if pace.ratio is None or efficiency.ratio is None or pace.word == "regressed":

@@ -1,4 +1,4 @@
-"""A gate's result in the formats of others: Markdown, JUnit XML, OpenMetrics, GitHub's annotations."""
+"""Render gate results as Markdown, JUnit XML, OpenMetrics and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATIO = "Cost of the candidate over that of the baseline; above 1 is worse."
 
 
 def to_markdown(result: GateResult) -> str:
-    """The verdict, what did not pass and why, and all cases in a fold, for a pull request comment."""
+    """A pull request comment: the verdict, cases that did not pass and why, and all cases in a fold."""
     arms = f"{escape_markdown(result.candidate)} vs. {escape_markdown(result.baseline)}"
     blocks = [
         f"## distbench gate: {escape_markdown(result.suite)}",
@@ -101,7 +101,10 @@ def _metric_label(value: str) -> str:
 
 
 def github_annotations(result: GateResult) -> Iterator[str]:
-    """Yield a workflow command for each case with anything but a plain pass (docs.github.com/actions)."""
+    """Yield a workflow command for each case with anything but a plain pass.
+
+    See docs.github.com/actions.
+    """
     for case in result.cases:
         level = "error" if case.word in FAILING_VERDICTS else _ANNOTATED.get(case.word)
         if level:

@@ -1,10 +1,10 @@
-"""Two arms run side by side: what their pairs of trials show, and when they are enough.
+"""Sequential test of two arms run side by side: results of their pairs of trials, and when to stop.
 
 The sample is the pair: one trial of each arm, next to each other in time, so that slow changes of
 the machine affect both and cancel in their ratio. Every number is a cost
 (seconds of a step, or the reciprocal of an efficiency), so a ratio above 1 is worse throughout.
 
-A launch that was disturbed must not hide what all others show, so the mean of times leaves out a tenth of the
+A disturbed launch must not hide what all others show, so the mean of times leaves out a tenth of the
 pairs at each end (J. W. Tukey and D. H. McLaughlin 1963, Sankhya A 25; K. K. Yuen 1974, Biometrika 61).
 
 Stopping: on the width of the interval, never on its first significance, which would raise the false
@@ -28,26 +28,26 @@ from distbench.analysis.statistics.quantiles import t_quantile
 PairVerdict = Literal["pass", "regressed", "improved", "inconclusive"]
 
 EARLY_STOP_CONFIDENCE = 0.999
-"""Of the interval that may end a series early."""
+"""Confidence of the interval that may end a series early."""
 MAX_PAIRS_NEEDED = 10_000
 """Largest number of pairs considered: a spread that needs more will not be averaged away."""
 POWER = 0.9
-"""Chance with which a gate stops the losses that it is said to stop."""
+"""Probability with which a gate stops a loss that it is said to detect."""
 LOOK_SCHEDULE = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """How the mean log ratio of a series and its interval are made."""
+    """Estimator of the mean log ratio of a series and its interval."""
 
     trim_fraction: float
-    """Part of the pairs that is left out at each end."""
+    """Fraction of the pairs that is left out at each end."""
     confidence: float
-    """Of the interval that is reported and decides, as if the number of pairs had been fixed."""
+    """Confidence of the reported and deciding interval, as if the number of pairs had been fixed."""
 
     def mean(self, log_ratios: Sequence[float]) -> tuple[float, float]:
-        """Mean of at least 2 *log_ratios*, and the standard deviation of one that its error comes from.
+        """Mean of at least 2 *log_ratios*, and the standard deviation that determines its error.
 
         The error is Yuen's: those that are left out count as the outermost that is kept (winsorised).
         """
@@ -58,7 +58,7 @@ class Estimator:
         return statistics.fmean(kept), math.sqrt(squares * count / (len(kept) * (len(kept) - 1)))
 
     def degrees_of_freedom(self, pairs: int) -> int:
-        """Degrees of freedom behind the deviation of so many *pairs*."""
+        """Degrees of freedom of the deviation of *pairs* pairs."""
         return pairs - 2 * self._trim_count(pairs) - 1
 
     def half_width(self, deviation: float, pairs: int, confidence: float | None = None) -> float:
@@ -79,25 +79,25 @@ BYTE_ESTIMATOR = Estimator(trim_fraction=0.0, confidence=0.95)
 
 @dataclass(frozen=True)
 class PairRule:
-    """What counts as a change, and how sure a verdict has to be."""
+    """Definition of a change, and the certainty that a verdict needs."""
 
     effect: float
     """The smallest relevant change of a cost, as a fraction: 0.03 is a step that takes 1.03x as long."""
     min_pairs: int = 5
     """Pairs before the first look."""
     max_pairs: int = 20
-    """Pairs of a series at most."""
+    """Maximum pairs of a series."""
     estimator: Estimator = TIME_ESTIMATOR
 
     @property
     def limit(self) -> float:
-        """``effect`` as a logarithm: what the mean must reach, and the allowed half-width of the interval."""
+        """``effect`` as a logarithm: bound for the mean, and the allowed half-width of the interval."""
         return math.log1p(self.effect)
 
 
 @dataclass(frozen=True)
 class InterimLook:
-    """What a series of pairs shows so far."""
+    """State of a series of pairs so far."""
 
     pairs: int
     ratio: float
@@ -109,14 +109,14 @@ class InterimLook:
     """Standard deviation of the natural logarithm of a pair's ratio, by the rule's estimator."""
     word: PairVerdict
     is_conclusive: bool
-    """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
+    """True if more pairs are unnecessary: the interval is narrow enough, or the effect beyond doubt."""
     pairs_needed: int
     """Pairs that a narrow enough interval would take at this deviation; ``MAX_PAIRS_NEEDED``: that many or
     more."""
 
 
 def take_look(log_ratios: Sequence[float], rule: PairRule) -> InterimLook:
-    """Result of pairs with these natural logarithms of candidate cost over baseline cost.
+    """Evaluate pairs, given natural logarithms of candidate cost over baseline cost.
 
     The interval is Student's t over pairs, trimmed, which holds from three pairs on; a bootstrap over so few
     is too narrow, and one over steps treats those of a trial as independent.
@@ -148,7 +148,7 @@ def take_look(log_ratios: Sequence[float], rule: PairRule) -> InterimLook:
 
 
 def is_series_over(log_ratios: Sequence[float], rule: PairRule) -> bool:
-    """Whether a series ends with these pairs: they are enough, or all pairs are made.
+    """True if a series ends with these pairs: they are enough, or all pairs have run.
 
     Raises:
         ValueError: as of ``take_look``.
@@ -172,10 +172,10 @@ def resolvable_effect(deviation: float, pairs: int, estimator: Estimator = TIME_
 
 
 def series_power(deviation: float, loss: float, rule: PairRule) -> float:
-    """Chance that one series calls a true *loss*, as a fraction, ``regressed``.
+    """Probability that one series calls a true *loss*, as a fraction, ``regressed``.
 
     Its mean is normal around the loss and has to reach the tolerance, and the half-width of its interval
-    where that is the larger: at the pairs that this *deviation* asks for, as far as *rule* allows them.
+    where that is the larger: at the pairs that this *deviation* requires, as far as *rule* allows them.
     """
     if not deviation:
         return float(loss > 0 and math.log1p(loss) >= rule.limit)
@@ -185,12 +185,12 @@ def series_power(deviation: float, loss: float, rule: PairRule) -> float:
 
 
 def gate_power(deviation: float, loss: float, rule: PairRule) -> float:
-    """Chance that a gate stops a true *loss*, as a fraction: both of its series have to see it."""
+    """Probability that a gate stops a true *loss*, as a fraction: both of its series have to see it."""
     return series_power(deviation, loss, rule) ** 2
 
 
 def detectable_loss(deviation: float, rule: PairRule, power: float = POWER) -> float:
-    """Smallest true loss, as a fraction, that a gate stops with a chance of *power* (``gate_power``)."""
+    """Smallest true loss, as a fraction, that a gate stops with probability *power* (``gate_power``)."""
     pairs = _expected_pairs(deviation, rule)
     needed = max(rule.limit, rule.estimator.half_width(deviation, pairs))
     error = deviation / math.sqrt(pairs)
@@ -205,7 +205,7 @@ def _expected_pairs(deviation: float, rule: PairRule) -> int:
 
 
 def pairs_needed(deviation: float, effect: float, estimator: Estimator = TIME_ESTIMATOR) -> int:
-    """Pairs that make half the interval as narrow as *effect*; ``MAX_PAIRS_NEEDED`` if more were needed."""
+    """Pairs for which half the interval is as narrow as *effect*; ``MAX_PAIRS_NEEDED`` if more are needed."""
     limit = math.log1p(effect)
     counts = range(2, MAX_PAIRS_NEEDED)
     return 2 + bisect.bisect_left(

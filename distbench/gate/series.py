@@ -25,8 +25,10 @@ from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
 _PAIRS_PER_PARENT = 3
-"""Pairs whose trials are forked from the same warm parents; then both arms start new ones. What a parent's
-memory layout and placement add to all of its trials would otherwise be in the mean and not in the spread."""
+"""Pairs whose trials are forked from the same warm parents; then both arms start new ones. The effect of a
+parent's memory layout and placement on all of its trials would otherwise be in the mean and not in the
+spread.
+"""
 
 
 class CaseSlot(NamedTuple):
@@ -52,7 +54,7 @@ class CaseTrack:
     launches: tuple[LaunchCounts, LaunchCounts] = field(
         default_factory=lambda: (LaunchCounts(), LaunchCounts())
     )
-    """Those of the baseline and of the candidate, warm-up included."""
+    """Launches of the baseline and of the candidate, warm-up included."""
 
     def case_pairs(self) -> CasePairs:
         """Its pairs, as the rules judge them."""
@@ -74,7 +76,7 @@ class GateTimer:
 
     @property
     def has_expired(self) -> bool:
-        """Whether no further block may start."""
+        """True if no further block may start."""
         return self.minutes is not None and self.elapsed_minutes >= self.minutes
 
 
@@ -119,7 +121,7 @@ class PairSeries:
 
         Args:
             first_round: Number of each case's first trial in the folder of its run.
-            candidate_first: Whether the candidate starts the first block.
+            candidate_first: True if the candidate starts the first block.
         """
         self._blocks, self._done, self._spent_s = blocks, 0, 0.0
         for track, arm in product(chain(*blocks), (_BASELINE, _CANDIDATE)):
@@ -140,7 +142,7 @@ class PairSeries:
                     bench.restart_fork_servers()
 
     def _time_is_short(self, track: CaseTrack) -> bool:
-        """Whether no trial of *track* is to be begun any more."""
+        """True if too little time is left for another trial of *track*."""
         return self.deadline.should_stop(self.stop, self.observer, track.longest_trial_s)
 
     def _needs_pairs(self, block: list[CaseTrack]) -> bool:
@@ -188,7 +190,7 @@ class PairSeries:
             # retry once: a single failure may be the machine's and not the code's
             record = bench.run(task, keep=keep)
         self._done += 1
-        # one that an earlier session made took its time there
+        # a trial of an earlier session took its time there
         self._spent_s += max(time.monotonic() - began, record.wall_s)
         self._count_launch(track.launches[arm], arm, record)
         track.seconds += record.wall_s

@@ -1,8 +1,8 @@
 """A stored run as the baseline: advisory, because runs differ by more than the spread of their trials.
 
 On another day the whole machine may be slightly slower. The spread of trials doesn't include that, so more
-trials narrow the interval and raise the rate of false alarms. Here the interval also covers how much runs
-of the same case have differed on this machine, as far as there are any. A slowdown is reported but never
+trials narrow the interval and raise the rate of false alarms. Here the interval also covers the differences
+between runs of the same case on this machine, if there are any. A slowdown is reported but never
 fails the gate: that needs both arms run side by side.
 """
 
@@ -53,8 +53,8 @@ def judge_throughput(
     """Finding on the throughput of two runs: pass or inconclusive.
 
     *before* and *after* are log step times of the stored run's and of the candidate's trials, *known* is how
-    much stored runs of the case on this machine differ, or *why_not*; *limit* is the allowed slowdown, as a
-    fraction.
+    much stored runs of the case on this machine differ, *why_not* the reason if that is unknown; *limit* is
+    the allowed slowdown, as a fraction.
     """
     name = "tokens_per_s"
     if min(len(before), len(after)) < 2:
@@ -67,7 +67,7 @@ def judge_throughput(
         why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_ADVICE}"
         return MetricFinding(name, "inconclusive", why, limit, ratio)
     trials = sum(statistics.variance(times) / len(times) for times in (before, after))
-    # what runs differ by holds the noise of their trials, unless those of today are noisier
+    # the variance between runs includes the noise of their trials, unless those of today are noisier
     half = t_quantile((1 + CONFIDENCE) / 2, known.degrees_of_freedom) * math.sqrt(
         max(trials, 2 * known.deviation**2)
     )
@@ -87,7 +87,7 @@ def judge_stored(
     """Result of a gate of *candidate* against the stored run *baseline*.
 
     Args:
-        stored: Runs, the baseline among them, for how much runs differ; those of other machines are ignored.
+        stored: Runs, the baseline among them, for the variance between runs; other machines are ignored.
         title: Title of the baseline.
     """
     here = machine_fingerprint(candidate.info.machine)
@@ -139,7 +139,7 @@ def judge_stored(
 def _pair_findings(
     pairs: RecordPairs, rules: GateRules, own: Tolerances, perturbed: Sequence[np.ndarray]
 ) -> list[MetricFinding]:
-    """Findings on all that does not depend on the occasion: memory, counts and losses.
+    """Judge memory, counts and losses, which do not vary between runs.
 
     *perturbed* are losses of the stored run's trainings from perturbed weights, where it made any.
     """
@@ -148,7 +148,7 @@ def _pair_findings(
 
 
 def _downgrade_single_series(finding: MetricFinding) -> MetricFinding:
-    """*finding* of a single series: what varied from trial to trial is not decided by it."""
+    """Downgrade a finding on a varying number, which a single series cannot confirm."""
     if not is_flagged(finding) or not finding.deviation:
         return finding
     word: GateVerdict = "pass" if finding.word == "improved" else "inconclusive"
@@ -156,7 +156,7 @@ def _downgrade_single_series(finding: MetricFinding) -> MetricFinding:
 
 
 def _incomparable(baseline: RunAnalysis, candidate: RunAnalysis, same_machine: bool) -> str:
-    """Why the throughput of two runs can't be compared; empty if it can."""
+    """Reason why the throughput of two runs can't be compared; empty if it can."""
     if not same_machine:
         return f"the stored run was made on another machine; {_ADVICE}"
     before, after = (run.info.suite.get(MEASURE, {}) for run in (baseline, candidate))

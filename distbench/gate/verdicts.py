@@ -13,15 +13,15 @@ from distbench.run import StopReason
 GateVerdict = Literal[
     "pass", "improved", "inconclusive", "incomparable", "regressed", "missing", "invalid", "broken"
 ]
-"""What a verdict says, from light to grave."""
+"""Verdicts from light to grave."""
 
 RESULT_FORMAT = 1
-"""Format number of ``Result.to_json``."""
+"""Format number of ``GateResult.to_json``."""
 
 FAILING_VERDICTS: tuple[GateVerdict, ...] = ("regressed", "missing", "invalid", "broken")
-"""Words that make a gate exit with code 1."""
+"""Verdicts that make a gate exit with code 1."""
 _NEED_CONFIRMATION: tuple[GateVerdict, ...] = ("regressed", "improved")
-"""Words that take two series, if they rest on pairs."""
+"""Verdicts that need two series, if they are based on pairs."""
 EXIT_INCOMPARABLE, EXIT_INCONCLUSIVE, EXIT_FAILED = 5, 3, 1
 """Exit codes; 0: pass or improved, 2: usage error, 4: infrastructure."""
 
@@ -34,7 +34,7 @@ class MetricFinding:
     """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial."""
     word: GateVerdict
     said: str
-    """One sentence: how much, how certain, and what to do next where that is not obvious."""
+    """One sentence: size of the change, certainty, and the next step where that is not obvious."""
     limit: float | None = None
     """Allowed worsening, as a fraction."""
     ratio: float | None = None
@@ -54,7 +54,7 @@ class MetricFinding:
     deviation: float | None = None
     """Standard deviation of the logarithm of a pair's ratio."""
     notable: bool = False
-    """Whether to report it although it passes: it was flagged once, or efficiency fell for a good reason."""
+    """True to report it although it passes: it was flagged once, or efficiency fell for a good reason."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,22 @@ class CaseVerdict:
 
     @property
     def word(self) -> GateVerdict:
-        """Gravest word of its findings."""
+        """Worst verdict of its findings."""
         return worst_verdict([finding.word for finding in self.findings])
 
     @property
     def said(self) -> str:
-        """Sentences of the gravest findings."""
+        """Sentences of the worst findings."""
         return "; ".join(f"{item.metric}: {item.said}" for item in self.findings if item.word == self.word)
 
 
 def worst_verdict(words: Sequence[GateVerdict]) -> GateVerdict:
-    """Gravest of *words*; incomparable if there are none, since nothing measured must not pass."""
+    """Return the worst verdict; incomparable if nothing was measured, since that must not pass."""
     return max(words, key=get_args(GateVerdict).index, default="incomparable")
 
 
 def is_flagged(finding: MetricFinding) -> bool:
-    """Whether a finding needs a second series: it is judged over pairs, and beyond its tolerance."""
+    """True if a finding needs a second series: it is judged over pairs, and beyond its tolerance."""
     return finding.word in _NEED_CONFIRMATION and finding.low is not None
 
 
@@ -106,25 +106,25 @@ def mark_unconfirmed(finding: MetricFinding) -> MetricFinding:
 
 
 def confirm(first: list[MetricFinding], second: list[MetricFinding]) -> list[MetricFinding]:
-    """Findings of two series: what the first flagged stands only if the second agrees."""
+    """Combine the findings of two series: a flagged finding stands only if the second agrees."""
     repeated = {finding.metric: finding for finding in second}
     combined = []
     for finding in first:
         repeat = repeated.get(finding.metric)
         is_open = is_flagged(finding) and repeat is not None
         combined.append(_combine(finding, repeat) if is_open and repeat else finding)
-    # a trial that failed in the second series is no less broken
+    # a trial that failed in the second series fails the case just the same
     return combined + [finding for finding in second if finding.metric == "trial"]
 
 
 def _combine(first: MetricFinding, second: MetricFinding) -> MetricFinding:
-    """Finding that two series make together; *first* was flagged."""
+    """Combine two findings on one number; *first* was flagged."""
     # the numbers of the second: the first was selected for being large, so it overstates the change
     if second.word == first.word:
         return replace(second, said=f"confirmed by a fresh series: {second.said}; first: {first.said}")
     why = f"flagged once ({first.said}) and not confirmed by a fresh series: {second.said}"
     if first.word == "regressed" and (first.high or 0) > (second.high or 0):
-        # that the second was less says as much of the luck of either
+        # the smaller second value may be as much due to chance as the first
         second = replace(second, high=first.high)
         why += f"; by the first, up to {describe_change(first.high or 1, COST_WORDS[first.metric])} may hide"
     word: GateVerdict = second.word
@@ -132,7 +132,7 @@ def _combine(first: MetricFinding, second: MetricFinding) -> MetricFinding:
         # one better and one worse
         word = "inconclusive"
     elif first.word == "improved" and second.word == "inconclusive":
-        # a gain that is uncertain is no reason to ask for more
+        # an uncertain gain is no reason to measure more
         word = "pass"
     return replace(second, word=word, said=why, notable=True)
 
@@ -152,26 +152,26 @@ class GateResult:
     skipped: dict[str, str] = field(default_factory=dict)
     """Case that is new, or can't run here in either arm -> reason."""
     notes: tuple[str, ...] = ()
-    """Rules that could not be applied, and why."""
+    """Rules that could not be applied, with reasons."""
     minutes: float = 0.0
     stopped: StopReason = ""
-    """What stopped it before its end, if something did."""
+    """Reason for an early stop; empty if there was none."""
     folder: str = ""
     since: GateResult | None = None
-    """Result against an older, pinned baseline, if one was given: what many small losses add up to."""
+    """Result against an older, pinned baseline, if one was given: it shows the sum of many small losses."""
 
     @property
     def state(self) -> Literal["finished", "interrupted"]:
-        """Whether it has come to its end."""
+        """``interrupted`` if it stopped early, otherwise ``finished``."""
         return "interrupted" if self.stopped else "finished"
 
     @property
     def word(self) -> GateVerdict:
-        """Gravest word of its cases."""
+        """Worst verdict of its cases."""
         return worst_verdict([case.word for case in self.cases])
 
     def exit_code(self, inconclusive: Literal["pass", "fail", "tell"] = "tell") -> int:
-        """Exit code: 0 pass or improved, 1 failed, 5 incomparable; inconclusive: 3, or 0 or 1 if so asked."""
+        """Exit code: 0 pass or improved, 1 failed, 5 incomparable; inconclusive: 3, or 0 or 1 on request."""
         words = {case.word for case in (*self.cases, *(self.since.cases if self.since else ()))}
         if words & set(FAILING_VERDICTS):
             return EXIT_FAILED

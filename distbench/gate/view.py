@@ -64,7 +64,7 @@ def result_text(result: GateResult, width: int, paint: Painter = no_color) -> st
 
 
 def _neutralize_ci_commands(text: str) -> str:
-    """*text* with nothing a CI runner would execute as a command, wherever lines were broken.
+    """Neutralize text that a CI runner would execute as a command, wherever lines were broken.
 
     GitHub's runner takes a log line that starts with ``::`` for a command; it and Azure's take ``##[``
     anywhere.
@@ -94,7 +94,7 @@ def result_sentences(result: GateResult) -> list[str]:
 
 
 def _undetected_loss(result: GateResult) -> list[str]:
-    """What may still be lost where a number passes, and which loss such a gate stops."""
+    """State the largest loss that passing cases may hide, and the loss that the gate detects."""
     passes = [
         (case, finding)
         for case in result.cases
@@ -197,7 +197,10 @@ def calibration_table(calibrations: Sequence[CaseCalibration]) -> Table:
 
 
 def _detectable_loss(deviation: float, metric: str) -> float:
-    """Smallest true loss that a gate stops in 90% with the tightest tolerance for ``_DEFAULT_MAX_PAIRS``."""
+    """Smallest true loss that a gate stops in 90% of runs.
+
+    The tolerance is the tightest for ``_DEFAULT_MAX_PAIRS``.
+    """
     by = estimator_of(metric)
     tightest = resolvable_effect(deviation, _DEFAULT_MAX_PAIRS, by)
     return detectable_loss(deviation, PairRule(tightest, _DEFAULT_MAX_PAIRS, _DEFAULT_MAX_PAIRS, by))

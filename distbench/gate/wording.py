@@ -1,4 +1,4 @@
-"""Findings of a gate in words: how much changed, how certain that is, and what it would take to know."""
+"""Word findings: change, interval and pairs needed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COST_WORDS = {
     "efficiency": ("less efficient", "more efficient"),
     "peak_memory": ("more memory", "less memory"),
 }
-"""Number that is judged over pairs -> what a higher and a lower cost is called."""
+"""Number that is judged over pairs -> words for a higher and a lower cost."""
 
 
 def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
-    """How much a cost has changed, how certain that is, and what to do if it is inconclusive.
+    """Change of a cost, its certainty, and advice if it is inconclusive.
 
-    A pass says which loss may still hide behind it.
+    A pass includes the loss that may still be hidden.
     """
     words = COST_WORDS[name]
     pairs, limit = format_count(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
@@ -31,7 +31,7 @@ def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pa
         hidden = describe_change(seen.high, words)
         return f"no change shown; up to {hidden} may hide (97.5% bound; {pairs}; limit {limit})"
     ends = sorted((seen.low, seen.high), key=lambda end: abs(end - 1))
-    # so that what is beyond the limit and what is within it never print alike
+    # so that values beyond the limit and within it never print alike
     digits = 1 if abs(abs(seen.ratio - 1) - rule.effect) >= 0.001 else 2
     among = " to ".join(percent_change(end, digits) for end in ends)
     measured = f"{describe_change(seen.ratio, words, digits)} ({among}; {pairs}"
@@ -41,7 +41,7 @@ def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pa
 
 
 def _pairs_needed_text(seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
-    """Pairs needed for a verdict, and how to get it."""
+    """Pairs needed for a verdict, and advice on how to get it."""
     minutes = max(1, round((seen.pairs_needed - seen.pairs) * minutes_per_pair))
     time = f" (about {format_count(minutes, 'more minute')})" if minutes_per_pair else ""
     if seen.pairs_needed <= rule.max_pairs:

@@ -1,1 +1,1 @@
-"""Launchers: one file a way to start processes, named as in a suite."""
+"""Launchers: one file per way to start processes, named as in a suite."""

@@ -1,6 +1,6 @@
-"""The agents of a run, as the controller sees them (``distbench.worker.agent`` is the other side).
+"""Controller side of the connections to agents (``distbench.worker.agent`` is the other side).
 
-The controller listens while they connect, and at no other time.
+The controller listens only while they connect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NODE_FACTS = ("name", "address", "distbench", "visible_gpus")
 
 
 class AgentConnection:
-    """One agent, as the controller sees it."""
+    """Connection to one agent."""
 
     def __init__(self, channel: AuthenticatedChannel) -> None:
         self._channel = channel
@@ -42,41 +42,42 @@ class AgentConnection:
         self.name, self.address = "", ""
         self.facts: dict[str, Any] = {}
         self.lacks_run_folder = False
-        """Whether its node does not see the run's folder, so that files come over the connection."""
+        """True if its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
-        """Whether its node does not see the cache of this host."""
+        """True if its node does not see the cache of this host."""
         self.log: Path | None = None
-        """File of what it prints, such as a traceback; None: unknown."""
+        """File of its output, such as a traceback; None: unknown."""
         self._receiver: FileReceiver | None = None
         self._expected: set[str] = set()
-        """What its ranks leave for others, by path in the run's folder, and how the names of all else that
-        they write begin."""
+        """Paths in the run's folder of files that its ranks leave for others, and prefixes of the names of
+        all other files that they write.
+        """
         self._chunks_received = 0
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Its machine, as ``machine_facts`` tells it there: nothing that names the node."""
+        """Facts of its machine by ``machine_facts``, without those that name the node."""
         return {key: fact for key, fact in self.facts.items() if key not in _NODE_FACTS}
 
     def receive_files_into(self, root: Path) -> None:
-        """Have what comes of its copy of the run's folder in *root*, that folder here."""
+        """Store files from its copy of the run's folder in *root*, that folder here."""
         if self._receiver is None:
             self._receiver = FileReceiver(root, self._is_expected)
 
     def expect(self, folder: PurePosixPath, ranks: range, output_files: Iterable[str]) -> None:
-        """Take from now on what its *ranks* write into *folder*, and what they leave by those paths."""
+        """From now on, accept files that its *ranks* write into *folder*, and *output_files*."""
         self._expected |= {*output_files, *(f"{folder / f'rank{rank}'}." for rank in ranks)}
 
     def _is_expected(self, name: str) -> bool:
-        """Whether a file of that *name* is one of its ranks', and none of others or of the run itself."""
+        """True if *name* is a file of its ranks, and not one of others or of the run itself."""
         path = PurePosixPath(name)
         return name in self._expected or f"{path.parent / path.name.partition('.')[0]}." in self._expected
 
     def greet(self) -> None:
-        """Hear who it is.
+        """Receive its first message, which identifies it.
 
         Raises:
-            LaunchError: it says nothing.
+            LaunchError: there is none.
         """
         self.facts = self.wait_for("node")["node"]
         self.name, self.address = self.facts["name"], self.facts["address"]
@@ -84,41 +85,41 @@ class AgentConnection:
 
     @property
     def seconds_silent(self) -> float:
-        """Seconds since it last gave a sign of life; it does so every second."""
+        """Seconds since its last heartbeat; it sends one every second."""
         return self._channel.seconds_silent()
 
     def send(self, request: dict[str, Any], data: bytes = b"") -> None:
-        """Send *request*, with *data* beside it."""
+        """Send *request*, followed by *data*."""
         self._channel.send(request, data)
 
     def fileno(self) -> int:
-        """Descriptor, for ``select``."""
+        """File descriptor, for ``select``."""
         return self._channel.fileno()
 
     @property
     def has_unread(self) -> bool:
-        """Whether events have come that nobody has read."""
+        """True if there are unread events."""
         return bool(self._unread)
 
     def read_events(self) -> list[dict[str, Any]]:
         """Events since the last call.
 
         Raises:
-            LaunchError: it is gone.
+            LaunchError: the agent is lost.
         """
         unread, self._unread = self._unread, []
         return [*unread, *self._receive(0)]
 
     def wait_for(self, *words: str, seconds: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The next event with one of *words* in it; the others are kept.
+        """Wait up to *seconds* for the next event with one of *words*; buffer the others.
 
         Raises:
-            LaunchError: it is gone, or does not answer.
+            LaunchError: the agent is lost, or there is no answer.
         """
         end, came = time.monotonic() + seconds, self._chunks_received
         while True:
             if came != self._chunks_received:
-                # the answer follows the files that are on their way
+                # the answer follows the files that are in transfer
                 end, came = time.monotonic() + seconds, self._chunks_received
             for event in self._unread:
                 if any(word in event for word in words):
@@ -129,12 +130,12 @@ class AgentConnection:
             self._unread += self._receive(min(left, _POLL_S))
 
     def wait_stopped(self) -> list[dict[str, Any]]:
-        """Hear that no rank of its trial is left; return what was sampled there, in pieces.
+        """Wait until no rank of its trial is left; return the sampled rows, in chunks.
 
-        What else it has said of that trial so far is dropped.
+        Other unread events of that trial are dropped.
 
         Raises:
-            LaunchError: it is gone, or does not answer.
+            LaunchError: the agent is lost, or there is no answer.
         """
         self.wait_for("stopped")
         pieces = [event for event in self._unread if "samples" in event]
@@ -144,7 +145,7 @@ class AgentConnection:
         return pieces
 
     def close(self) -> None:
-        """End the connection, upon which it ends all processes of the run on its node."""
+        """End the connection; the agent then ends all processes of the run on its node."""
         self._channel.close()
         if self._receiver:
             self._receiver.close()
@@ -164,7 +165,7 @@ class AgentConnection:
         return [event for event in events if not self._take_chunk(event)]
 
     def _take_chunk(self, event: dict[str, Any]) -> bool:
-        """Whether *event* is a piece of a file; it is then taken in."""
+        """Store the chunk of a file in *event*; False if it is none."""
         if self._receiver is None or "piece" not in event:
             return False
         try:
@@ -182,7 +183,7 @@ class AgentListener:
         """Listen.
 
         Args:
-            port: Where the agents have been told to connect; 0: any that is free.
+            port: Port to which the agents connect; 0: any that is free.
 
         Raises:
             LaunchError: another process listens there.
@@ -198,7 +199,7 @@ class AgentListener:
 
     @property
     def addresses(self) -> str:
-        """All addresses of this host, with the port: which of them a node reaches, it finds out."""
+        """All addresses of this host, with the port: each node finds out which it can reach."""
         port = self._listener.getsockname()[1]
         hosts = [
             each.address
@@ -206,13 +207,13 @@ class AgentListener:
             for each in of_one
             if each.family == socket.AF_INET
         ]
-        # the loopback address is that of the asking host itself, so it comes last
+        # the loopback address leads to the agent's own host, so it comes last
         return ",".join(f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127.")))
 
     def accept_all(
         self, nodes: Sequence[Node], started: StartedAgents, launch: LaunchSpec, seconds: float
     ) -> list[AgentConnection]:
-        """Agents on *nodes*, in their order.
+        """Accept the agents on *nodes*; return them in this order.
 
         Raises:
             LaunchError: not all have connected within *seconds*.
@@ -222,7 +223,7 @@ class AgentListener:
             if why := started.failure():
                 break
             if wait_readable([self._listener], _POLL_S):
-                # strangers may have taken all descriptors, or be gone again
+                # strangers may have taken all descriptors, or have disconnected
                 with suppress(OSError):
                     connection = self._listener.accept()[0]
                     threading.Thread(target=self._accept, args=[connection], daemon=True).start()
@@ -235,11 +236,11 @@ class AgentListener:
         raise LaunchError(why or f"{_missing_text(met, nodes)} within {seconds:g} s")
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listener.close()
 
     def _accept(self, connection: socket.socket) -> None:
-        # what is no agent of this run is dropped, and nobody waits for it
+        # connections that are no agents of this run are dropped, and not waited for
         with suppress(ChannelError, LaunchError):
             agent = AgentConnection(AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE))
             agent.greet()
@@ -258,10 +259,10 @@ def _missing_text(agents: Sequence[AgentConnection], nodes: Sequence[Node]) -> s
 
 
 def _ordered(agents: list[AgentConnection], nodes: Sequence[Node]) -> list[AgentConnection]:
-    """*agents* as *nodes* are ordered; by name where the engine has chosen the nodes.
+    """Sort *agents* like *nodes*; by name where the engine has chosen the nodes.
 
     Raises:
-        LaunchError: they are not one on each; all are ended.
+        LaunchError: they are not one on each node; all are ended.
     """
     came = sorted(agent.name for agent in agents)
     names = [node.name for node in nodes] if all(node.name for node in nodes) else sorted(set(came))

@@ -1,4 +1,4 @@
-"""The seam of launchers: start the ranks of a trial, report which have ended, stop all of them.
+"""Base classes of launchers: sessions, running launches, errors.
 
 Results come back as files in the trial's folder (``distbench.ipc.trial_files``), never through
 the launcher.
@@ -20,24 +20,24 @@ from distbench.system.processes import RankRange
 
 
 class LaunchError(Exception):
-    """The processes of a trial can't be started or kept; a result of the case, not the end of the run."""
+    """The processes of a trial can't be started or kept: the outcome of the case, not the end of the run."""
 
     def __init__(self, message: str, memory: CgroupMemory | None = None) -> None:
         super().__init__(message)
         self.memory = memory
-        """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
+        """Of a SIGKILL: memory counters of the kernel, with its kills since the launch."""
 
 
 class NodesUnavailableError(LaunchError):
-    """The nodes of a run did not come together: no other launch of it can succeed before they do."""
+    """The nodes of a run are not available; until they are, no other launch of it can succeed."""
 
 
 class NodeLostError(LaunchError):
-    """A node was lost in the middle of a launch; that is no fault of what ran there, as far as is known."""
+    """A node was lost during a launch, as far as is known by no fault of the processes there."""
 
 
 class LaunchUnsupportedError(LaunchError):
-    """A trial can't be made as its nodes are, whatever is tried again; others can."""
+    """This launch is not possible on these nodes, however often it is repeated; others are."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ CURRENT_PYTHON = PythonTarget()
 
 @dataclass(frozen=True)
 class ControllerCommand:
-    """A command of distbench for an engine to start on nodes that it chooses; there it runs a suite."""
+    """A distbench command that an engine starts on nodes of its choice, to run a suite there."""
 
     arguments: Sequence[str]
-    """What follows ``distbench``."""
+    """Arguments of ``distbench``."""
     nodes: int
     name: str
-    """Of the suite, to be seen in the engine's list of jobs."""
+    """Name of the suite, to be seen in the engine's list of jobs."""
     target: PythonTarget = CURRENT_PYTHON
     log_folder: Path | None = None
-    """Folder for a file of its standard output and one of its standard error; None: what the engine does."""
+    """Folder for files of its standard output and standard error; None: the engine's default."""
     suite_file: str = ""
     """Name of the suite's file, for an engine whose nodes don't have it."""
     suite_text: str = ""
@@ -78,31 +78,31 @@ class ControllerCommand:
 
 @dataclass(frozen=True)
 class Submission:
-    """A controller in the words of an engine, as it is handed over, to the byte."""
+    """The command and input that submit a controller, exactly as the engine gets them."""
 
     command: Sequence[str]
-    """Hands it over: it reads *text* from its standard input."""
+    """Submits it; reads *text* from its standard input."""
     text: str
-    """Batch script, manifests, or whatever the engine takes."""
+    """Batch script, manifests, or other input of the engine."""
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A controller that was handed over, as its engine sees it now."""
+    """A submitted controller, in the engine's current view."""
 
     state: Literal["waiting", "running", "ended"]
     state_text: str
-    """The same in the engine's words, with its reason."""
+    """The state in the engine's words, with its reason."""
     exit_code: int | None = None
-    """Exit code of a controller that has ended, 128 and the signal if one ended it; None: unknown."""
+    """Exit code of a controller that has ended, 128 plus the signal if one ended it; None: unknown."""
 
 
 class JobQueue(ABC):
-    """The jobs of an engine, among them controllers that were handed over."""
+    """The jobs of an engine, among them submitted controllers."""
 
     @abstractmethod
     def parse_job_name(self, printed: str) -> str:
-        """Name of the job in what the command of a submission has *printed*.
+        """Name of the job in the output *printed* by the command of a submission.
 
         Raises:
             ValueError: there is none.
@@ -110,7 +110,7 @@ class JobQueue(ABC):
 
     @abstractmethod
     def query(self, name: str) -> QueuedJob | None:
-        """Job *name* as it is now; None if that can't be told at the moment."""
+        """Current state of job *name*; None if it is temporarily unknown."""
 
     @abstractmethod
     def cancel_command(self, name: str) -> list[str]:
@@ -118,7 +118,7 @@ class JobQueue(ABC):
 
     @abstractmethod
     def log_files(self, name: str, folder: Path) -> tuple[Path, Path]:
-        """Files of its standard output and error in *folder*, the ``logs`` of its controller."""
+        """Files of its standard output and error in *folder*, the ``log_folder`` of its controller."""
 
 
 WorkerCommand = Literal["rank", "prepare", "examine"]
@@ -127,17 +127,17 @@ WorkerCommand = Literal["rank", "prepare", "examine"]
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One trial, or one preparation, as a launcher sees it."""
+    """Launch request of one trial, or of one preparation."""
 
     entry: WorkerCommand
-    """What each process runs."""
+    """The command that each process runs."""
     instructions: Path
     """JSON file with its instructions; logs and results go to its folder."""
     processes: int
     nodes: int = 1
     """Number of nodes that they are spread over."""
     device: Device = "cpu"
-    """What they compute on."""
+    """Device that they compute on."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for every process, besides the inherited ones."""
     imports: Sequence[str] = ()
@@ -146,23 +146,25 @@ class LaunchSpec:
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
     target: PythonTarget = CURRENT_PYTHON
     ranks: RankRange | None = None
-    """Those of its processes that one node starts; None: this one starts all of them."""
+    """Ranks that one node starts; None: this one starts all of them."""
     run_folder: Path | None = None
-    """Folder of the run: what processes read and write is in it; None: the folder of *file* is all."""
+    """Folder of the run, which contains the files that processes read and write; None: only the folder of
+    *instructions*.
+    """
     input_files: Sequence[Path] = ()
-    """Files in it, besides *file*, that they read where there are such."""
+    """Files in it, besides *instructions*, that they read if they exist."""
     output_files: Sequence[Path] = ()
-    """Files in it, outside the folder of *file*, that they leave for later launches."""
+    """Files in it, outside the folder of *instructions*, that they leave for later launches."""
     once_per_cache: bool = False
-    """Whether each node that has a cache of its own starts it, with one process."""
+    """True if each node with a cache of its own starts it, with one process."""
     is_sampled: bool = False
-    """Whether metrics sample while it runs: nodes where the command is not sample for themselves."""
+    """True if metrics sample while it runs: other nodes than the command's sample for themselves."""
     needs_shared_files: bool = False
-    """Whether processes read files that others of the same launch write."""
+    """True if processes read files that others of the same launch write."""
     start_s: float = TimeLimits().start
-    """Seconds that its ranks have to join each other: what they are forked from has as many to import."""
+    """Seconds in which its ranks have to join each other; a warm parent has as many for its imports."""
     is_cancelled: Callable[[], bool] = lambda: False
-    """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
+    """Returns True to cancel the launch; polled several times a second while it starts."""
 
 
 @dataclass(frozen=True)
@@ -175,23 +177,23 @@ class RankExit:
     at: float
     """``clock.now()`` when the end was seen."""
     memory: CgroupMemory | None = None
-    """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch; None if unknown."""
+    """Of a SIGKILL: memory counters of the kernel, with its kills since the launch; None if unknown."""
 
 
 class RunningLaunch(ABC):
     """A launched trial."""
 
     port: int = 0
-    """Port at which its ranks meet; 0 if the launcher does not say."""
+    """Port of the rendezvous of its ranks; 0 if the launcher does not report it."""
     ranks_by_node: Mapping[str, list[int]] = MappingProxyType({})
     """Node -> its ranks; empty: all are on this machine."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[RankExit]:
-        """Ranks that have ended since the last call, waiting up to *seconds* for the first.
+        """Wait up to *seconds* for the first exit; return the ranks that have ended since the last call.
 
         Raises:
-            LaunchError: what the ranks were started from has ended or hangs, and no rank is left.
+            LaunchError: the parent of the ranks has ended or hangs, and no rank is left.
         """
 
     @abstractmethod
@@ -203,15 +205,15 @@ class RunningLaunch(ABC):
         return {}
 
     def silent_node(self) -> str | None:
-        """Which node has given no sign of life for some time, if one has; it may be lost before long."""
+        """Message about a node without recent heartbeats, if any; it may be lost before long."""
         return None
 
     def fetch_logs(self) -> None:  # noqa: B027  # where ranks write into the trial's folder, all of it is there
-        """Have what ranks have printed so far, and why they failed, in the trial's folder."""
+        """Fetch logs and errors of ranks into the trial's folder."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process of the trial, whatever it takes, and wait until none is left."""
+        """End every process of the trial by all means, and wait until none is left."""
 
     def sampler_tables(self) -> Mapping[str, list[dict[str, Any]]]:
         """Rows of the samplers on its nodes, by metric, each with its ``node``; known once stopped."""
@@ -223,18 +225,19 @@ class RunningLaunch(ABC):
 
 
 class LaunchSession(ABC):
-    """Where the trials of one run are started, one after another."""
+    """Session of a run, in which its trials are launched one after another."""
 
     is_local: ClassVar[bool] = True
-    """Whether ranks run on this machine, so that metrics may sample its processes and devices; elsewhere the
-    nodes do, if they can."""
+    """True if ranks run on this machine, so that metrics may sample its processes and devices; elsewhere the
+    nodes do, if they can.
+    """
 
     @abstractmethod
     def launch(self, launch: LaunchSpec) -> RunningLaunch:
         """Start the processes of *launch*.
 
         Raises:
-            LaunchError: they can't be started, or nobody waits for them any more.
+            LaunchError: they can't be started, or the launch was cancelled.
         """
 
     @property
@@ -246,28 +249,29 @@ class LaunchSession(ABC):
         return None
 
     def restart_fork_servers(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
-        """End what trials are forked from, so that the next one starts from a new process."""
+        """Stop the warm parents, so that the next trial starts from a new process."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what is kept between trials; afterwards no process of the run is left."""
+        """End the processes kept between trials; afterwards no process of the run is left."""
 
 
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
     supports_environments: ClassVar[bool] = False
-    """Whether processes run by the Python that ``LaunchSpec.target`` names, and not by that of their
-    nodes."""
+    """True if processes run by the Python that ``LaunchSpec.target`` names, rather than by that of their
+    nodes.
+    """
 
     @classmethod
     def is_active(cls) -> bool:
-        """Whether this process is inside what it launches on, so that ``launcher: auto`` means this one."""
+        """True inside an allocation of this launcher, for ``launcher: auto``."""
         return False
 
     @classmethod
     def seconds_left(cls) -> float | None:
-        """Seconds until the engine around this process ends it; None: never, or nobody knows."""
+        """Seconds until the engine around this process ends it; None: never, or unknown."""
         return None
 
     def machine(self, device: str) -> Machine:
@@ -278,30 +282,30 @@ class Launcher(ABC):
         return detect_machine(device)
 
     def node_count(self, processes: int, device: Device) -> int:
-        """Number of nodes that *processes* ranks which compute on *device* are spread over."""
+        """Number of nodes for *processes* ranks which compute on *device*."""
         return 1
 
     def option_problem(self) -> tuple[str, str] | None:
-        """The option (empty: none of them) that makes every launch impossible, and why; None if nothing does.
+        """Return (option, reason) if the options make every launch impossible; None if they do not.
 
-        It is asked before anything else is.
+        The option is empty if no single one is the reason. This is called before anything else.
         """
         return None
 
     def start_hint(self) -> str | None:
-        """What to do where this process can plan a run, but not start it; None if it can."""
+        """Advice where this process can plan a run, but not start it; None if it can."""
         return None
 
     def default_node_count(self) -> int | None:
-        """Number of nodes that a submission asks for; None: the user has to say it."""
+        """Default node count of a submission; None: the user has to give it."""
         return None
 
     def problem(self, processes: int, machine: Machine) -> str | None:
-        """Why *processes* ranks can't be started; None if they can."""
+        """Reason why *processes* ranks can't be started; None if they can."""
         return None
 
     def environment(self) -> Mapping[str, str]:
-        """Variables for every process of every launch; those of the strategies go before them."""
+        """Variables for every process of every launch; those of the strategies take precedence."""
         return {}
 
     @abstractmethod
@@ -309,20 +313,20 @@ class Launcher(ABC):
         """Commands that ``launch`` would run, for a dry run: one argv per process."""
 
     def job_queue(self) -> JobQueue | None:
-        """Where controllers that were handed over can be followed from here; None: nowhere."""
+        """Queue by which submitted controllers can be followed from here; None: there is none."""
         return None
 
     def submission(self, controller: ControllerCommand) -> Submission | None:
-        """How *controller* is handed to the engine; None: it takes none. Nothing is started.
+        """Command and input that submit *controller*; None: not possible. Nothing is started.
 
         Raises:
-            UsageError: an option can't be said in the engine's words.
+            UsageError: an option can't be expressed for the engine.
         """
         return None
 
     @abstractmethod
     def open_session(self, run_id: str) -> LaunchSession:
-        """Site for the trials of run *run_id*; each of its processes carries that ID."""
+        """Open a session for the trials of run *run_id*; each of its processes carries that ID."""
 
 
 PLUGIN_BASE = Launcher

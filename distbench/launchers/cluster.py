@@ -1,4 +1,4 @@
-"""Launchers whose ranks are on several nodes: a site of agents, one on each."""
+"""Base class of launchers for several nodes, with one agent on each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ClusterLauncher(Launcher):
         """Start an agent on each of *nodes*, with the variables *environment*.
 
         Args:
-            log: What the engine and the agents print is appended to it.
+            log: File to which the output of the engine and the agents is appended.
 
         Raises:
             LaunchError: the engine refuses.
@@ -63,10 +63,10 @@ class ClusterLauncher(Launcher):
 
     @abstractmethod
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
-        """Commands that start them, for a dry run."""
+        """Commands that start the agents, for a dry run."""
 
     def token_and_port(self) -> tuple[str, int]:
-        """Token of the agents, and the port at which the controller waits for them; 0: any that is free."""
+        """Token of the agents, and port of the controller; 0: any that is free."""
         return new_token(), 0
 
     def machine(self, device: str) -> Machine:
@@ -81,7 +81,7 @@ class ClusterLauncher(Launcher):
         return replace(here, devices=slots, nodes=len(nodes))
 
     def gpus_per_node(self) -> int | None:
-        """GPUs that ranks have on each node, where this machine does not tell; None: it stands for all."""
+        """GPUs for ranks on each node, if this machine is different; None: nodes are like this machine."""
         return None
 
     def node_count(self, processes: int, device: Device) -> int:
@@ -133,7 +133,7 @@ class ClusterSession(LaunchSession):
         except LaunchUnsupportedError:
             raise
         except (LaunchError, OSError):
-            # what one of them has begun must not go on without the others
+            # processes that one of them has started must not go on without the others
             self._close_agents()
             raise
 
@@ -178,21 +178,21 @@ class ClusterSession(LaunchSession):
             at = replace(share, master_address=placed[0][0].address, master_port=port)
             _send_launch(agent, launch, at, copies=agent.lacks_run_folder)
             if share.has_rank_0:
-                # the others are told where they meet
+                # the others get the address of the rendezvous
                 port = _wait_started(agent, self._cluster.start_timeout)
         for agent, _ in placed[1:]:
             _wait_started(agent, self._cluster.start_timeout)
         return ClusterLaunch(placed, self._close_agents, launch.instructions.parent)
 
     def _probe_shared_folders(self, launch: LaunchSpec) -> None:
-        """See what the nodes share with this host."""
+        """Find out which folders the nodes share with this host."""
         for agent in agents_without_access(self._agents, base_folder(launch)):
             agent.lacks_run_folder = True
         for agent in agents_without_access(self._agents, cache_folder()):
             agent.has_own_cache = True
 
     def _launch_builds(self, launch: LaunchSpec) -> RunningLaunch:
-        """The preparation on each node with a cache of its own; on the first, weights are made for all."""
+        """Launch the preparation on each node with its own cache; the first makes the weights for all."""
         first, *others = self._agents
         builders = [first, *(agent for agent in others if agent.has_own_cache)]
         send_inputs(launch, builders)
@@ -228,7 +228,7 @@ class ClusterSession(LaunchSession):
         return agents
 
     def _check_alike(self) -> None:
-        """See that the nodes are alike.
+        """Check that the nodes are alike.
 
         Raises:
             LaunchError: they are not, and that was not allowed.
@@ -239,10 +239,10 @@ class ClusterSession(LaunchSession):
             raise NodesUnavailableError("; ".join([*apart.values(), remedy]))
 
     def _check_gpu_counts(self, launch: LaunchSpec) -> None:
-        """See that each node has the GPUs that were counted on before it could be asked.
+        """Check that each node has the GPUs that were assumed before it could be asked.
 
         Raises:
-            NodesMissingError: one has not.
+            NodesUnavailableError: one has not.
         """
         for agent, node in zip(self._agents, self._cluster.node_list(), strict=True):
             wanted, shown = node.slots_on(launch.device), agent.facts["visible_gpus"]
@@ -264,12 +264,12 @@ class ClusterSession(LaunchSession):
 def _send_launch(
     agent: AgentConnection, launch: LaunchSpec, ranks: RankRange, *, copies: bool, node: str = ""
 ) -> None:
-    """Ask *agent* to launch its *ranks*, and take from it what comes of that.
+    """Send *launch* of *ranks* to *agent*, and accept their files from it.
 
     Args:
         copies: It is launched in the agent's copy of the run's folder.
-        node: Its node, if another one does the same: what it writes comes back under a name with this, and
-            what it leaves for other launches stays there.
+        node: Its node, if other nodes launch the same: its files come back under names that contain this, and
+            files for other launches stay there.
     """
     left = (
         [file.relative_to(base_folder(launch)).as_posix() for file in launch.output_files] if not node else []
@@ -297,7 +297,7 @@ def _agent_names(agents: Sequence[AgentConnection]) -> str:
 
 
 def _wait_started(agent: AgentConnection, seconds: float) -> int:
-    """Port that *agent*'s ranks have for the rendezvous, once they are started."""
+    """Wait until the ranks of *agent* have started; return their port for the rendezvous."""
     try:
         told = agent.wait_for("port", "failed", seconds=seconds)
     except NodeLostError:

@@ -1,4 +1,4 @@
-"""A preparation on several nodes: each builds the items in its own copy of the run's folder."""
+"""One build over several nodes, each in its own copy of the run's folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClusterBuild(ClusterLaunch):
         super().stop()
         for agent in self._agents:
             if not agent.lacks_run_folder:
-                # what it has built there is in its cache, and its ranks read the weights in the run's folder
+                # its builds are in the node's cache, and its ranks read the weights in the run's folder
                 agent.send({"forget": True})
 
     def _handle_event(self, agent: AgentConnection, event: dict[str, Any]) -> RankExit | None:
@@ -50,7 +50,7 @@ class _MergedJournal:
         self._note_begin()
 
     def add(self, node: str, event: BuildEvent) -> None:
-        """*event* was written on *node*."""
+        """Add *event*, which was written on *node*."""
         if event.ended:
             self._ended[event.item][node] = event
         while self._left and len(ended := self._ended[self._left[0]]) == len(self._nodes):

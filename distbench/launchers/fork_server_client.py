@@ -1,4 +1,4 @@
-"""The launcher's end of the socket to the fork server of ranks (``distbench.worker.fork_server``)."""
+"""Client of a fork server, the warm parent of ranks (``distbench.worker.server`` is the server)."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ from distbench.system import cgroup_memory
 from distbench.system.processes import RankRange, exit_text, kill_tree, process_state
 
 _ANSWER_TIMEOUT_S = 10.0
-# between an answer and the next question; a question costs a timed rank next to nothing, but not nothing
+# between an answer and the next query; a query costs a timed rank next to nothing, but not nothing
 _PING_AFTER_S = 2.0
 _POLL_S = 0.25
 _STATE_TEXTS = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it waits for a device"}
@@ -31,7 +31,7 @@ def fork_server_command(
 
 
 def parse_exit(event: dict[str, Any]) -> RankExit:
-    """The end of a rank that *event* tells of."""
+    """Parse the end of a rank from *event*."""
     memory = event.get("memory")
     return RankExit(
         event["exit"], event["code"], event["at"], cgroup_memory.CgroupMemory(**memory) if memory else None
@@ -41,7 +41,7 @@ def parse_exit(event: dict[str, Any]) -> RankExit:
 class ForkServerClient:
     """A running warm parent, ready for requests.
 
-    It is asked for a sign of life while it is waited for, so that one that is stopped or hangs is noticed.
+    While a caller waits for it, it is asked for a heartbeat, so that a stopped or hung one is noticed.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class ForkServerClient:
         """Start it and wait until it is ready.
 
         Args:
-            import_timeout_s: For its imports.
-            is_cancelled: Whether nobody waits for it any more.
-            answer_timeout_s: For an answer, once it is ready.
+            import_timeout_s: Seconds for its imports.
+            is_cancelled: Returns True to stop waiting for it.
+            answer_timeout_s: Seconds for an answer, once it is ready.
 
         Raises:
-            LaunchError: it exited, was not ready within *import_timeout_s* seconds, or nobody waits for it.
+            LaunchError: it exited, was not ready within *import_timeout_s* seconds, or was cancelled.
         """
         self._socket, theirs = socket.socketpair()
-        # whoever reads nothing must not hold up who writes
+        # a reader that stopped reading must not block the writer
         self._socket.settimeout(answer_timeout_s)
         try:
             with theirs:
@@ -82,9 +82,9 @@ class ForkServerClient:
         self._memory = cgroup_memory.read_cgroup_memory()
         self._failure: LaunchError | None = None
         self.initialized_cuda = False
-        """Whether an import has initialised CUDA, so that its children can't use it."""
+        """True if an import has initialised CUDA, so that its children can't use it."""
         self.alive = True
-        """Whether it still responds."""
+        """True while it responds."""
         self._wait_ready(log, import_timeout_s, is_cancelled)
 
     @property
@@ -102,7 +102,7 @@ class ForkServerClient:
     def launch(self, launch: LaunchSpec, ranks: RankRange) -> None:
         """Start *ranks* of the ranks of *launch*.
 
-        Events ``{"pids": [...]}`` and then ``{"port": n}``, of their rendezvous, report that it is done.
+        Events ``{"pids": [...]}`` and then ``{"port": n}``, of their rendezvous, report success.
         """
         request = {
             "entry": launch.entry,
@@ -124,9 +124,9 @@ class ForkServerClient:
     def wait_for(
         self, word: str, seconds: float, is_cancelled: Callable[[], bool] = lambda: False
     ) -> dict[str, Any] | None:
-        """The next event with *word* in it, waiting up to *seconds*; the others are kept.
+        """Wait up to *seconds* for the next event with *word*; buffer the others.
 
-        None if it does not come, or nobody waits for it any more.
+        None if there is none in time, or if cancelled.
         """
         end = time.monotonic() + seconds
         while (found := next((event for event in self._unread if word in event), None)) is None:
@@ -138,7 +138,7 @@ class ForkServerClient:
         return found
 
     def failure(self, *, silent: bool = False) -> LaunchError | None:
-        """Why it starts and watches no ranks any more, none of which is left then; None if it does.
+        """Return the error that ended the server, after killing its ranks; None: it is alive.
 
         Args:
             silent: It has not answered in time.
@@ -155,7 +155,7 @@ class ForkServerClient:
         """End the process, which kills its ranks first."""
         self._socket.close()
         self.alive = False
-        # one that is stopped would not see that the socket is closed
+        # a stopped process would not see that the socket is closed
         self._process.send_signal(signal.SIGCONT)
         try:
             self._process.wait(timeout=_ANSWER_TIMEOUT_S)
@@ -163,7 +163,7 @@ class ForkServerClient:
             self._kill()
 
     def _kill(self) -> None:
-        """End the process and all that descends from it, whatever their state."""
+        """Kill the process and all its descendants, whatever their state."""
         kill_tree(self.pid)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_ANSWER_TIMEOUT_S)
@@ -192,7 +192,7 @@ class ForkServerClient:
             self._pinged = True
         began = time.monotonic()
         if not wait_readable([self._socket], seconds):
-            # only what was waited for counts: after a sleep of the machine it has slept, too
+            # only time spent waiting counts: after a sleep of the machine, the server has slept, too
             self._silent_s += min(seconds, time.monotonic() - began) if self._pinged else 0.0
             return []
         self._pinged, self._silent_s, self._heard_at = False, 0.0, time.monotonic()
@@ -207,7 +207,7 @@ class ForkServerClient:
     def _wait_ready(self, log: Path, timeout_s: float, is_cancelled: Callable[[], bool]) -> None:
         if ready := self.wait_for("ready", timeout_s, is_cancelled):
             self.initialized_cuda = bool(ready["cuda_touched"])
-            # one of an earlier version, as an arm of a gate may have, takes no such question
+            # an earlier version, as in an arm of a gate, does not support this query
             self._answers_pings = bool(ready.get("answers"))
             return
         why = f"was not ready within {timeout_s:g} s" if self.alive else "exited"
@@ -215,7 +215,7 @@ class ForkServerClient:
             why = "is not waited for"
         self._kill()
         tail = log.read_text(errors="replace")[-2000:]
-        # its last line is the error, and the first line of a reason is what tables show
+        # its last line is the error, and tables show the first line of a reason
         told = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
         where = f"; its log {log} ends with:\n{tail}" if tail.strip() else f"; its log {log} is empty"
         raise LaunchError(f"{self._name} {why}{told}{where}")
@@ -224,7 +224,7 @@ class ForkServerClient:
 def _start_process(
     imports: Sequence[str], environment: Mapping[str, str], log: Path, target: PythonTarget, descriptor: int
 ) -> subprocess.Popen[bytes]:
-    """The process of a warm parent, its output in *log*.
+    """Start the process of a warm parent, its output in *log*.
 
     Raises:
         LaunchError: there is no such Python, or no such folder, as when they are removed while a run goes on;

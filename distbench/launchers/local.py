@@ -23,7 +23,7 @@ _ANSWER_TIMEOUT_S = 10.0
 _STATES_S = 2.0
 _LOOPBACK = "lo"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to."""
+"""Variables that select the interface of gloo and NCCL; gloo would use the address of the host's name."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Local(Launcher):
 
 
 class _LocalSession(LaunchSession):
-    """Keeps one warm parent for each environment that the strategies ask for."""
+    """Keeps one warm parent for each environment that the strategies request."""
 
     def __init__(self, options: Local, run_id: str) -> None:
         self._options = options
@@ -98,7 +98,7 @@ class _LocalSession(LaunchSession):
         if why := _launch_error(server, launch, share):
             if launch.is_cancelled() or any(launch.instructions.parent.glob("rank*.progress")):
                 raise why
-            # it ended or was stopped between two trials, which costs neither of them
+            # it ended or was stopped between two trials; neither of them fails because of that
             server = self._server_for(launch, log_text=f"{why}\n")
             if why := _launch_error(server, launch, share):
                 raise why
@@ -146,19 +146,19 @@ class _LocalSession(LaunchSession):
 
         server = started(launch.imports if self._options.warm else ())
         if server.initialized_cuda:
-            # the ranks then import for themselves; the record says so (environment.warm)
+            # the ranks then import for themselves; the record notes it (environment.warm)
             server.close()
             server = started(())
         self._servers[key] = server
         return server
 
     def _kill_leftovers(self) -> None:
-        """Kill what a rank has started and left behind."""
+        """Kill processes that a rank has started and left behind."""
         kill_run(self._run_id, exclude={server.pid for server in self._servers.values()})
 
 
 def _launch_error(server: ForkServerClient, launch: LaunchSpec, ranks: RankRange) -> LaunchError | None:
-    """Why *server* has not begun its *ranks* of *launch*; None if it has."""
+    """Reason why *server* has not started its *ranks* of *launch*; None if it has."""
     server.launch(launch, ranks)
     if server.wait_for("pids", _ANSWER_TIMEOUT_S, launch.is_cancelled):
         return None
@@ -195,7 +195,7 @@ class _LocalLaunch(RunningLaunch):
         if self._left:
             self._server.send({"stop": True})
         end = time.monotonic() + _ANSWER_TIMEOUT_S
-        # where it is lost its ranks are gone, too
+        # if the warm parent is lost, its ranks are gone, too
         with suppress(LaunchError):
             while self._left and time.monotonic() < end:
                 self.wait(0.05)

@@ -89,7 +89,7 @@ class Mpi(ClusterLauncher):
         where += ["--hostfile", self.hostfile] if self.hostfile else []
         # bound to a core, an agent would have all ranks of its host on that one
         placed = [*where, "-n", count, "--map-by", "ppr:1:node", "--bind-to", "none"]
-        # names alone: a value would stand on the command line
+        # names alone: a value would be visible on the command line
         names = dict.fromkeys(
             [TOKEN_VARIABLE, CONTROLLERS_VARIABLE, RUN_ID_VARIABLE, *forwarded_environment(*self.forward)]
         )
@@ -97,7 +97,7 @@ class Mpi(ClusterLauncher):
         return [[*self.mpirun, *placed, *exported, *agent]]
 
     def _allocated_hosts(self) -> int:
-        """Hosts of the hostfile, or of the allocation that this process is inside of; 0: neither."""
+        """Hosts of the hostfile, or of the allocation around this process; 0: neither."""
         if self.hostfile:
             return _count_hosts(self.hostfile)
         if file := os.environ.get("PBS_NODEFILE"):
@@ -106,6 +106,6 @@ class Mpi(ClusterLauncher):
 
 
 def _count_hosts(file: str) -> int:
-    """Hosts in *file*, which names each on a line of its own, or once for each of its slots."""
+    """Count the hosts in *file*, which lists each on a line of its own, or once for each of its slots."""
     lines = [line.partition("#")[0].split() for line in Path(file).read_text().splitlines()]
     return len({words[0].partition(":")[0] for words in lines if words})

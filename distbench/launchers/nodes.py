@@ -1,4 +1,4 @@
-"""Nodes of a cluster: which ranks each takes, how agents are started on them, and what must be alike."""
+"""Cluster nodes: rank assignment, agent processes, required similarity."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from distbench.system.processes import RankRange
 AGENT_ARGUMENTS = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""
 FOLLOW_PARENT = "0"
-"""One more: the agent ends with the process that started it, whatever ends that."""
+"""Additional argument: the agent ends with the process that started it, however that ends."""
 
-# what distbench and Python read on the way to the suite
+# variables that distbench and Python read on the way to the suite
 _FORWARDED_VARIABLES = (
     "DISTBENCH_CACHE",
     "DISTBENCH_PLUGINS",
@@ -37,34 +37,34 @@ class Node:
     """A node of a cluster."""
 
     name: str
-    """Empty: the engine chooses it, and its agent says what it is called."""
+    """Empty: the engine chooses it, and its agent reports its name."""
     slots: int
     """Ranks that it takes: its GPUs, or the CPU cores that ranks may use."""
     cores: int | None = None
-    """Ranks that it takes where they compute on its CPUs; None: as many."""
+    """Ranks that it takes if they compute on its CPUs; None: as many."""
 
     def slots_on(self, device: Device) -> int:
-        """Ranks that it takes which compute on *device*."""
+        """Ranks that it takes if they compute on *device*."""
         return self.slots if device == "cuda" or self.cores is None else self.cores
 
 
 def node_labels(nodes: Sequence[Node]) -> list[str]:
-    """Names of *nodes* for messages: a node that the engine has yet to choose is called by its number."""
+    """Names of *nodes* for messages: a node that the engine has yet to choose has only a number."""
     return [node.name or f"node {number}" for number, node in enumerate(nodes)]
 
 
 def forwarded_environment(*names: str) -> dict[str, str]:
-    """Variables of this process that an agent needs whose engine passes no environment on, and *names*."""
+    """Variables of this process for agents whose engine passes no environment on, with *names*."""
     return {name: os.environ[name] for name in (*_FORWARDED_VARIABLES, *names) if name in os.environ}
 
 
 def without_token(environment: Mapping[str, str]) -> dict[str, str]:
-    """*environment* of agents without their token, which then goes another way."""
+    """Remove the token from *environment* of agents, since it goes another way."""
     return {name: value for name, value in environment.items() if name != TOKEN_VARIABLE}
 
 
 def assign_ranks(nodes: Sequence[Node], processes: int, device: Device) -> list[RankRange]:
-    """Which of *processes* ranks on *device* each node starts: each takes as many as it can."""
+    """Assign *processes* ranks on *device* to nodes: each takes as many as it can."""
     counts: list[int] = []
     for node in nodes:
         if left := processes - sum(counts):
@@ -79,21 +79,21 @@ class StartedAgents(Protocol):
     """Agents that an engine has started."""
 
     def failure(self) -> str | None:
-        """Why not all of them will connect; None if they may."""
+        """Reason why not all of them will connect; None if they may."""
 
     def stop(self) -> None:
-        """End those that are left, and wait until the engine has."""
+        """Stop those that are left, and wait until the engine has done so."""
 
 
 class AgentProcesses(StartedAgents):
-    """Processes of this host by which agents are started; each ends when its agents have."""
+    """Processes of this host that start agents; each ends when its agents have ended."""
 
     def __init__(self, option: str, log: Path) -> None:
-        """None yet.
+        """Create an empty set of processes.
 
         Args:
-            option: Key of the suite that says what to start.
-            log: What they print is appended to it.
+            option: Key of the suite that names the command.
+            log: File to which their output is appended.
         """
         self._option, self._log = option, log
         self._running: dict[str, subprocess.Popen[str]] = {}
@@ -140,7 +140,7 @@ class AgentProcesses(StartedAgents):
                     process.wait(_STOP_S)
                 except subprocess.TimeoutExpired:
                     end()
-            # one in an uninterruptible wait ends when the kernel lets it
+            # a process in an uninterruptible wait ends when the kernel lets it
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_S)
 
@@ -148,16 +148,16 @@ class AgentProcesses(StartedAgents):
 NodeDifference = Literal[
     "distbench", "python", "packages", "gpus", "gpu_driver", "cpu", "cpu_cores", "memory_bytes"
 ]
-"""What may tell nodes apart, as their facts name it: one of them is then slower, or computes otherwise."""
+"""Facts that may differ between nodes: one of them is then slower, or computes differently."""
 
 
 def node_differences(
     facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[NodeDifference]
 ) -> dict[NodeDifference, str]:
-    """In what nodes differ whose *facts* are given by name, and how, except in what is *allowed*.
+    """Differences between the nodes with the *facts*, given by name, except in *allowed* ones.
 
-    One node that differs gets all ranks to wait for it, or trains another way. Each difference is told of the
-    first node and the first that differs from it.
+    A node that differs makes all ranks wait for it, or trains differently. Each difference is reported for
+    the first node and the first that differs from it.
     """
     (first, told), *others = facts.items()
     found: dict[NodeDifference, str] = {}
@@ -171,7 +171,7 @@ def node_differences(
 
 
 def _differing_items(one: Any, other: Any) -> tuple[Any, Any]:
-    """*one* and *other*, of mappings only what differs."""
+    """Return *one* and *other*, reduced to the differing keys if they are mappings."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return one, other
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]

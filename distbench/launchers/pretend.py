@@ -77,7 +77,7 @@ class _PretendSession(LaunchSession):
         columns = {column.name for column in job_kind(trial.job.kind).columns}
         knows = trial.job.kind == MEASURE or (columns and columns <= self._options.values.keys())
         for rank in range(launch.processes):
-            # as frameworks do: what shows a log or a message has to take the colours out
+            # as frameworks do: code that shows a log or a message has to remove the colours
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             if not knows:
                 _write_error(
@@ -126,7 +126,7 @@ class _FinishedLaunch(RunningLaunch):
         return [RankExit(rank, 0, clock.now()) for rank in range(self._ranks)]
 
     def signal(self, number: int) -> None:
-        """No rank is there to receive it."""
+        """Do nothing: there is no rank to receive it."""
 
     def stop(self) -> None:
         self._hangs = False

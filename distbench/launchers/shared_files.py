@@ -1,4 +1,4 @@
-"""What nodes share with the controller: its file system, or else the files of a run, one by one."""
+"""Detect shared folders, and send input files to nodes without them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DIGEST_TIMEOUT_S = 600.0
 
 
 def agents_without_access(agents: Sequence[AgentConnection], folder: Path) -> list[AgentConnection]:
-    """Those *agents* that do not see *folder* of this host.
+    """Return the *agents* that do not see *folder* of this host.
 
     Raises:
-        LaunchError: one is gone, or does not answer.
+        LaunchError: an agent is lost, or there is no answer.
         OSError: this host can't write there.
     """
     content = secrets.token_hex(8)
@@ -34,15 +34,15 @@ def agents_without_access(agents: Sequence[AgentConnection], folder: Path) -> li
 
 
 def base_folder(launch: LaunchSpec) -> Path:
-    """Folder that has all files of *launch* in it."""
+    """Folder that contains all files of *launch*."""
     return launch.run_folder or launch.instructions.parent
 
 
 def send_inputs(launch: LaunchSpec, agents: Sequence[AgentConnection]) -> None:
-    """Have what *launch* reads in each of *agents*' copy of the run's folder.
+    """Send the files that *launch* reads to the copy of the run's folder on each of *agents*.
 
     Raises:
-        LaunchError: an agent is gone, or nobody waits for it any more.
+        LaunchError: an agent is lost, or the launch was cancelled.
         OSError: a file can't be read here.
     """
     root = base_folder(launch)

@@ -76,7 +76,7 @@ def _parse_host(host: str) -> Node:
 
 
 def _remote_command(environment: Mapping[str, str]) -> str:
-    """Command line that becomes an agent with *environment*, whose token comes by its standard input."""
+    """Command line that becomes an agent with *environment*; its token comes by the standard input."""
     variables = [f"{name}={value}" for name, value in environment.items()]
-    # it ends with the connection, also while it is stopped and can't see that this has ended
+    # the agent ends with the connection, also while it is stopped and can't see that this has ended
     return f"exec {shlex.join(['env', *variables, sys.executable, *AGENT_ARGUMENTS, FOLLOW_PARENT])}"

@@ -1,4 +1,4 @@
-"""Trials whose ranks are on several nodes, each with an agent."""
+"""One launch over several agents."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ClusterLaunch(RunningLaunch):
     """A trial whose ranks are on several nodes."""
 
     def __init__(self, placed: AgentRanks, close_agents: Callable[[], None], folder: Path) -> None:
-        """Watch what was begun.
+        """Watch a launch that was begun.
 
         Args:
             close_agents: Ends all agents.
-            folder: That of the trial.
+            folder: Folder of the trial.
         """
         self._folder = folder
         self._agents, self._close_agents = [agent for agent, _ in placed], close_agents
@@ -77,7 +77,7 @@ class ClusterLaunch(RunningLaunch):
         for agent in apart:
             agent.send({"tell": True})
         for agent in apart:
-            # one that is gone tells nothing, which is noticed elsewhere
+            # a lost agent sends nothing, which is noticed elsewhere
             with suppress(LaunchError):
                 agent.wait_for("told", seconds=_STATES_S)
 
@@ -97,7 +97,7 @@ class ClusterLaunch(RunningLaunch):
         return {name: "; ".join(reasons) for name, reasons in self._failed_samplers.items()}
 
     def _add_samples(self, node: str, pieces: Sequence[dict[str, Any]]) -> None:
-        """Keep *pieces* of what was sampled on *node*."""
+        """Add *pieces* of the rows sampled on *node*."""
         for piece in pieces:
             if "reason" in piece:
                 self._failed_samplers.setdefault(piece["samples"], []).append(f"{node}: {piece['reason']}")
@@ -106,7 +106,7 @@ class ClusterLaunch(RunningLaunch):
                 rows += [{"node": node, **row} for row in piece["rows"]]
 
     def _handle_event(self, agent: AgentConnection, event: dict[str, Any]) -> RankExit | None:
-        """The end of a rank that *agent* tells of, if it does."""
+        """Handle *event* of *agent*; return the end of a rank if it is one."""
         own = self.ranks_by_node[agent.name]
         try:
             signs = {int(rank): ProgressMark(**sign) for rank, sign in event.get("signs", {}).items()}
@@ -118,7 +118,7 @@ class ClusterLaunch(RunningLaunch):
         for rank, sign in signs.items():
             if rank in own:
                 write_progress(progress_file(self._folder, rank), sign)
-        # what it says of the ranks of others is not believed
+        # messages about the ranks of other agents are ignored
         return ended if ended is None or ended.rank in own else None
 
     def _events(self, agent: AgentConnection) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ class ClusterLaunch(RunningLaunch):
             raise self._close_with(error) from error
 
     def _close_with(self, why: LaunchError) -> LaunchError:
-        """*why*, once no rank is left: the connection that ends ends those on its node."""
+        """Return *why* once no rank is left: closing a connection ends the ranks on its node."""
         self.fetch_logs()
         self._close_agents()
         return why

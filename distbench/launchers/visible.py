@@ -1,4 +1,4 @@
-"""The GPUs that ``CUDA_VISIBLE_DEVICES`` names by UUID, as numbers: DeepSpeed can read nothing else.
+"""Convert GPU UUIDs in ``CUDA_VISIBLE_DEVICES`` to indices, which DeepSpeed requires.
 
 (``_get_nvml_gpu_id`` of its accelerator for CUDA, which the build of ZeRO 1 and 2 calls.)
 """
@@ -12,9 +12,9 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_devices_by_index(nvml: Any, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that say to ranks by number which GPUs *environment* names by UUID.
+    """Variables with GPU indices in place of the UUIDs in *environment*.
 
-    Empty: it names none so, or something else than whole GPUs of this machine.
+    Empty: there are no UUIDs, or they are not all of whole GPUs of this machine.
 
     Args:
         nvml: The module ``pynvml``, or one like it.
@@ -28,9 +28,9 @@ def visible_devices_by_index(nvml: Any, environment: Mapping[str, str]) -> dict[
         uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except nvml.NVMLError:
         return {}
-    # CUDA takes the begin of a UUID, too
+    # CUDA also accepts the beginning of a UUID
     found = [[i for i, uuid in enumerate(uuids) if uuid.startswith(name)] for name in names]
     if any(len(numbers) != 1 for numbers in found):
         return {}
-    # NVML counts by bus; CUDA does only if it is told to
+    # NVML counts by bus; CUDA does so only on request
     return {_VISIBLE: ",".join(str(numbers[0]) for numbers in found), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

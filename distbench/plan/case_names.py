@@ -17,7 +17,7 @@ _IN_EVERY_NAME = {
     *(("precision", part) for part in ("compute", "matmul", "float8", "float8_emulated")),
     ("batch", "micro_batch_size"),
 }
-# at the end of those that run elsewhere
+# suffix of cases that run in another environment
 _AS_SUFFIX = {("environment",)}
 
 
@@ -34,12 +34,12 @@ def case_name(cell: SuiteCell, batch: Batch, precision: PrecisionConfig) -> str:
 
 
 def environment_suffix(environment: str) -> str:
-    """The end of the name of a case that runs in *environment*: ``/@old``; empty: in the current one."""
+    """Suffix of the names of cases in *environment*: ``/@old``; empty: in the current one."""
     return "" if environment == CURRENT_ENVIRONMENT else f"/@{environment}"
 
 
 def make_names_unique(cases: Sequence[Case]) -> list[Case]:
-    """*cases* with differences added to names that are not unique."""
+    """Add differences to the names of *cases* that are not unique."""
     named: dict[str, Case] = {}
     for name, group in group_by(cases, lambda case: case.name).items():
         flat = [_flatten(_work(case)) for case in group] if len(group) > 1 else []
@@ -73,7 +73,7 @@ def _work(case: Case) -> dict[str, Any]:
 
 
 def _flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What *value* holds at any depth, by dotted path."""
+    """Flatten nested mappings of *value* to dotted paths."""
     flat: dict[str, Any] = {}
     for key, inner in value.items():
         flat |= (

@@ -29,7 +29,7 @@ MAX_CASES = 100_000
 
 @dataclass(frozen=True)
 class SuiteCell:
-    """One combination, with unchecked work."""
+    """One combination of strategy, world size and work, with unchecked work."""
 
     strategy: StrategyVariant
     world_size: int
@@ -40,16 +40,16 @@ class SuiteCell:
     include: KeyPath
     """The ``include`` that the cell comes from; empty for the suite itself."""
     has_explicit_sizes: bool
-    """Whether the world sizes come from the suite, not from the machine (``auto``)."""
+    """True if the world sizes come from the suite, not from the machine (``auto``)."""
 
     @property
     def is_optional(self) -> bool:
-        """Whether it is no case at all where it does not fit."""
+        """True if the cell is dropped silently where it does not fit."""
         return self.strategy.is_from_auto_mesh
 
     @property
     def data_ranks(self) -> int:
-        """Ranks with rows of their own."""
+        """Number of ranks with rows of their own."""
         strategy: Strategy = self.strategy.plugin.instance
         return strategy.data_parallel_size(self.world_size)
 
@@ -71,10 +71,10 @@ class _CellBlock:
     has_explicit_sizes: bool
     axes: Sequence[SuiteAxis]
     case_filter: CaseFilter | None = None
-    """The include, whose glob the labels match."""
+    """The include, whose glob selects the labels."""
 
     def strategies_at(self, world_size: int, strategies: Iterable[StrategyVariant]) -> list[StrategyVariant]:
-        """Those of its *strategies* in their meshes of *world_size* devices."""
+        """Return *strategies* in their meshes of *world_size* devices."""
         every = [each for strategy in strategies for each in strategy.meshes_for(world_size)]
         return [each for each in every if self.case_filter is None or _matches(each, self.case_filter)]
 
@@ -183,7 +183,7 @@ def _check_globs(suite: Suite, blocks: Sequence[_CellBlock]) -> None:
 
 
 def _has_axis_value(cell: SuiteCell, axis: SuiteAxis) -> bool:
-    """Whether the field of *axis* has one of its values in *cell*, explicitly or by default."""
+    """True if the field of *axis* has one of its values in *cell*, explicitly or by default."""
     root, *rest = axis.path
     actual = _with_defaults(cell, root)
     for key in rest:
@@ -201,7 +201,7 @@ def _is_equal(root: str, rest: list[str], actual: Any, value: Any) -> bool:
 
 
 def _with_defaults(cell: SuiteCell, root: str) -> Any:
-    """Value of *root* in *cell* with its defaults; the batch as it is divided."""
+    """Value of *root* in *cell* with its defaults; for the batch, as it is divided."""
     work = cell.work
     if root in PLUGIN_KEYS:
         return _plugin(work, root)

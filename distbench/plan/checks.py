@@ -28,7 +28,7 @@ class PlanChecker:
         self._machine = machine
         self._seen: set[object] = set()
         self._wrong: set[CheckedPlugin] = set()
-        """Workloads with a mistake, of which nothing more can be asked."""
+        """Workloads with a mistake, which can't be checked any further."""
         self._launcher = registry.create_plugin("launchers", suite.launcher)
 
     def check_work(self, cell: SuiteCell, work: CheckedWork) -> None:
@@ -55,7 +55,7 @@ class PlanChecker:
     def divide_batch(
         self, cell: SuiteCell, work: CheckedWork, divided: Collection[int]
     ) -> tuple[Batch, str | None]:
-        """Batch of *cell*, and why the case can't run if the batch is right for others.
+        """Return the batch of *cell*, and the reason if only this case can't run with it.
 
         *divided* are the world sizes at which another strategy can divide it.
         """
@@ -72,9 +72,9 @@ class PlanChecker:
         return work.batch.undivided(cell.world_size), None
 
     def unsupported_reason(self, cell: SuiteCell, case: Case, work: CheckedWork) -> str | None:
-        """Why *case* of *cell* can't run on this machine and what would fit, or None if it can.
+        """Reason why *case* of *cell* can't run on this machine and what would fit; None if it can run.
 
-        None, too, where its workload has a mistake, which ends the plan.
+        Also None if its workload has a mistake, which ends the plan.
         """
         if work.workload in self._wrong:
             return None
@@ -127,7 +127,7 @@ class PlanChecker:
 
 
 def _split_mistakes(problem: str | None, options: Sequence[str]) -> list[str]:
-    """The mistakes in *problem*, each of which begins with an option's name."""
+    """Split *problem* into mistakes, each of which begins with an option's name."""
     if not problem or not options:
         return [problem] if problem else []
     return re.split(rf"; (?=(?:{'|'.join(options)})(?: =|:| is) )", problem)
@@ -139,7 +139,7 @@ def _first_named_option(options: Iterable[str], message: str) -> str | None:
 
 
 def _mesh_prevents_division(cell: SuiteCell, work: CheckedWork) -> bool:
-    """Whether the batch of *cell* could be divided at its world size, but not in the mesh that it names."""
+    """True if the batch of *cell* could be divided at its world size, but not in its mesh."""
     ranks = cell.world_size
     sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
     has_mesh = bool(cell.strategy.plugin.choice.options.get("mesh"))
@@ -147,7 +147,7 @@ def _mesh_prevents_division(cell: SuiteCell, work: CheckedWork) -> bool:
 
 
 def is_divisible(work: CheckedWork, world_size: int, data_ranks: int | None = None) -> bool:
-    """Whether the batch of *work* can be divided at *world_size*."""
+    """True if the batch of *work* can be divided at *world_size*."""
     try:
         work.batch.divide(world_size, data_ranks)
     except IndivisibleBatchError:

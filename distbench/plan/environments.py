@@ -19,7 +19,7 @@ from distbench.system.interpreters import Interpreter, InterpreterError, inspect
 
 
 def detect_environments(suite: Suite, machine: Machine) -> Machine:
-    """*machine* with what each other environment of *suite* has.
+    """Return *machine* with facts of each other environment of *suite*.
 
     Raises:
         SuiteError: one of them can't run trials, or the launcher can't start any there; all mistakes.
@@ -57,7 +57,10 @@ def _machine_of_interpreter(other: Interpreter, machine: Machine) -> Machine:
 
 
 def data_difference(data: DataSource, there: Machine, here: Machine) -> str | None:
-    """Why *data* has other rows *there* than *here*, which would be another training; None if it has not."""
+    """Describe how the data of two environments differs; None if it is the same.
+
+    With different rows it would be a different training.
+    """
     if there.python == here.python or not data.depends_on_python_version:
         return None
     return (
@@ -67,10 +70,11 @@ def data_difference(data: DataSource, there: Machine, here: Machine) -> str | No
 
 
 def launch_place(suite: Suite, case: Case, target: PythonTarget) -> PythonTarget:
-    """Where the processes of *case* start, which do so in *target* if the case does not say otherwise.
+    """Environment in which the processes of *case* start; *target* by default.
 
     Raises:
-        UnfitError: its environment can't run trials; looked at once, so one that goes later fails at launch.
+        InterpreterError: its environment can't run trials. It is checked at once, so one that disappears
+            later fails at launch.
     """
     if case.environment == CURRENT_ENVIRONMENT:
         return target

@@ -1,4 +1,4 @@
-"""Globs on labels and names of cases: one that is of no case is a mistake, told with what there is."""
+"""Check globs against case labels and names, and suggest existing ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SHOWN = 8
 
 
 def check_only_globs(suite: Suite, cases: Sequence[Case]) -> None:
-    """Refuse a glob of ``only`` that is of no case.
+    """Refuse globs of ``only`` that match no case.
 
     Raises:
-        SuiteError: there is one; all of them.
+        SuiteError: there are such globs; all of them.
     """
     wrong = [
         suite.source_map.mistake(("only", i), _no_match_message(glob, cases), glob)
@@ -34,12 +34,12 @@ def check_only_globs(suite: Suite, cases: Sequence[Case]) -> None:
 
 
 def check_gate_globs(suite: Suite, cases: Sequence[Case]) -> None:
-    """Refuse a glob of the gate that is of no case: its tolerances would apply to none, in silence.
+    """Refuse globs of the gate that match no case: their tolerances would silently apply to none.
 
-    It may be of cases in sizes and precisions that are not among these: another machine has them.
+    They may match cases in sizes and precisions that are missing here: another machine has them.
 
     Raises:
-        SuiteError: there is one; all of them.
+        SuiteError: there are such globs; all of them.
     """
     wrong = [
         suite.source_map.mistake(("gate", "strategies", glob), _no_match_message(glob, cases), glob)
@@ -52,7 +52,7 @@ def check_gate_globs(suite: Suite, cases: Sequence[Case]) -> None:
 
 
 def _matches_variant(glob: str, cases: Sequence[Case]) -> bool:
-    """Whether *glob* is of one of *cases* in another size or precision."""
+    """True if *glob* matches one of *cases* in another size or precision."""
     sizeless = _without_sizes(glob)
     return any(matches_case(sizeless, case.label, name) for case in cases for name in _name_variants(case))
 
@@ -80,7 +80,7 @@ def _all_precision_labels() -> list[str]:
 
 
 def _no_match_message(glob: str, cases: Sequence[Case]) -> str:
-    """That *glob* is of no case, and which there are: those of its label, if that is right."""
+    """Describe that *glob* matches no case, and list existing names: those of its label, if that exists."""
     head, slash, _ = glob.partition("/")
     of_label = [case.name for case in cases if slash and case.matches(head)]
     if not of_label:

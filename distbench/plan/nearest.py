@@ -1,4 +1,4 @@
-"""What would fit in place of a mesh that does not: other meshes, or other world sizes."""
+"""Suggest meshes or world sizes that would fit."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from distbench.suite.sections import to_json_dict
 T = TypeVar("T")
 
 _MAX_SUGGESTIONS = 2
-"""Alternatives that are named."""
+"""Maximum number of suggested alternatives."""
 _MAX_DISTANCE = 32
-"""World sizes that are tried."""
+"""Maximum distance of world sizes that are tried."""
 
 
 @dataclass(frozen=True)
 class MeshAlternatives:
-    """A case whose mesh does not fit."""
+    """Alternatives for a case whose mesh does not fit."""
 
     case: Case
     strategy: Strategy
     batch: BatchConfig
     problem: str
-    """Why the case can't run."""
+    """Reason why the case can't run."""
     find_problem: Callable[[Case, Strategy], str | None]
-    """Why another case can't."""
+    """Returns the reason why another case can't run."""
 
     def suggest(self, near: Sequence[Mapping[str, int]]) -> str:
-        """Which of the meshes *near* fit the whole case, in words; if none does, what else would.
+        """Describe which of the meshes *near* fit the whole case, or else which world sizes would.
 
-        Empty: the mesh is not what is in the way.
+        Empty: the mesh is not the problem.
         """
         if fitting := _take(mesh for mesh in near if not self._problem_with(mesh)):
             # one with more dimensions is no better than one with fewer
@@ -56,14 +56,14 @@ class MeshAlternatives:
         )
 
     def _with_mesh(self, mesh: Mapping[str, int] | None) -> Strategy:
-        """The strategy in *mesh*; None: its own."""
+        """The strategy in *mesh*; None: its own mesh."""
         changes: dict[str, Any] = {} if mesh is None else {"mesh": dict(mesh)}
         strategy: Any = self.strategy
         other: Strategy = replace(strategy, **changes)
         return other
 
     def _problem_with(self, mesh: Mapping[str, int] | None, ranks: int | None = None) -> str | None:
-        """Why the case can't run in *mesh* (None: its own), or on that many *ranks*."""
+        """Reason why the case can't run in *mesh* (None: its own), or on *ranks*; None if it can."""
         other, ranks = self._with_mesh(mesh), ranks or self.case.world_size
         try:
             batch = self.batch.divide(ranks, other.data_parallel_size(ranks))
@@ -79,7 +79,7 @@ def _take(fitting: Iterator[T]) -> list[T]:
 
 
 def _nearby_sizes(ranks: int) -> list[int]:
-    """Numbers near to that of *ranks*."""
+    """List world sizes around *ranks*, nearest first."""
     return sorted(
         range(max(1, ranks - _MAX_DISTANCE), ranks + _MAX_DISTANCE), key=lambda size: abs(size - ranks)
     )

@@ -1,6 +1,6 @@
-"""How long steps take, before any has run: from the formulas of the workload and rates that were measured.
+"""Predict step times from workload formulas and measured rates.
 
-The rates are those of docs/equivalence.md. What is decided by them must be the same whenever it is asked.
+The rates are those of docs/equivalence.md. Decisions based on them must be the same every time.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from distbench.core import registry
 from distbench.core.case import Case
 from distbench.workloads.base import Workload
 
-# operations a second of a CPU's core, and of a GPU, in fp32
+# operations per second of a CPU core, and of a GPU, in fp32
 _FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
-# seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
+# seconds per element of the parameters in each step, for updates, fingerprints, and the starts of trainings
 _UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 
 def predicted_compute_s(case: Case) -> float | None:
-    """Seconds of forward and backward pass in a step of *case*; None where its workload has no formula."""
+    """Seconds of forward and backward pass in a step of *case*; None if its workload has no formula."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     if (flops := workload.flops_per_sample()) is None:
         return None
@@ -25,5 +25,5 @@ def predicted_compute_s(case: Case) -> float | None:
 
 
 def predicted_update_s(case: Case, parameters: int) -> float:
-    """Seconds of a step for the update, and in a check for fingerprints, of so many *parameters*."""
+    """Seconds per step for the update of *parameters*, and in a check for their fingerprints."""
     return parameters * _UPDATE_S_PER_ELEMENT[case.device]

@@ -1,4 +1,4 @@
-"""From a suite and a machine to cases and trials."""
+"""Turn a suite and a machine into cases and trials."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ _DraftCase = tuple[SuiteCell, Case, str | None]
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of a run and, if it can't run here, why."""
+    """A case of a run, with the reason if it can't run here."""
 
     case: Case
     problem: str | None = None
@@ -64,10 +64,10 @@ def launcher_machine(suite: Suite) -> Machine:
 
 
 def check_launcher(suite: Suite) -> None:
-    """See that this process can start the ranks of *suite*.
+    """Check that this process can start the ranks of *suite*.
 
     Raises:
-        SuiteError: another one has to.
+        SuiteError: another process has to.
     """
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     if why := launcher.start_hint():
@@ -108,7 +108,7 @@ def make_plan(suite: Suite, machine: Machine | None = None) -> Plan:
 def with_refusals(
     suite: Suite, plan: Plan, machine: Machine, problem_of: Callable[[Case], str | None]
 ) -> Plan:
-    """*plan* of *suite* on *machine*, whose cases that could run are asked for a *problem_of*, too."""
+    """Mark cases of *plan* for which *problem_of* gives a reason as unable to run."""
     cases = [item if item.problem else replace(item, problem=problem_of(item.case)) for item in plan.cases]
     return Plan(cases, _tasks(suite, [item.case for item in cases if item.problem is None], machine))
 
@@ -140,7 +140,7 @@ class _Planner:
         self._threads = _auto_threads(machine, [cell.world_size for cell in self._cells])
 
     def plan_cases(self) -> list[PlannedCase]:
-        """Cases, with the reasons of those that can't run here.
+        """Cases, with reasons for those that can't run here.
 
         Raises:
             SuiteError: something can't work on any machine, or not with these world sizes.
@@ -171,7 +171,7 @@ class _Planner:
         return [self._draft_case(cell, work, divided) for cell in cells]
 
     def _adapt_workload(self, work: CheckedWork) -> CheckedWork:
-        """*work* with what its workload leaves to the machine decided."""
+        """Resolve in *work* the settings that its workload leaves to the machine."""
         plugin = work.workload
         if (decided := plugin.instance.resolved_for(self._machine)) is plugin.instance:
             return work
@@ -223,9 +223,9 @@ class _Planner:
 
 
 def _drop_unfit_meshes(drafts: Sequence[_DraftCase]) -> list[_DraftCase]:
-    """*drafts* without the meshes that nobody asked for by name and that don't fit or are there already.
+    """Drop automatic meshes that do not fit or duplicate a requested case.
 
-    Where none of all meshes fits, the first stays, with its reason.
+    If no mesh of a group fits, the first stays, with its reason.
     """
     asked = {case.id for cell, case, _ in drafts if not cell.is_optional}
     fits = {_auto_mesh_key(cell) for cell, _, problem in drafts if cell.is_optional and problem is None}
@@ -242,7 +242,7 @@ def _drop_unfit_meshes(drafts: Sequence[_DraftCase]) -> list[_DraftCase]:
 
 
 def _auto_mesh_key(cell: SuiteCell) -> tuple[object, ...]:
-    """What all meshes of a strategy on some devices have in common."""
+    """Return the key that automatic meshes of one strategy on some devices share."""
     return cell.strategy.origin, cell.world_size, id(cell.work), cell.include
 
 
@@ -262,5 +262,5 @@ def _differing_places(cell: SuiteCell, other: SuiteCell) -> tuple[KeyPath, KeyPa
         return cell.include or cell.strategy.origin, other.include or other.strategy.origin
     places = [*zip(cell.strategy.origins, other.strategy.origins, strict=False)]
     places += [(place, other.origins[path]) for path, place in cell.origins.items() if path in other.origins]
-    # alike but for lists of different options, they are told by their strategies
+    # alike except for lists of different options, they differ in their strategies
     return next((pair for pair in places if pair[0] != pair[1]), places[0])

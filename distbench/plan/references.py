@@ -16,7 +16,7 @@ def reference_case(case: Case) -> Case:
 
 
 def micro_batched_reference(case: Case) -> Case:
-    """Reference of *case* that computes a global batch in the same parts, where these matter."""
+    """Reference of *case* with the same micro-batches, if the result depends on the division of batches."""
     if not case.depends_on_batch_division:
         return reference_case(case)
     batch = dataclasses.replace(case.batch, gradient_accumulation_steps=case.batch.total_micro_batches)
@@ -26,9 +26,9 @@ def micro_batched_reference(case: Case) -> Case:
 def trusted_case(
     template: Case, strategy: PluginChoice, world_size: int, batch: Batch, *, recompute: bool = False
 ) -> Case:
-    """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*.
+    """The training of *template* with *strategy*, one of torch's own, and its batch divided as *batch*.
 
-    *recomputes*: activations are computed again in the backward pass, which takes less memory.
+    *recompute*: activations are computed again in the backward pass, which takes less memory.
     """
     case = dataclasses.replace(
         template,

@@ -1,4 +1,4 @@
-"""What a machine lacks for a case whatever its strategy: packages, tools, and dtypes of its devices."""
+"""Check packages, tools, dtypes and memory that a case needs."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ _AMPERE, _ADA = 8.0, 8.9
 
 
 def missing_requirement(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
-    """Why *machine* can't run *case*, or None if it can."""
+    """Reason why *machine* can't run *case*; None if it can."""
     return (
         _missing_package(strategy.packages, machine, install_hint("train"))
         or _missing_package([*workload.packages, *optimizers.entry_of(case.optimizer).packages], machine)
@@ -29,7 +29,7 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
 
 
 def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
-    """Which of *packages* is missing on *machine*, and how to install it."""
+    """Message on the first of *packages* missing on *machine*, with an installation hint; None: none is."""
     absent = [package for package in packages if package not in machine.packages]
     if not absent:
         return None
@@ -37,7 +37,7 @@ def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") 
 
 
 def _compile_problem(case: Case, machine: Machine) -> str | None:
-    """Why torch.compile can't do what *case* asks of it on *machine*."""
+    """Reason why torch.compile can't run as *case* requests on *machine*; None if it can."""
     is_compiled = case.compile != "none" or optimizers.entry_of(case.optimizer).is_compiled
     if not is_compiled or machine.device != "cpu":
         return None
@@ -53,7 +53,7 @@ def _compile_problem(case: Case, machine: Machine) -> str | None:
 
 
 def _dtype_problem(case: Case, machine: Machine) -> str | None:
-    """Why the GPUs of *machine* can't compute as *case* asks in hardware; None where that is not known."""
+    """Reason why the GPUs of *machine* can't compute as *case* requests; None: they can, or unknown."""
     precision, capability = case.precision, machine.compute_capability
     if case.device == "cpu" or capability is None or capability >= _AMPERE:
         return None
@@ -66,7 +66,7 @@ def _dtype_problem(case: Case, machine: Machine) -> str | None:
 
 
 def _float8_problem(case: Case, machine: Machine, tokens: int) -> str | None:
-    """Why *case*, whose micro-batches have that many *tokens*, can't multiply in float8 on *machine*."""
+    """Reason why *case*, with *tokens* per micro-batch, can't multiply in float8; None if it can."""
     precision = case.precision
     if precision.float8 == "none":
         return None
@@ -91,7 +91,10 @@ def _float8_problem(case: Case, machine: Machine, tokens: int) -> str | None:
 
 
 def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, machine: Machine) -> str | None:
-    """Why *machine* can't hold the model states of *case*, which are by theory the least that it needs."""
+    """Reason why *machine* can't hold the model states of *case*; None if it can.
+
+    By theory they are the least that it needs.
+    """
     kinds = strategy.model_states(case, parameters) if parameters else None
     if kinds is None or "nvme" in strategy.offloads:
         return None

@@ -1,7 +1,8 @@
-"""Time limits that a suite leaves open: by what a case has to compute, move and draw, from formulas alone.
+"""Default time limits by the size of a case.
 
-They end what hangs and nothing else, so the rates below are a tenth of those of slow machines. They are the
-same whenever they are asked for: nothing is timed here.
+They depend on the work to compute, move and draw, from formulas alone. They end what hangs and nothing else,
+so the rates below are a tenth of those of slow machines. They are the same on every call: nothing is timed
+here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
 _SAFETY_FACTOR = 10
-# bytes a second of the slowest network and disk that anybody trains over: 1 Gbit/s
+# bytes per second of the slowest network and disk that anybody trains over: 1 Gbit/s
 _MIN_BYTES_PER_S = 1e8
-# seconds an element that a rank keeps in the build: docs/measuring.md has 51 ns where it took longest
+# seconds per element that a rank keeps in the build: docs/measuring.md has 51 ns where it took longest
 _BUILD_S_PER_ELEMENT = 5e-7
-# seconds an element of weights that the model's own constructor draws: docs/measuring.md has 25 ns
+# seconds per element of weights that the model's own constructor draws: docs/measuring.md has 25 ns
 _INIT_S_PER_ELEMENT = 2.5e-7
 # a rendezvous of many ranks
 _JOIN_S_PER_RANK = 0.25
@@ -31,9 +32,9 @@ _MIN_LIMITS = TimeLimits()
 
 
 def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
-    """Limits of the trial of *task*: those that are *asked* for, and the others by its size.
+    """Limits of the trial of *task*: those given in *asked*, and the others by its size.
 
-    *measure* says how many steps a trial has that is timed.
+    *measure* states how many steps a timed trial has.
     """
     case = task.case
     step, build = _step_s(case), _build_s(case)
@@ -53,7 +54,10 @@ def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: Measure
 def all_trial_limits(
     asked: TimeLimitOverrides, tasks: Iterable[PlannedTrial], measure: MeasureConfig
 ) -> list[TimeLimits]:
-    """Limits of each of *tasks*; trials of a case share them, but for steps and predictions of their own."""
+    """Limits of each of *tasks*.
+
+    Trials of a case share them, except for steps and predictions of their own.
+    """
     known: dict[tuple[str, str, float | None, int], TimeLimits] = {}
     found = []
     for task in tasks:
@@ -66,7 +70,7 @@ def all_trial_limits(
 
 
 def prepare_limit(asked: TimeLimitOverrides, cases: Iterable[Case]) -> float:
-    """Seconds in which all that *cases* need has to be built."""
+    """Seconds in which everything that *cases* need has to be built."""
     if asked.prepare is not None:
         return asked.prepare
     exact = {
@@ -78,7 +82,7 @@ def prepare_limit(asked: TimeLimitOverrides, cases: Iterable[Case]) -> float:
 
 
 def _step_s(case: Case) -> float:
-    """Seconds that a step of *case* takes where all is slow, with compiling."""
+    """Seconds that a step of *case* takes where everything is slow, with compiling."""
     parameters = _parameters(case)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     moved = [
@@ -101,6 +105,6 @@ def _build_s(case: Case) -> float:
 
 
 def _parameters(case: Case) -> int:
-    """Parameters by formula; 0 where the workload has none: then the least limits hold."""
+    """Parameters by formula; 0 if the workload has none: then the minimum limits apply."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.parameters() or 0

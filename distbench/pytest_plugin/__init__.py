@@ -93,11 +93,11 @@ def distbench_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def _looks_like_a_suite(file: Path) -> bool:
-    """Whether *file* has two of a suite's three required keys: with one missing it is an invalid suite.
+    """True if *file* has two of a suite's three required keys: with one missing, it is an invalid suite.
 
-    A search in the text also recognises a suite that is not valid YAML, so that the mistake is reported.
+    A text search also recognises a suite that is not valid YAML, so that the mistake is reported.
     """
-    # opening a pipe would wait for somebody to write
+    # opening a pipe would block until there is a writer
     if not file.is_file():
         return False
     try:

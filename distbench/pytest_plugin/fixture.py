@@ -37,7 +37,7 @@ class FinishedRun:
         return self.run.folder
 
     def case(self, name: str) -> CaseSummary:
-        """Case with that name, or with that label if only one case has it.
+        """Find the case with that name, or with that label if only one case has it.
 
         Raises:
             UsageError: no case matches, or several have the label.
@@ -81,7 +81,7 @@ class RunFactory:
             SuiteError: all mistakes in the suite or its overrides.
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
-            Exit: the time limit around pytest leaves none for the rest of it.
+            Exit: the time limit around pytest is too near to finish the run.
         """
         __tracebackhide__ = True
         if why := xdist_problem(self._config):

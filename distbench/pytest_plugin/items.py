@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SuiteFile(pytest.File):
-    """A suite. Its tests share one run, whose warm processes live from the first test to the last."""
+    """A suite; its tests share one run, whose warm processes live from the first test to the last."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -52,7 +52,7 @@ class SuiteFile(pytest.File):
 
     def setup(self) -> None:
         """Start the run of the selected tests, or continue it if other tests came between."""
-        # importing what runs and judges takes a second, which collecting should not cost
+        # imports for running and judging take a second, which collecting should not cost
         from distbench.pytest_plugin.session import SuiteRun
 
         with errors_as_failures():

@@ -1,4 +1,4 @@
-"""The options of the pytest plugin, and how it reports invalid ones."""
+"""The options of the pytest plugin, and the reports of invalid ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command_line(config: pytest.Config) -> list[str]:
 
 
 def xdist_problem(config: pytest.Config) -> str | None:
-    """Why nothing can be timed in this process, or None."""
+    """Reason why nothing can be timed in this process; None if it can."""
     # xdist's own way to recognise a worker (pytest-xdist.readthedocs.io, "Identifying the worker process")
     if not hasattr(config, "workerinput"):
         return None

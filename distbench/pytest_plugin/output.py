@@ -1,4 +1,4 @@
-"""What pytest gets of a case and a run: texts, numbers, and results for pytest-benchmark."""
+"""Report cases and runs to pytest and pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JUNIT_COLUMNS = ("step_s", "tokens_per_s", "memory_peak", "comm_bytes")
 
 
 def failure_text(outcome: CaseOutcome) -> str:
-    """Why the test of a case fails, the reason first; empty if it passes."""
+    """Reason why the test of a case fails; empty if it passes."""
     failed = [record for record in outcome.records if record.status.is_failure]
     lines = [_failure_details(outcome.run, record) for record in failed[:1]]
     if len(failed) > 1:
@@ -31,7 +31,7 @@ def failure_text(outcome: CaseOutcome) -> str:
 
 
 def skip_reason(outcome: CaseOutcome) -> str:
-    """Why a case that did not fail has no result; empty if it has one."""
+    """Reason why a case that did not fail has no result; empty if it has one."""
     row = outcome.row
     if row.status == Status.UNSUPPORTED:
         return one_line(row.reason)
@@ -47,7 +47,7 @@ def junit_properties(row: CaseSummary) -> list[tuple[str, object]]:
 
 
 def add_benchmark(config: pytest.Config, outcome: CaseOutcome) -> str:
-    """Add a case to pytest-benchmark's results, if it is active; return why not, or an empty string.
+    """Add a case to pytest-benchmark's results, if it is active; return the problem, if any.
 
     A case that should be compared but can't be fails, since a missing result must not pass.
     """

@@ -1,4 +1,4 @@
-"""The run of a suite whose cases are tests: each runs its own trials when pytest gets to it."""
+"""Run the cases of a suite one by one as pytest tests."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SuiteRun:
         Raises:
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: Ctrl-C or SIGTERM; the interrupted trial is stored as cancelled.
-            Exit: the time limit around pytest leaves none for the trials that are still to be made.
+            Exit: the time limit around pytest is too near for the trials that are still to be made.
         """
         tasks, records = self._tasks(case), []
         with self._handle_interrupt():
@@ -181,16 +181,16 @@ def exit_before_time_limit(run: Run) -> NoReturn:
 class LoggingObserver(Observer):
     """Writes notes on a run to pytest's log (``--log-cli-level=INFO`` shows it live).
 
-    Which test runs and how it ended, pytest itself shows.
+    The current test and its outcome are shown by pytest itself.
     """
 
     def note(self, text: str) -> None:
-        """Log it."""
+        """Log the note."""
         _log.info(one_line(text))
 
 
 def _restrict_suite(suite: Suite, cases: Sequence[Case]) -> Suite:
-    """*suite* reduced to *cases*, one after another as pytest runs them."""
+    """Reduce *suite* to *cases*, one after another as pytest runs them."""
     names = tuple(glob.escape(case.name) for case in cases)
     measure = dataclasses.replace(suite.measure, order="sequential")
     return dataclasses.replace(suite.with_job(MEASURE, measure), only=names)

@@ -1,7 +1,7 @@
-"""The record: everything one trial leaves behind, in files that describe themselves.
+"""The record of one trial: data model and format version.
 
-``files`` and ``parquet`` write and read one; ``store`` is the folder of a run. A record carries the
-description of its own columns, so that old and foreign records can be read without loading plug-ins. Raw
+``data_files`` and ``parquet`` write and read records; ``run_folder`` is the folder of a run. A record carries
+the description of its own columns, so that old and foreign records can be read without loading plug-ins. Raw
 samples are kept; statistics are computed on reading.
 
 Format history (of record.json and run.json):
@@ -32,18 +32,20 @@ from distbench.system.files import read_bounded
 FORMAT_VERSION = 3
 _OLDEST_VERSION = 1
 MAX_JSON_BYTES = 32 << 20
-"""Of a JSON file of a run or a gate: records have some 20 KB, the cases of ``run.json`` some 1.5 KB each."""
+"""Size limit of a JSON file of a run or a gate: records take some 20 KB, the cases of ``run.json`` some 1.5
+KB each.
+"""
 NO_REFERENCE_TEXT = "its reference has no result"
-"""How the reason of a trial begins that was not launched, because what it would be compared with failed."""
+"""Start of the reason of a trial that was not launched because its reference failed."""
 NOT_LAUNCHED_TEXT = "not launched"
-"""How the reason of a trial begins that was not launched, because the user's model raises in any trial."""
+"""Start of the reason of a trial that was not launched because the user's model raises in any trial."""
 NODE_LOST_PHASE = "node"
 """``Failure.phase`` of a trial that lost a node."""
 
 Samples = dict[str, list[list[float | None]]]
 RecordRow = dict[str, Any]
 Seconds = Annotated[float, Bound(-(2**31))]
-"""Finite; a clock that was set back makes them negative."""
+"""Finite; negative if a clock was set back."""
 
 ColumnFacts = TypedDict(
     "ColumnFacts",
@@ -58,11 +60,11 @@ ColumnFacts = TypedDict(
     },
     total=False,
 )
-"""What a record says of a column. A foreign one may lack any of it."""
+"""Description of a column in a record. A foreign one may lack any of these."""
 
 
 class Status(enum.StrEnum):
-    """How a trial or a case ended. A closed set: readers may rely on these words."""
+    """Outcome of a trial or a case. A closed set: readers may rely on these words."""
 
     MEASURED = "measured"
     UNSUPPORTED = "unsupported"
@@ -86,7 +88,7 @@ class Status(enum.StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether a run with such a case exits with code 1."""
+        """True if a run with such a case exits with code 1."""
         return self not in (Status.MEASURED, Status.UNSUPPORTED)
 
 
@@ -97,7 +99,7 @@ SECOND_SERIES_START = 1000
 
 
 def round_text(round_: int) -> str:
-    """A round as people count it, from 1."""
+    """A round in words, counted from 1."""
     if round_ == WARMUP_ROUND:
         return "warm-up"
     if round_ >= SECOND_SERIES_START:
@@ -107,21 +109,23 @@ def round_text(round_: int) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """Which rank failed first, and its traceback and log."""
+    """The rank that failed first, with its traceback and log."""
 
     rank: Annotated[int, Bound(0, MAX_WORLD_SIZE)] | None
     """The rank that failed first (not those that failed as a result); None if unknown."""
     phase: Name
-    """What that rank was doing: start, build, warmup, time, profile; ``distbench``: it was no rank that
-    failed, but distbench itself; ``node``: a node was lost, with all that ran there."""
+    """Phase of that rank: start, build, warmup, time, profile; ``distbench``: not a rank but distbench
+    itself failed; ``node``: a node was lost, with all that ran there.
+    """
     traceback: str = ""
     log: str = ""
     """The last lines of that rank's log, or of every rank's."""
     steps: dict[str, str] = field(default_factory=dict)
     """Rank -> last sign of life, e.g. ``time 7``."""
     user_error: str = ""
-    """The exception that came out of the user's own code, with its type, file and line; empty: of none, or
-    not known, as in records of earlier versions."""
+    """The exception raised by the user's own code, with its type, file and line; empty: none, or unknown, as
+    in records of earlier versions.
+    """
 
     @property
     def user_place(self) -> str:
@@ -131,7 +135,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An earlier launch of a trial that failed, and that another one took the place of."""
+    """An earlier launch of a trial that failed and was repeated."""
 
     status: Status
     reason: str
@@ -144,13 +148,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RankDevice:
-    """What a rank trained on."""
+    """The device of a rank."""
 
     kind: Literal["cpu", "cuda"]
     index: Annotated[int, Bound(0)] | None = None
-    """Number of the GPU on its node, as nvidia-smi counts; None: a CPU, or the driver does not tell."""
+    """Number of the GPU on its node, as nvidia-smi counts; None: a CPU, or unknown to the driver."""
     uuid: str = ""
-    """The GPU's own, as ``nvidia-smi -L`` shows it; empty: a CPU."""
+    """UUID of the GPU, as ``nvidia-smi -L`` shows it; empty: a CPU."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ class Record:
     values: dict[str, float] = field(default_factory=dict)
     """Column name -> one number for the trial, over ranks and steps."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Column name -> why there is no number."""
+    """Column name -> reason why there is no number."""
     samples: Mapping[str, list[list[float | None]]] = field(default_factory=dict)
     """Column name -> rank -> step (one entry where the column is not per step)."""
     warmup_losses: list[list[float | None]] = field(default_factory=list)
@@ -188,30 +192,36 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     """Facts of the worker: versions, device, threads."""
     failure: Failure | None = None
-    """Of a measured trial: what failed after its timed steps, whose numbers are absent then."""
+    """Of a measured trial: what failed after its timed steps; the numbers of that part are absent."""
     job: JobSpec = MEASURE_JOB
-    """What the trial was launched for."""
+    """The job that the trial was launched for."""
     degraded: str = ""
-    """Why a measured trial is left out of comparisons (noisy machine); empty: it is clean."""
+    """Reason why a measured trial is left out of comparisons (noisy machine); empty: it is clean."""
     described_strategy: StrategyDescription | None = None
-    """What the strategy says of its settings, its theory and itself; None in records of earlier versions."""
+    """The strategy's description of its settings, its theory and itself; None in records of earlier
+    versions.
+    """
     described_tables: dict[str, TableSpec] = field(default_factory=dict)
-    """Table name -> what it and its columns are; none in records of earlier versions."""
+    """Table name -> description of it and its columns; empty in records of earlier versions."""
     attempts: list[Attempt] = field(default_factory=list)
-    """Earlier launches of the trial that failed, the first one first; none in records of earlier versions."""
+    """Earlier launches of the trial that failed, the first one first; empty in
+    records of earlier versions.
+    """
 
     nodes: dict[str, list[int]] = field(default_factory=dict)
-    """Node -> the ranks that ran on it; empty: all ran where the command did, or nothing was launched."""
+    """Node -> the ranks that ran on it; empty: all ran on the command's host, or nothing was launched."""
     devices: list[RankDevice | None] = field(default_factory=list)
-    """Device of each rank; None of one that ended before it told. None in records of earlier versions."""
+    """Device of each rank; None of a rank that ended before it reported one. None in records of earlier
+    versions.
+    """
 
     def node_of(self, rank: int) -> str:
-        """Name of the node that *rank* ran on; empty: where the command did."""
+        """Name of the node that *rank* ran on; empty: the command's host."""
         return next((name for name, ranks in self.nodes.items() if rank in ranks), "")
 
     @property
     def attempts_including_this(self) -> list[Attempt]:
-        """``attempts``, and this one if it failed: what a further launch has in its record."""
+        """``attempts``, and this launch if it failed: the attempts for the record of the next launch."""
         if not self.status.is_failure or self.status is Status.CANCELLED:
             return self.attempts
         this = Attempt(self.status, self.reason, self.started, self.wall_s, self.failure)
@@ -225,14 +235,14 @@ class Record:
     def to_json(self, file_entries: Mapping[str, Any]) -> dict[str, Any]:
         """The record as plain JSON types, format number first.
 
-        *file_entries* describes the files with samples and tables, in place of their content.
+        *file_entries* describe the files with samples and tables, in place of their content.
         """
         plain = dataclasses.asdict(dataclasses.replace(self, samples={}, tables={}))
         return {"format": FORMAT_VERSION, **plain, "job": self.job.to_json(), **file_entries}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], source: str) -> Record:
-        """Record that *data* describes, with samples and tables in it.
+        """Build the record that *data* describes, with samples and tables in it.
 
         Raises:
             RecordError: another format, or something is missing or of the wrong kind.
@@ -248,7 +258,7 @@ class Record:
 
 
 def records_of_kind(records: Sequence[Record], kind: str) -> list[Record]:
-    """Those *records* whose jobs are of *kind*."""
+    """Return the *records* whose jobs are of *kind*."""
     return [record for record in records if record.job.kind == kind]
 
 
@@ -256,7 +266,7 @@ def check_format(data: object, source: str) -> None:
     """Check that this version can read the format of *data*.
 
     Raises:
-        FormatError: only another version can.
+        RecordFormatError: only another version can.
         RecordError: *data* is not a file of distbench.
     """
     if not isinstance(data, dict) or type(data.get("format")) is not int:

@@ -1,4 +1,4 @@
-"""Parquet files of the trials of a run, many read at a time: the time of a small one is mostly a query's."""
+"""Read many small Parquet files per DuckDB query: most of the time of one is that of the query."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ T = TypeVar("T")
 ReadKey = tuple[Hashable, ...]
 
 _MIN_BATCH, _MAX_BATCH = 8, 128
-"""How many files are read together: fewer take less time one by one."""
+"""Numbers of files that are read together: fewer take less time one by one."""
 _MAX_BATCHED_BYTES = 1 << 20
-"""Bytes of a file that is read with others."""
+"""Maximum bytes of a file that is read with others."""
 
 
 class BatchReader(Generic[T]):
-    """Files of which the first one asked for is read with those like it that were added after it."""
+    """Reads files in batches: the requested one with similar ones added after it."""
 
     def __init__(self, read: Callable[[Sequence[Path], Any, int], dict[Path, T]]) -> None:
-        """*read* takes files that are alike, what they were added with, and how many rows there may be."""
+        """Create a reader.
+
+        *read* takes similar files, what they were added with, and the number of rows allowed.
+        """
         self._read = read
         self._pending: dict[tuple[Path, ReadKey], None] = {}
         self._contents: dict[tuple[Path, ReadKey], T] = {}
 
     def add(self, file: Path, *how: Hashable) -> None:
-        """Take in a *file* that may be read with others that are read *how* it is."""
+        """Add a *file* that may be read together with others of equal *how*."""
         self._pending[file, how] = None
 
     def read(self, file: Path, *how: Hashable) -> T:
-        """Content of *file*, which was added.
+        """Content of *file*, which was added before.
 
         Raises:
             RecordError: it can't be read, or holds more than any that distbench writes.
@@ -46,7 +49,7 @@ class BatchReader(Generic[T]):
         return self._read([file], how, parquet.MAX_VALUES)[file]
 
     def _read_batch(self, first: Path, how: ReadKey) -> None:
-        """Read *first* and files after it; what is wrong with one of them is told when that is asked for."""
+        """Read *first* and files after it; errors are raised when the file itself is requested."""
         like = [file for file, other in self._pending if other == how]
         like = like[like.index(first) :][:_MAX_BATCH]
         for file in like:
@@ -79,9 +82,9 @@ def _tables(
 
 @dataclass(frozen=True)
 class BatchReaders:
-    """Files of the records of a run."""
+    """Readers for the files of a run's records."""
 
     samples: BatchReader[parquet.SampleRows] = field(default_factory=lambda: BatchReader(_samples))
-    """Added with the names of their columns."""
+    """Files of samples, added with the names of their columns."""
     tables: BatchReader[list[parquet.ParquetColumn]] = field(default_factory=lambda: BatchReader(_tables))
-    """Added with the name of their table, and its columns of text where they are known."""
+    """Files of tables, added with the table's name, and its text columns where they are known."""

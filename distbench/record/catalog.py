@@ -1,4 +1,4 @@
-"""Finding runs: by folder, by the start of an ID or of a folder's name, or all below a folder."""
+"""Find runs by folder, ID or name, and the usual durations of their trials."""
 
 import difflib
 import os
@@ -16,12 +16,12 @@ from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
 from distbench.system.files import folders
 
 ESTIMATE_PREFIX = ".estimate-"
-"""How the folder begins that holds the run of an estimate, inside of one that holds runs."""
+"""Prefix of the folder for the run of an estimate, inside a folder that holds runs."""
 _GATE_ARMS = {"baseline", "candidate"}
 
 
 def find_run(name: str, out: Path) -> Run:
-    """Run that *name* stands for: a folder, or the start of a run's ID or folder name in *out*.
+    """Find the run that *name* denotes: a folder, or the start of a run's ID or folder name in *out*.
 
     Raises:
         UsageError: no run matches, or more than one, or the folder holds several.
@@ -46,9 +46,10 @@ def find_run(name: str, out: Path) -> Run:
 
 
 def find_run_strict(name: str, out: Path) -> Run | None:
-    """Run that *name* can only stand for: its folder, or 4 to 8 digits that begin one ID in *out*; or None.
+    """Find the run that *name* denotes unambiguously; None if there is none.
 
-    Stricter than ``find_run``: what names a git revision or a Python environment must not be taken for a run.
+    That is its folder, or 4 to 8 digits that begin one ID in *out*. Stricter than ``find_run``: the name of a
+    git revision or a Python environment must not be taken for a run.
     """
     if name and (Path(name) / RUN_FILE).is_file():
         return Run(Path(name))
@@ -68,7 +69,7 @@ def median_durations(
 ) -> dict[tuple[str, str], float]:
     """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id.
 
-    Timed trials that had other numbers of steps are taken as if they had those of *measure*.
+    Durations of timed trials with other numbers of steps are scaled to those of *measure*.
     """
     by_kind = {kind: set(case_ids) for kind, case_ids in group_pairs(wanted).items()}
     times = group_pairs(
@@ -81,13 +82,13 @@ def median_durations(
 
 
 def submitted_runs(out: Path) -> list[Run]:
-    """Runs in *out* that were handed to an engine and have not begun."""
+    """Runs in *out* that were submitted to an engine and have not begun."""
     every = (folder for folder in folders(out) if (folder / SUBMISSION_FOLDER / "request.json").exists())
     return [Run(folder) for folder in every if not (folder / RUN_FILE).exists()]
 
 
 def runs_below(folder: Path) -> Iterator[Run]:
-    """Runs below *folder*, at any depth.
+    """Yield the runs below *folder*, at any depth.
 
     Only the candidate of a gate counts: its baseline ran next to it, and would be a second run of that day.
     """
@@ -103,7 +104,7 @@ def runs_below(folder: Path) -> Iterator[Run]:
 
 
 def is_gate_arm(run: Run) -> bool:
-    """Whether *run* is one of the two of a gate."""
+    """True if *run* is one of the two of a gate."""
     return run.folder.name in _GATE_ARMS and all((run.folder.parent / arm).is_dir() for arm in _GATE_ARMS)
 
 
@@ -116,6 +117,6 @@ def _hint(name: str, known: list[Run]) -> str:
     ids = {_id(run): run.folder.name for run in known}
     if near := difflib.get_close_matches(name, [*ids, *names], n=1):
         return f"did you mean {ids.get(near[0], near[0])}?"
-    # by when they began, which their names have before the id
+    # sorted by start time, which their names have before the id
     latest = sorted(names, key=lambda each: each.split("-")[-3:])
     return f"the latest: {', '.join(latest[-5:])}" if names else "it has no runs"

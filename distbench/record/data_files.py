@@ -1,7 +1,7 @@
 """Parquet files next to a record: its samples in one, and each of its tables in another.
 
-The record names the files and their checksums, so that a reader knows at once whether everything is there
-and intact. A file is parsed on first access, because a report of a thousand records needs only a few.
+The record names the files and their checksums, so that a reader knows at once if everything is there and
+intact. A file is parsed on first access, because a report of a thousand records needs only a few.
 
 samples.parquet   one row per sample: name (of the column), rank, step, value (null: unknown); the file's
                   metadata (key ``distbench``) describe the columns and name the trial
@@ -26,17 +26,17 @@ from distbench.system.files import atomic_path, sha256_bounded, slug
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 1 << 30
-"""Of one Parquet file."""
+"""Size limit of one Parquet file."""
 MAX_SAMPLE_LISTS = 2_000_000
-"""Lists of samples in a record, one per column and rank: 100 columns of 20,000 ranks."""
+"""Maximum lists of samples in a record, one per column and rank: 100 columns of 20,000 ranks."""
 _SAMPLES = "samples.parquet"
-# names in a record are not trusted: no path leads out of its folder
+# names in a record are not trusted: no path may leave its folder
 _FILE_NAME = re.compile(r"[a-z0-9_+-][a-z0-9._+-]*\.parquet")
 
 
 @dataclass(frozen=True)
 class SamplesEntry:
-    """What a record says of the file of its samples."""
+    """Entry of the samples file in a record."""
 
     file: Name
     sha256: Name
@@ -46,19 +46,19 @@ class SamplesEntry:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """What a record says of the file of one of its tables."""
+    """Entry of a table file in a record."""
 
     file: Name | None
-    """None: the table has no row."""
+    """Name of the file; None: the table has no row."""
     sha256: Name = ""
     columns: list[str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
-    """Columns that a row does not have if it is null there."""
+    """Columns that are missing from a row if they are null there."""
 
 
 @dataclass(frozen=True)
 class FileManifest:
-    """What a record says of its files."""
+    """The files of a record, as record.json names them."""
 
     samples: SamplesEntry | None
     tables: dict[str, TableEntry]
@@ -74,7 +74,10 @@ class DataFiles:
 
 
 class LazyMapping(Mapping[str, T]):
-    """A mapping whose values are loaded on first access; ContentError: one can't be."""
+    """A mapping whose values are loaded on first access.
+
+    Access raises RecordContentError if a value can't be loaded.
+    """
 
     def __init__(self, names: Iterable[str], load: Callable[[str], T]) -> None:
         self._names, self._load = dict.fromkeys(names), functools.cache(load)
@@ -118,7 +121,7 @@ def write_files(folder: Path, record: Record) -> dict[str, Any]:
 
 
 def check_rank_counts(ranks: Mapping[str, int], case: Case, source: str) -> None:
-    """Refuse samples of more *ranks* (by column) than *case* has: each is a list, whatever is in it.
+    """Refuse samples of more *ranks* (by column) than *case* has: each takes a list, even if empty.
 
     Raises:
         RecordError: there are too many.
@@ -148,7 +151,7 @@ def lazy_content(
     """Samples and tables in *files*.
 
     They are read together with those of other records on the same *readers*.
-    Accessing them raises ContentError if a file does not match its description.
+    Accessing them raises RecordContentError if a file does not match its description.
     """
     ranks = manifest.samples.ranks if manifest.samples and files.samples else {}
     readers = readers or BatchReaders()
@@ -172,10 +175,10 @@ def lazy_content(
 
 
 def load_all(record: Record) -> None:
-    """Parse all files of *record*, which are otherwise parsed when they are needed.
+    """Parse all files of *record*, which are otherwise parsed on first access.
 
     Raises:
-        ContentError: one does not match its description.
+        RecordContentError: one does not match its description.
     """
     for content in (record.samples, record.tables):
         dict(content)
@@ -265,7 +268,7 @@ def _read_samples(file: Path, ranks: Mapping[str, int], readers: BatchReaders) -
 
 
 def _text_columns(table: str, entry: TableEntry) -> tuple[str, ...] | None:
-    """Columns of text of *table*, if it is documented."""
+    """Text columns of *table*, if it is documented."""
     kinds = column_types(table)
     return tuple(column for column in entry.columns if kinds.get(column) == "text") if kinds else None
 

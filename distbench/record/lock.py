@@ -1,9 +1,9 @@
-"""Who runs trials in a folder: one process at a time.
+"""Lock a run's folder: one process at a time runs trials in it.
 
-That process holds a lock (flock) on a file in the folder. The kernel lets go of it when the process ends,
+That process holds a lock (flock) on a file in the folder. The kernel releases it when the process ends,
 however it ends, so no lock is ever stale. No child inherits it: Python opens files close-on-exec, and
-launchers start other programs. The file names process and host for whoever is refused, and is emptied at
-the end; after a kill it keeps both until the next session.
+launchers start other programs. The file names process and host for messages to refused processes, and is
+emptied at the end; after a kill it keeps both until the next session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIES, _PAUSE_S = 5, 0.02
 _MAX_BYTES = 1024
 _NAME = re.compile(r"[\w.:-]{1,255}")
-# files that this process has locked: to find that out by trying would take as long as waiting for others
+# files that this process has locked: finding that out by trying would take as long as waiting for others
 _held_locks: set[tuple[int, int]] = set()
 
 
@@ -48,12 +48,13 @@ class LockHolder:
 
 @contextmanager
 def lock_folder(folder: Path, now: str) -> Iterator[LockHolder | None]:
-    """Own *folder* while the body runs, which begins *now*; yield who was killed while owning it, if anybody.
+    """Lock *folder* while the body runs; yield the previous holder if it was killed.
 
-    On a file system without locks (Lustre without ``flock``, some of FUSE) nobody is kept out.
+    *now* is recorded as the start. On a file system without locks (Lustre without ``flock``, some of FUSE) no
+    process is refused.
 
     Raises:
-        UsageError: another process owns it, or its file ``.owner`` is not a regular one.
+        UsageError: another process holds the lock, or its file ``.owner`` is not a regular one.
         OSError: the folder is not writable, or its disk is full.
     """
     file = folder / LOCK_FILE
@@ -74,7 +75,7 @@ def lock_folder(folder: Path, now: str) -> Iterator[LockHolder | None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process runs trials in *folder*; true if that can't be told."""
+    """True if a process runs trials in *folder*, or if that is unknown."""
     try:
         descriptor = _open(folder / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:
@@ -97,7 +98,7 @@ def _open(file: Path, flags: int) -> int:
             raise UsageError(f"{file}: is a link, which distbench never makes; remove it") from error
         raise
     found = os.fstat(descriptor)
-    # what has a second name may be any file of the user's
+    # a file with a second name may be any file of the user's
     if not stat.S_ISREG(found.st_mode) or (flags & os.O_RDWR and found.st_nlink > 1):
         os.close(descriptor)
         raise UsageError(f"{file}: not a regular file with one name, as distbench makes it; remove it")
@@ -110,12 +111,12 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _is_held_elsewhere(descriptor: int, operation: int, *, unknown: bool = False) -> bool:
-    """Whether another process keeps *operation* from being done; *unknown* where there are no locks."""
+    """True if another process prevents *operation*; *unknown* where there are no locks."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
-            # who only looks whether somebody owns the folder holds the lock for an instant, too
+            # a process that only checks the lock holds it for an instant, too
             time.sleep(_PAUSE_S)
         except OSError:
             return unknown
@@ -125,7 +126,7 @@ def _is_held_elsewhere(descriptor: int, operation: int, *, unknown: bool = False
 
 
 def _read_holder(descriptor: int) -> LockHolder | None:
-    """What the file says; None if it is empty, or says nothing that distbench would."""
+    """Read the holder from the file; None if it is empty, or not as distbench writes it."""
     try:
         said = os.pread(descriptor, _MAX_BYTES, 0)
         holder = decode(LockHolder, json.loads(said), LOCK_FILE)
@@ -136,7 +137,7 @@ def _read_holder(descriptor: int) -> LockHolder | None:
 
 
 def _write_holder(descriptor: int, text: str) -> None:
-    # it is there to be read by people only: a full disk must not end a run here
+    # the entry is for people only: a full disk must not end a run here
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)

@@ -24,28 +24,30 @@ if TYPE_CHECKING:
     import duckdb
 
 MAX_VALUES = 1 << 24
-"""Values of one file: a thousand steps of 500 ranks, 8 numbers in each, with their names and places."""
+"""Maximum values in one file: a thousand steps of 500 ranks, 8 numbers in each,
+with their names and places.
+"""
 MAX_COLUMNS = 1 << 10
 MAX_TEXT = 1 << 27
-"""Characters of text in one file."""
+"""Maximum characters of text in one file."""
 MAX_CELL_TEXT = 1 << 14
-"""Characters of one text in a table that are read."""
-# DuckDB may hold so much of a file that it reads, as a page of it may expand to any size; what doesn't fit is
-# refused, not laid in a folder of the user's
+"""Characters that are read of one text in a table."""
+# memory that DuckDB may use to read a file, as a page of it may expand to any size; anything larger is
+# refused, not spilled to a folder of the user's
 _READ_SETTINGS = (("memory_limit", "512MB"), ("temp_directory", ""))
-# a folder named key=value is not a column; the last column is the row's file, under a name that no other has
+# a folder named key=value is not a column; the last column is the row's file, under a unique name
 _FILE_COLUMN = "distbench file"
 _READ_CLAUSE = f"from read_parquet(?, hive_partitioning = false, filename = '{_FILE_COLUMN}')"
-# numbers alone, so that no text of a file need be held
+# numbers alone, so that no text of a file has to be kept
 _SAMPLE_COLUMNS = f'list_position(?, name), rank::bigint, value::double, "{_FILE_COLUMN}"'
 _SCHEMA_QUERY = """select file_name, list((name, type, type_length, repetition_type, num_children,
     converted_type, logical_type))::varchar from parquet_schema(?) group by file_name"""
-# of DuckDB's own
+# DuckDB's own
 _BATCH = 2048
 _INT64 = 1 << 63
 _TEXTS = ("VARCHAR", "JSON")
 SampleRows = list[tuple[Any, ...]]
-"""Place of a column's name among those asked for (from 1 on; 0: it is none of them), rank, value, file."""
+"""Index of a column's name among the requested ones (from 1 on; 0: not requested), rank, value, file."""
 _TYPE_NAMES = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
 
 
@@ -55,11 +57,11 @@ class ParquetColumn:
 
     name: str
     type: str
-    """In DuckDB."""
+    """Type in DuckDB."""
     values: list[Any]
 
     def has_type(self, kind: Literal["text", "number"]) -> bool:
-        """Whether its values are of that *kind*, or null; a column without any is one of booleans."""
+        """True if its values are of that *kind*, or null; a column without any is one of booleans."""
         return self.type in _TYPE_NAMES[kind] or all(value is None for value in self.values)
 
 
@@ -80,7 +82,7 @@ def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, 
 
 
 def _os_error(error: Exception) -> OSError:
-    """*error* as the operating system told it to DuckDB, which wraps that in JSON."""
+    """Convert *error* to the operating system's error, which DuckDB wraps in JSON."""
     if number := re.search(r'"errno":"(\d+)"', str(error)):
         return OSError(int(number[1]), os.strerror(int(number[1])))
     return OSError(0, first_line(error))
@@ -103,15 +105,15 @@ def read_tables(
     The files have one schema (``group_by_schema``).
 
     Args:
-        text_columns: The columns of text, where they are known; None: DuckDB is asked first.
-        max_values: Values that they may hold together.
+        text_columns: The text columns, where they are known; None: query DuckDB for them first.
+        max_values: Maximum number of values in all files together.
 
     Raises:
         RecordError: one can't be read, or they hold more.
     """
     with _read_errors(files) as paths:
         types = dict.fromkeys(text_columns, "VARCHAR") if text_columns is not None else _types(paths)
-        # a few bytes of Parquet may stand for any number of copies of a long text
+        # a few bytes of Parquet may expand to any number of copies of a long text
         cut = [
             f"{_truncated(quote_identifier(name), type_)} as {quote_identifier(name)}"
             for name, type_ in types.items()
@@ -142,7 +144,7 @@ def read_samples(
     """Samples in each of *files*, which have one schema and hold at most *max_values* values together.
 
     Raises:
-        RecordError: one can't be read, is no file of samples, or they hold more.
+        RecordError: one can't be read, is not a file of samples, or they hold more.
     """
     with _read_errors(files) as paths:
         result = _connection(*_READ_SETTINGS).execute(
@@ -152,7 +154,7 @@ def read_samples(
 
 
 def group_by_schema(files: Sequence[Path]) -> list[list[Path]]:
-    """*files* in groups whose columns have the same names and types.
+    """Group *files* by the names and types of their columns.
 
     Raises:
         RecordError: one can't be read.
@@ -163,7 +165,7 @@ def group_by_schema(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _types(paths: Mapping[str, Path]) -> dict[str, str]:
-    """Type of each column of files that are alike."""
+    """Type of each column of files with one schema."""
     result = _connection(*_READ_SETTINGS).execute(f"{_READ_CLAUSE} limit 0", [[*paths]])
     return {str(name): str(type_) for name, type_, *_ in result.description[:-1]}
 
@@ -171,7 +173,7 @@ def _types(paths: Mapping[str, Path]) -> dict[str, str]:
 def _split_by_file(
     rows: Iterable[tuple[Any, ...]], paths: Mapping[str, Path]
 ) -> dict[Path, list[tuple[Any, ...]]]:
-    """Each of *rows* with those of its file, which its last value names."""
+    """Group *rows* by their file, which their last value names."""
     made: dict[Path, list[tuple[Any, ...]]] = {file: [] for file in paths.values()}
     if len(made) == 1:
         return {file: [*rows] for file in made}
@@ -182,7 +184,7 @@ def _split_by_file(
 
 def _truncated(column: str, type_: str) -> str:
     if type_ == "JSON":
-        # a part of it would be no JSON
+        # a truncated text would be invalid JSON
         return f"if(strlen({column}) > {MAX_CELL_TEXT}, error('a value is too long'), {column})"
     return f"left({column}::varchar, {MAX_CELL_TEXT})"
 
@@ -190,7 +192,7 @@ def _truncated(column: str, type_: str) -> str:
 def _fetch_limited(
     result: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], limit: int
 ) -> list[tuple[Any, ...]]:
-    """Rows of *result*, all that the files have: at most *limit*, with ``MAX_TEXT`` characters of text.
+    """Fetch all rows of *result*: at most *limit*, with ``MAX_TEXT`` characters of text.
 
     Raises:
         ValueError: there are more.
@@ -198,7 +200,7 @@ def _fetch_limited(
     rows = result.fetchmany(_BATCH)
     if len(rows) < _BATCH:
         return rows
-    # the file itself says how many there are; a cursor, for the rest of the result is still to be fetched
+    # the file itself states the count; a cursor, because the rest of the result is still to be fetched
     counting = _connection(*_READ_SETTINGS).cursor()
     ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
     size = 0
@@ -214,14 +216,14 @@ def _fetch_limited(
 
 @contextmanager
 def _read_errors(files: Sequence[Path]) -> Iterator[dict[str, Path]]:
-    """Yield each of *files* by its path for DuckDB; what goes wrong with them is a RecordError."""
+    """Yield *files* by their paths for DuckDB; convert errors in the body to RecordError."""
     import duckdb
 
     try:
         yield {duckdb_path(file): file for file in files}
     except (duckdb.Error, OSError) as error:
         raise RecordError(f"{files[0]}: corrupt: not a Parquet file: {first_line(error)}") from error
-    # text that is no JSON in a column of it; a path that DuckDB takes for a pattern
+    # invalid JSON text in a column; a path that DuckDB takes for a pattern
     except (ValueError, RecursionError, KeyError) as error:
         raise RecordError(f"{files[0]}: corrupt: {error}") from error
 
@@ -292,7 +294,7 @@ def _connection(*settings: tuple[str, str]) -> duckdb.DuckDBPyConnection:
 
 
 def _infer_type(values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Narrowest type for *values* and null, and the values converted for it."""
+    """Narrowest type for *values* and null, and the values converted to it."""
     known = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in known):
         # no values: the type that any other absorbs when files are read together

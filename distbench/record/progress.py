@@ -1,7 +1,7 @@
-"""What a run shows of its progress, in a file of its folder: others follow it from there.
+"""The progress log of a run: write events, follow them from elsewhere.
 
-One event per line, in JSON; each session appends its own, from ``began`` to ``ended``. No number rests on it,
-so nothing fails if it can't be written or read.
+One event per line, in JSON; each session appends its own, from ``began`` to ``ended``. No number depends on
+it, so nothing fails if it can't be written or read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ProgressEventKind = Literal[
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """One of them."""
+    """One progress event."""
 
     kind: ProgressEventKind
     text: str = ""
@@ -38,12 +38,12 @@ class ProgressEvent:
     done: int = 0
     total: int = 0
     seconds: float | None = None
-    """That an item or a trial took, or that are left when a trial starts; None: unknown."""
+    """Duration of an item or a trial, or the remaining time when a trial starts; None: unknown."""
     status: str = ""
-    """Of a trial that has ended."""
+    """Status of a trial that has ended."""
     reason: str = ""
     noise: str = ""
-    """What disturbed a measured trial, so that it is kept out of comparisons; empty: nothing."""
+    """Disturbance that keeps a measured trial out of comparisons; empty: none."""
     failed: bool = False
     code: int = 0
     """Exit code of the command, at the end of a session."""
@@ -51,10 +51,10 @@ class ProgressEvent:
 
 @dataclass
 class SessionResult:
-    """What a command does to a run."""
+    """Exit code of a session."""
 
     exit_code: int = 1
-    """Its exit code; as it stands after an error that nobody expected."""
+    """Exit code of the command; the default applies after an unexpected error."""
 
 
 class ProgressLog:
@@ -65,7 +65,7 @@ class ProgressLog:
         self._buffered: list[ProgressEvent] = [ProgressEvent("began")]
 
     def write(self, event: ProgressEvent) -> None:
-        """Append *event*; a session begins with its first that is not a note.
+        """Append *event*; a session begins with its first event that is not a note.
 
         Until then the folder may still turn out to be another's.
         """
@@ -78,7 +78,7 @@ class ProgressLog:
 
     @contextmanager
     def session(self) -> Iterator[SessionResult]:
-        """Say at the end of the body how it ended, if it has begun: what was refused is nobody's progress."""
+        """Append the end of the session after the body, if it began: a refused command has no progress."""
         session = SessionResult()
         try:
             yield session
@@ -93,12 +93,12 @@ class ProgressLog:
                 self._append(ProgressEvent("ended", code=session.exit_code))
 
     def _append(self, event: ProgressEvent) -> None:
-        # what is left out has its default
+        # missing fields have their defaults
         plain = {key: value for key, value in asdict(event).items() if value or key == "kind"}
         texts = [key for key in ("text", "reason", "noise") if key in plain]
         plain |= {key: truncate_middle(plain[key], _MAX_TEXT, "see the record") for key in texts}
         with suppress(OSError):
-            # the folder may be anybody's
+            # the folder may come from anybody
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(self._file, flags, 0o644)
             try:
@@ -108,7 +108,7 @@ class ProgressLog:
 
 
 class ProgressLogReader:
-    """Reads what is written to the events of a run, from *offset* on."""
+    """Reads new events of a run, from *offset* on."""
 
     def __init__(self, folder: Path, offset: int = 0) -> None:
         self._file, self._offset = folder / PROGRESS_FILE, offset
@@ -127,7 +127,7 @@ class ProgressLogReader:
 
 
 def log_size(folder: Path) -> int:
-    """Bytes of the events so far: from there on, they are those of later sessions."""
+    """Bytes of the events so far, at which later sessions begin."""
     try:
         return (folder / PROGRESS_FILE).stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Damaged trials set aside, so that they can be measured again; nothing is deleted."""
+"""Quarantine damaged trials, so that they can be measured again; nothing is deleted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from distbench.core.errors import UsageError
 from distbench.system.files import infrastructure_errors
 
 QUARANTINE_FOLDER = "damaged"
-"""Folder of trials that were set aside, in that of the run."""
+"""Folder for quarantined trials, in the run's folder."""
 
 
 def quarantine_trial(run: Path, trial: str) -> Path:
-    """Move the folder *trial* of the run in *run* into its folder ``damaged``; return where it is now.
+    """Move the folder *trial* of *run* into its folder ``damaged``; return the new path.
 
     Raises:
-        UsageError: a link in its place would have files moved that are not of this run.
+        UsageError: because of a symbolic link, files outside of the run would be moved.
         InfrastructureError: it can't be moved.
     """
     root, folder, into = run.resolve(), run / trial, run / QUARANTINE_FOLDER

@@ -1,4 +1,4 @@
-"""What the trials of a run have left: records with their files, and those that can't be read."""
+"""Read all records of a run; damaged trials are listed, not fatal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_PARQUET_VERSION = 2
 
 T = TypeVar("T")
 _reads_all: ContextVar[bool] = ContextVar("_reads_all", default=False)
-"""Whether the files of every record are parsed at once."""
+"""True: parse the files of every record at once."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class DamagedTrial:
     """A trial whose record, or a file next to it, is missing, corrupt or of another format."""
 
     trial: str
-    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``; ``run.json``: that file is."""
+    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``; ``run.json`` for that file."""
     problem: str
-    """File, and what is wrong with it."""
+    """File and description of the damage."""
     is_other_format: bool = False
-    """Whether nothing is wrong but the format: another version of distbench can read it."""
+    """True if only the format is wrong: another version of distbench can read it."""
 
     @property
     def is_trial(self) -> bool:
-        """Whether it is a trial, and not the file that describes the run."""
+        """True for a trial; False for the file that describes the run."""
         return "/" in self.trial
 
     @property
@@ -54,11 +54,11 @@ class DamagedTrial:
 
     @property
     def case_id(self) -> str:
-        """Id of its case, as the name of the folder says."""
+        """Id of its case, according to the name of the folder."""
         return self.trial.split("/")[1].rpartition("-")[2]
 
     def to_json(self) -> dict[str, str]:
-        """What programs get to know."""
+        """The trial as plain JSON types."""
         return {"trial": self.trial, "problem": self.problem}
 
 
@@ -71,12 +71,12 @@ class RunContents:
 
     @property
     def records(self) -> list[Record]:
-        """Those that can be read."""
+        """Records of the trials that can be read."""
         return [stored.record for stored in self.stored]
 
 
 def damage_summary(damaged: Sequence[DamagedTrial]) -> str:
-    """What is wrong with ``run.json``, how many trials can't be read and why; empty if nothing is damaged."""
+    """Summarise the damage to ``run.json`` and to trials; empty if there is none."""
     of_run = [f"{each.problem}; the records tell what the run is" for each in damaged if not each.is_trial]
     trials = [each for each in damaged if each.is_trial]
     return "; ".join([*of_run, *([_trials_text(trials)] if trials else [])])
@@ -91,11 +91,11 @@ def _trials_text(damaged: Sequence[DamagedTrial]) -> str:
 
 
 def retry_eagerly(read: Callable[[], T]) -> T:
-    """What *read* makes of the records of runs.
+    """Call *read*; call it again with all files parsed if one does not match its record.
 
-    Most readers need few of the files next to them, so these are parsed on first access. Where one then turns
-    out not to hold what its record says, *read* is called again, with all of them parsed when the records are
-    read: the trial is damaged, as with any other damage.
+    Most readers need few of the files next to records, so these are parsed on first access. If one then
+    does not hold what its record says, *read* is called again, with all of them parsed when the records are
+    read: the trial is then treated as any damaged one.
     """
     try:
         return read()
@@ -108,7 +108,10 @@ def retry_eagerly(read: Callable[[], T]) -> T:
 
 
 def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
-    """Contents of the folders *trials* of the run in the folder *run*; those without a record have none."""
+    """Read the folders *trials* of the run in the folder *run*.
+
+    Folders whose record can't be read are listed as damaged.
+    """
     contents, shelf = RunContents(), BatchReaders()
     for folder in trials:
         try:
@@ -117,7 +120,7 @@ def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
                 data_files.load_all(stored.record)
             contents.stored.append(stored)
         except RecordError as error:
-            # messages name files as a reader of the run finds them
+            # messages name files relative to the run
             problem = str(error).replace(f"{run}/", "")
             trial = folder.relative_to(run).as_posix()
             contents.damaged.append(DamagedTrial(trial, problem, isinstance(error, RecordFormatError)))
@@ -125,12 +128,12 @@ def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
 
 
 def read_record(file: Path, readers: BatchReaders | None = None) -> StoredRecord:
-    """Record in *file*, whose other files are read together with those of records on the same *readers*.
+    """Read the record in *file*; its other files are read in batches with those on the same *readers*.
 
     Raises:
         RecordError: it, or a file next to it, is missing, corrupt or of another format.
     """
-    # folders of the trial, its case and its kind of job: none may lead out of the run
+    # folders of the trial, its case and its kind of job: none may leave the run
     for place in list(file.parents)[:3]:
         if place.is_symlink():
             raise RecordError(f"{file}: {place.name} is a symbolic link, which is not followed")

@@ -1,4 +1,4 @@
-"""Runs on disk. Every file is written to a temporary name, fsynced and renamed, so a kill tears none.
+"""Runs on disk: every file is written to a temporary name, fsynced and renamed, so a kill tears none.
 
 reports/<suite>-<time>-<id>/
   run.json              the resolved suite, the cases, the machine, the run's state
@@ -9,16 +9,16 @@ reports/<suite>-<time>-<id>/
     trial.json, rank<r>.log, ...
   checks/, checkpoints/, collectives/, convergence/, sensitivity/, ...
                         the same for the trials of other kinds of job (``jobs``), each in its ``folder``
-  prepare/              logs of building C++ ops and initial weights before the trials, and what layers took
+  prepare/              logs of building C++ ops and initial weights before the trials, and the time of layers
   scratch/              files that one trial leaves for another; removed when no longer needed
   report.html, report-lite.html, answer.json
-                        the page, and the recommendation for lists of runs (``report.stored_answer``)
-  damaged/              trials that can't be read, set aside to be measured again (``setting_aside``)
+                        the page, and the recommendation for lists of runs (``report.stored_recommendation``)
+  damaged/              trials that can't be read, quarantined to be measured again (``quarantine``)
   tensorboard/, mlflow/, wandb/, pytest-benchmark/
-                        what was exported for trackers
-  progress.jsonl        what was shown while it ran (``progress``)
-  submitted/            if it was handed to an engine: to which, and how (``submitted``)
-  .owner                which process runs trials in it (``owner``); empty between sessions
+                        exports for trackers
+  progress.jsonl        events shown while it ran (``progress``)
+  submitted/            if it was submitted to an engine: to which, and how (``submission``)
+  .owner                the process that runs trials in it (``lock``); empty between sessions
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from distbench.system.machine import machine_facts
 
 RUN_FILE = "run.json"
 SUBMISSION_FOLDER = "submitted"
-"""Folder of what an engine was handed (``submitted``)."""
+"""Folder of a submission to an engine (``submission``)."""
 # characters of one text of a record
 _MAX_TEXT = 50_000
 # records, logs and the report of a small run, without the weights of a large model
@@ -121,7 +121,7 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], source: str) -> RunInfo:
-        """Run that ``to_json`` described.
+        """Parse the output of ``to_json``.
 
         Raises:
             RecordError: another format, or something is missing or of the wrong kind.
@@ -156,7 +156,7 @@ class Run:
         run, out = cls(folder), folder.parent
         try:
             parquet.duckdb_path(folder)
-            # what is left of a session that was killed before it had written run.json holds nothing
+            # the remains of a session that was killed before it had written run.json are empty
             (run.folder / "trials").mkdir(parents=True, exist_ok=not (run.folder / RUN_FILE).exists())
         except OSError as error:
             raise UsageError(
@@ -164,7 +164,7 @@ class Run:
             ) from error
         if (free := shutil.disk_usage(run.folder).free) < MIN_FREE_BYTES:
             run.folder.joinpath("trials").rmdir()
-            # one that was handed over is not empty
+            # the folder of a submitted run is not empty
             with suppress(OSError):
                 run.folder.rmdir()
             raise UsageError(
@@ -177,7 +177,7 @@ class Run:
 
     @contextmanager
     def hold_lock(self) -> Iterator[lock.LockHolder | None]:
-        """Own the folder while the body runs; yield who was killed while owning it, if anybody.
+        """Lock the folder while the body runs; yield the previous holder if it was killed.
 
         Raises:
             UsageError: another process runs trials in it.
@@ -189,7 +189,7 @@ class Run:
             yield killed
 
     def info(self) -> RunInfo:
-        """Content of ``run.json``; a run that nobody owns is not running, whatever was written last.
+        """Content of ``run.json``; without a lock holder the run is not running, whatever was written last.
 
         Raises:
             UsageError: this is not the folder of a run.
@@ -237,7 +237,7 @@ class Run:
         return read_record(self.trial_folder(case, round_, kind) / RECORD_FILE).record
 
     def contents(self) -> RunContents:
-        """Everything that its trials have left, and what of it is damaged."""
+        """All records of its trials, and the damaged ones."""
         return read_contents(self.folder, self.recorded_trials())
 
     def records(self) -> list[Record]:
@@ -249,7 +249,7 @@ class Run:
     ) -> Iterator[tuple[str, float]]:
         """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped.
 
-        Timed trials are taken as if they had the steps of *measure*.
+        Durations of timed trials are scaled to the steps of *measure*.
         """
         made = self._measure()
         if made is None:
@@ -266,7 +266,7 @@ class Run:
                     yield case_id, scaled_duration(data, made if kind == MEASURE else measure, measure)
 
     def _measure(self) -> MeasureConfig | None:
-        """How its cases are measured; None: ``run.json`` can't be read."""
+        """Measurement settings of its cases; None: ``run.json`` can't be read."""
         file = self.folder / RUN_FILE
         with suppress(RecordError, KeyError, TypeError):
             return decode(MeasureConfig, read_json(file)["suite"][MEASURE], str(file))
@@ -277,13 +277,13 @@ class Run:
         return [folder for kind in job_kinds() for folder in self._trial_folders(kind.folder)]
 
     def _trial_folders(self, of_kind: str) -> list[Path]:
-        """Folders in *of_kind*, that of a kind of job, that have a record."""
+        """Folders in *of_kind*, the folder of a kind of job, that have a record."""
         every = (trial for case in folders(self.folder / of_kind) for trial in folders(case))
         return [trial for trial in every if os.path.lexists(trial / RECORD_FILE)]
 
 
 def _with_clipped_texts(record: Record) -> Record:
-    """*record* without the middle of texts that would be too long to be read again."""
+    """Cut the middle of texts in *record* that would be too long to be read again."""
     cut = functools.partial(truncate_middle, limit=_MAX_TEXT, whole="see the logs next to the record")
     failure = record.failure and dataclasses.replace(
         record.failure, traceback=cut(record.failure.traceback), log=cut(record.failure.log)
@@ -335,7 +335,7 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def resumable_write_errors(file: Path) -> Iterator[None]:
-    """Add the way to resume the run to errors of writing *file*, or a file in it."""
+    """Add the resume command to errors of writing *file*, or a file in it."""
     try:
         with infrastructure_errors(file):
             yield

@@ -1,4 +1,4 @@
-"""What a run is where its ``run.json`` is damaged: what its records say, and for ``--repair`` its suite."""
+"""Rebuild a damaged ``run.json`` from the records and the suite."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _FOLDER_STAMP = re.compile(r"-\d{8}-\d{6}Z-[0-9a-f]{8}$")
 
 
 def describe_run(run: Run, contents: RunContents) -> RunInfo:
-    """What ``run.json`` of *run* says; if it is damaged, what *contents* do, among whose damage it then is.
+    """Read ``run.json`` of *run*, or rebuild its content from *contents* if it is damaged.
+
+    The damage is then added to that of *contents*.
 
     Raises:
         UsageError: this is not the folder of a run.
         RecordError: ``run.json`` can't be read, and no record can.
-        FormatError: only another version of distbench reads it.
+        RecordFormatError: only another version of distbench reads it.
     """
     try:
         return run.info()
@@ -40,9 +42,9 @@ def describe_run(run: Run, contents: RunContents) -> RunInfo:
 
 
 def rebuild_info(run: Run) -> RunInfo:
-    """What ``run.json`` of *run* said, so that the run can be resumed: its suite as written, and its records.
+    """Rebuild ``run.json`` of *run* from the suite as written and the records, to resume the run.
 
-    What the command line had changed of the suite is lost.
+    Changes of the suite by the command line are lost.
 
     Raises:
         UsageError: no record can be read, or the suite as it is written has other cases.

@@ -1,10 +1,10 @@
-"""Runs that were handed to an engine: what was asked for, and which job of the engine does it.
+"""Submitted runs: the request, and the job that runs it.
 
 RUN/suite.yaml            the suite, as it was then
 RUN/submitted/
     request.json          overrides and the command; the job makes run.json of it when it begins
     job.json              the last job, and where the events of its sessions begin
-    17.sh, 17.out, 17.err what was handed over, and what the job printed
+    17.sh, 17.out, 17.err the submission, and the output of the job
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distbench.suite import Overrides
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a run was asked for on another machine than the one where it begins."""
+    """The request behind a submitted run, made on another machine than the one where it begins."""
 
     run_id: str
     file: str
@@ -39,7 +39,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job that a run was handed over as."""
+    """The job of a submitted run."""
 
     job: str
     launcher: str
@@ -58,7 +58,7 @@ def write_submission(folder: Path, content: RunRequest | SubmittedJob) -> None:
 
 
 def read_request(folder: Path) -> RunRequest | None:
-    """What the run of *folder* was asked for elsewhere; None: it was not.
+    """Read the request of the run in *folder*; None if it was not submitted.
 
     Raises:
         RecordError: the file is damaged.
@@ -68,7 +68,7 @@ def read_request(folder: Path) -> RunRequest | None:
 
 
 def read_submitted_job(folder: Path) -> SubmittedJob | None:
-    """The last job that the run of *folder* was handed over as; None: none.
+    """The last job of the run in *folder*; None if there is none.
 
     Raises:
         RecordError: the file is damaged.

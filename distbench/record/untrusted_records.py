@@ -1,6 +1,7 @@
-"""Records whose parts have the right types but do not fit together: another tool's, or changed by hand.
+"""Report inconsistent records as record errors.
 
-Or distbench misreads its own: from here the two look alike, so what the user is told leaves both open.
+Their parts have the right types but do not fit together: they are from another tool, or were changed by
+hand. Or distbench misreads its own: from here the two look alike, so the message leaves both open.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from distbench.core.errors import RecordError
 
 _PACKAGE = Path(__file__).parents[1]
-# what code that relies on distbench's own records raises on others
+# exceptions that code which relies on distbench's own records raises on others
 _MISFIT_ERRORS = (
     *(TypeError, ValueError, LookupError, AttributeError),
     *(ArithmeticError, AssertionError, RecursionError),
@@ -26,12 +27,12 @@ _ADVICE = (
 
 @contextmanager
 def untrusted_records(what: str) -> Iterator[None]:
-    """Tell what the body raises on records that do not fit together as a RecordError about *what*.
+    """Convert exceptions that the body raises on inconsistent records to a RecordError about *what*.
 
-    It names the line of distbench that found no sense in them, for the mistake may be there.
+    It names the line of distbench that failed on them, for the mistake may be there.
 
     Raises:
-        RecordError: in place of what the body raises.
+        RecordError: in place of the exception of the body.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What of a run's folder is sound: every file with its state."""
+"""Verify the files of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPTIONAL_FILES = {
     "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
     "report.html": "distbench report writes it",
 }
-# what else may stand in the folder of a run; no number rests on it
+# other entries of a run's folder; no number depends on them
 _KNOWN_NAMES = {*_OPTIONAL_FILES, LOCK_FILE, "README.md", "prepare", "scratch", QUARANTINE_FOLDER}
 _KNOWN_NAMES |= {
     "answer.json",
@@ -38,7 +38,7 @@ _KNOWN_NAMES |= {
     "pytest-benchmark",
 }
 _TRIAL_FILE_PREFIXES = (_TRIAL_FILE, "rank", "node", "agents.log", "warm_parent.log", f".{RECORD_FILE}.")
-"""How the names of files begin that a trial leaves next to its record."""
+"""Prefixes of the names of files that a trial leaves next to its record."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class FileCheck:
     file: str
     """Its path in the folder."""
     state: FileState
-    """``unverified``: no number rests on it, and nothing says what it should contain."""
+    """``unverified``: no number depends on it, and its content can't be checked."""
     problem: str = ""
-    """What is wrong with it, or what it may be; empty if there is nothing to say."""
+    """Description of the damage, or of what it may be; empty if there is nothing to say."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class RunCheck:
     damaged: list[DamagedTrial]
     """Trials that can't be read."""
     is_readable: bool
-    """Whether ``run.json`` can be read: without it a run is shown, but not resumed."""
+    """True if ``run.json`` can be read: without it a run is shown, but not resumed."""
 
     @property
     def is_run_file_damaged(self) -> bool:
-        """Whether ``run.json`` is: what another version of distbench wrote is not."""
+        """True if ``run.json`` is damaged; a file of another version of distbench is not."""
         return any(each.file == RUN_FILE and each.state in ("damaged", "missing") for each in self.files)
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything that the run has stored can be read; it may be incomplete."""
+        """True if everything that the run has stored can be read; it may be incomplete."""
         return self.is_readable and not self.damaged
 
 
@@ -95,7 +95,7 @@ def verify_run(run: Run) -> RunCheck:
 
 
 def _is_unreadable(found: FileCheck) -> bool:
-    """Whether a file of a trial keeps it from being read; a trial that has not ended has nothing to read."""
+    """True if a file of a trial makes it unreadable; a trial that has not ended has nothing to read."""
     has_not_ended = found.file == RECORD_FILE and found.state == "missing"
     return bool(found.problem) and not has_not_ended
 
@@ -111,7 +111,7 @@ def _check_run_file(run: Run) -> FileCheck:
 
 
 def _check_other_files(root: Path) -> Iterator[FileCheck]:
-    """What stands in the folder of a run and in those of its cases, besides ``run.json`` and the trials."""
+    """Check the other entries of a run's folder and of its cases' folders."""
     of_kinds = {kind.folder for kind in job_kinds()}
     for name, problem in _OPTIONAL_FILES.items():
         if not os.path.lexists(root / name):
@@ -136,14 +136,14 @@ def _trial_folders(root: Path) -> Iterator[Path]:
 
 
 def _check_trial(folder: Path) -> Iterator[FileCheck]:
-    """The record of a trial, the files that it names, and what else is there."""
+    """Check the record of a trial, the files that it names, and the other files."""
     record, present = folder / RECORD_FILE, {entry.name for entry in folder.iterdir()}
     found = list(_check_record(record)) if RECORD_FILE in present else []
     if not found and _TRIAL_FILE in present:
         found = [FileCheck(RECORD_FILE, "missing", "the trial has not ended")]
     yield from found
     named = {each.file: each.state for each in found}
-    # only a record that can be read says which files are its own
+    # only a readable record says which files are its own
     is_known = named.get(RECORD_FILE) == "sound"
     for name in sorted(present - named.keys()):
         is_ours = name.startswith(_TRIAL_FILE_PREFIXES) or (name.endswith(".parquet") and not is_known)
@@ -151,11 +151,11 @@ def _check_trial(folder: Path) -> Iterator[FileCheck]:
 
 
 def _check_record(file: Path) -> Iterator[FileCheck]:
-    """A record, and the files that it names."""
+    """Check a record and the files that it names."""
     try:
         data = read_json(file)
         check_format(data, str(file))
-        # without the content of its files, whatever is wrong is wrong with the record
+        # read without the content of its files, so that any error is one of the record
         Record.from_json({**data, "samples": {}, "tables": {}}, str(file))
         parts = list(_named_files(data))
     except RecordFormatError as error:
@@ -169,7 +169,7 @@ def _check_record(file: Path) -> Iterator[FileCheck]:
 
 
 def _named_files(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file that a record names, and the record as if it had only that."""
+    """Yield each file that a record names, and the record reduced to that file."""
     samples = data["samples"]
     if samples and "file" in samples:
         yield str(samples["file"]), {**data, "tables": {}}
@@ -191,5 +191,5 @@ def _check_data_file(record: Path, name: str, data: dict[str, Any]) -> FileCheck
 
 
 def _without_path(error: Exception, file: Path) -> str:
-    """What *error* says of *file*, which it names first."""
+    """Message of *error* without the path of *file*, with which it begins."""
     return str(error).removeprefix(f"{file}: ")

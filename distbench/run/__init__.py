@@ -1,4 +1,4 @@
-"""A run: trials one after another, each launched, watched, collected and stored at once."""
+"""A run: trials one after another, each launched, monitored, collected and stored at once."""
 
 from distbench.run.control import (
     Observer,

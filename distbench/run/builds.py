@@ -1,4 +1,4 @@
-"""Builds initial weights and C++ ops before anything is timed."""
+"""Build initial weights and C++ ops before the first trial."""
 
 import dataclasses
 import signal
@@ -38,7 +38,7 @@ from distbench.system.processes import exit_text
 
 _POLL_S = 0.25
 _SLOW_S = 5.0
-"""After so many seconds it is said what is being built: most of it is there already."""
+"""Seconds after which the observer is notified of what is being built: cached items take none."""
 _WEIGHTS_NAME = "initial weights"
 
 
@@ -62,41 +62,41 @@ def build_all(
 
 
 def metric_build_name(name: str) -> str:
-    """Name of the item that the metric called *name* builds."""
+    """Name of the build item of the metric *name*."""
     return f"metric {name}"
 
 
 def strategy_build_name(case: Case) -> str:
-    """Name of the item that the strategy of *case* builds; empty: it builds none."""
+    """Name of the build item of the strategy of *case*; empty: it builds none."""
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     name = strategy.build_name(case)
     return f"{name}{_environment_suffix(case)}" if name else ""
 
 
 def _environment_suffix(case: Case) -> str:
-    """The end of the name of an item that each Python environment has one of."""
+    """Suffix of the names of items that are built once per Python environment."""
     return "" if case.environment == CURRENT_ENVIRONMENT else f" @{case.environment}"
 
 
 def weights_build_name(case: Case) -> str:
-    """Name of the item of the initial weights of *case*."""
+    """Name of the build item of the initial weights of *case*."""
     key = weights_file(Path(), case).stem.removeprefix("weights-")
     return f"{_WEIGHTS_NAME} of {case.workload.name} ({key})"
 
 
 def short_build_name(item: str) -> str:
-    """Name of *item* for messages: of weights without their key, as those of each precision fail alike."""
+    """Name of *item* for messages: weights without their key, as those of each precision fail alike."""
     return item.partition(" (")[0] if item.startswith(_WEIGHTS_NAME) else item
 
 
 def _weights_case(case: Case) -> Case:
-    """A case in whose environment the initial weights of *case* are built: distbench's own.
+    """Case in whose environment the initial weights of *case* are built: distbench's own.
 
-    So neither the order of cases nor another environment, which may be broken, decides what all start from.
+    Thus neither the order of cases nor another environment, which may be broken, decides the initial weights.
     """
     if case.environment == CURRENT_ENVIRONMENT or not is_installed("torch"):
         return case
-    # what its strategy imports may be missing here
+    # packages that its strategy imports may be missing here
     return dataclasses.replace(
         case, environment=CURRENT_ENVIRONMENT, strategy=PluginChoice(REFERENCE_STRATEGY)
     )
@@ -104,7 +104,7 @@ def _weights_case(case: Case) -> Case:
 
 @dataclass(frozen=True)
 class _PlannedBuild:
-    """Something to build, and a case in whose environment it is."""
+    """An item to build, and a case in whose environment it is built."""
 
     case: Case
     item: BuildItem
@@ -112,7 +112,7 @@ class _PlannedBuild:
 
 @dataclass(frozen=True)
 class BuildRunner:
-    """Builds everything before anything is timed, in one process per environment."""
+    """Builds everything before the first trial, in one process per environment."""
 
     folder: Path
     suite: Suite
@@ -135,7 +135,7 @@ class BuildRunner:
         return progress.failed
 
     def _groups(self, cases: list[Case]) -> list[list[_PlannedBuild]]:
-        """What *cases* need, each thing once, by the environments in which it is built."""
+        """Group the items that *cases* need, each once, by the environments in which they are built."""
         needs: dict[str, _PlannedBuild] = {}
         for need in self._planned_builds(
             sorted(cases, key=lambda case: case.environment != CURRENT_ENVIRONMENT)
@@ -172,7 +172,7 @@ class BuildRunner:
 
 
 class BuildProgress:
-    """What was built so far, shown to an observer."""
+    """Progress of builds, reported to an observer."""
 
     def __init__(self, observer: Observer, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.failed: dict[str, BuildFailure] = {}
@@ -185,12 +185,12 @@ class BuildProgress:
         self._began = self._waiting_since = clock()
 
     def process_started(self) -> None:
-        """A process is started that builds; it loads torch first."""
+        """Handle the start of a build process, which loads torch first."""
         self._waiting_since = self._clock()
         self._observer.build_started("starting the process that builds", self._done, self._total)
 
     def warn_if_slow(self) -> None:
-        """Say what takes long, once; what is there already takes no time."""
+        """Note once what takes long; cached items take no time."""
         if self._clock() - self._waiting_since < _SLOW_S:
             return
         self._waiting_since = float("inf")
@@ -199,7 +199,7 @@ class BuildProgress:
         self._observer.note(f"{what}{more} (more than {_SLOW_S:g} s)")
 
     def handle(self, event: BuildEvent) -> None:
-        """An item was begun or has ended."""
+        """Handle a journal event: an item was begun or has ended."""
         if event.ended:
             for text in event.notes:
                 self._observer.note(text)
@@ -210,7 +210,7 @@ class BuildProgress:
             self._observer.build_started(event.item, self._done, self._total)
 
     def finish(self, item: str, failed: BuildFailure | None = None) -> None:
-        """*item* was built, or could not be because of *failed*."""
+        """Handle the end of *item*: built, or *failed*."""
         if failed:
             self.failed[item] = failed
         seconds = self._clock() - self._began if item == self.current else 0.0
@@ -220,7 +220,10 @@ class BuildProgress:
 
 
 class _EnvironmentBuilds:
-    """Builds the items of one environment in one process, and in another one what is left if it crashes."""
+    """Builds the items of one environment in one process.
+
+    If that crashes, a new process builds the rest.
+    """
 
     def __init__(
         self,
@@ -235,7 +238,7 @@ class _EnvironmentBuilds:
         self._log = log_file(launch.instructions.parent, 0)
 
     def build(self, items: list[BuildItem]) -> None:
-        """Build *items*; what fails is in the progress."""
+        """Build *items*; failures are recorded in the progress."""
         left = {item.name: item for item in items}
         while True:
             why = self._attempt(left)
@@ -251,7 +254,7 @@ class _EnvironmentBuilds:
             self._progress.finish(culprit, BuildFailure(told))
 
     def _attempt(self, left: dict[str, BuildItem]) -> str | None:
-        """Build what is *left* in a new process; return how it failed (None: it was done, or is too late)."""
+        """Build what is *left* in a new process; return how it failed (None: it is done, or out of time)."""
         with resumable_write_errors(self._launch.instructions):
             write_items(self._launch.instructions, list(left.values()))
         journal = BuildJournalReader(self._launch.instructions)
@@ -259,7 +262,7 @@ class _EnvironmentBuilds:
         exits: list[RankExit] = []
         try:
             handle = self._session.launch(self._launch)
-            # the import of torch is over by now in a warm parent
+            # by now a warm parent has imported torch
             self._end = min(self._end, time.monotonic() + self._limit_s)
             try:
                 while not exits and time.monotonic() < self._end and not self._stop.stop_now:
@@ -278,14 +281,14 @@ class _EnvironmentBuilds:
         return _exit_reason(exits[0]) if exits else None
 
     def _read_journal(self, journal: BuildJournalReader, left: dict[str, BuildItem]) -> None:
-        """Pass on what is new in *journal*, and take from *left* what was built or failed."""
+        """Pass on new events of *journal*, and remove from *left* the items that were built or failed."""
         for event in journal.read_new():
             self._progress.handle(event)
             if event.ended:
                 left.pop(event.item)
 
     def _give_up(self, left: Iterable[str], why: str) -> None:
-        """End what is *left*; if one of it was being built, the others were not begun."""
+        """Fail all items *left* because of *why*; those not being built are reported as not built."""
         culprit = self._progress.current
         log = f"; see {self._log}" if self._log.is_file() else ""
         for name in left:

@@ -1,4 +1,4 @@
-"""How a run is stopped and followed: requests to stop, observers of its progress, the time it still takes."""
+"""Stop requests, progress observers and the estimate of remaining time."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from distbench.record import Record
 K = TypeVar("K", bound=Hashable)
 
 StopReason = Literal["", "signal", "time"]
-"""What stopped something before its end: a signal, or the time limit around it; empty: nothing did."""
+"""Cause of an early stop: a signal, or the time limit of the job; empty: none."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """Whether the run was asked to stop.
+    """Request to stop the run.
 
-    A first Ctrl-C, SIGTERM or SIGHUP asks; a second Ctrl-C or SIGTERM kills. When a terminal closes, the
-    kernel and the shell both send SIGHUP, so a second one means nothing more. SIGUSR1, which Slurm sends
-    before a time limit (``sbatch --signal``), asks to begin nothing more.
+    A first Ctrl-C, SIGTERM or SIGHUP requests a stop; a second Ctrl-C or SIGTERM kills. When a terminal
+    closes, the kernel and the shell both send SIGHUP, so a second one means nothing more. SIGUSR1, which
+    Slurm sends before a time limit (``sbatch --signal``), requests that nothing more is started.
     """
 
     def __init__(self) -> None:
         self.stop_now = False
-        """Whether what runs is to end."""
+        """True to stop the current trial."""
         self.no_new_trials = False
-        """Whether nothing more is to be begun."""
+        """True to start no more trials."""
 
     @property
     def is_set(self) -> bool:
-        """Whether the run ends before its end."""
+        """True if the run stops early."""
         return bool(self.reason)
 
     @property
     def reason(self) -> StopReason:
-        """What ends it before its end, if something does."""
+        """Reason for the early stop; empty if there is none."""
         if self.stop_now:
             return "signal"
         return "time" if self.no_new_trials else ""
 
     @contextmanager
     def handle_signals(self) -> Iterator[StopRequest]:
-        """Handle SIGINT, SIGTERM, SIGUSR1 and, unless ``nohup`` has it ignored, SIGHUP while the body runs.
+        """Handle SIGINT, SIGTERM, SIGUSR1 and, unless ``nohup`` ignores it, SIGHUP while the body runs.
 
         Raises:
             KeyboardInterrupt: the second signal.
@@ -60,7 +60,7 @@ class StopRequest:
 
     @contextmanager
     def handle_time_warning(self) -> Iterator[StopRequest]:
-        """Handle SIGUSR1 alone while the body runs, which else ends the process."""
+        """Handle only SIGUSR1 while the body runs; unhandled, it ends the process."""
         with _signal_handlers(self._on_signal, signal.SIGUSR1):
             yield self
 
@@ -77,17 +77,17 @@ class StopRequest:
 
 @contextmanager
 def ignore_time_warning() -> Iterator[None]:
-    """Have SIGUSR1 mean nothing: outside of the trials it would end what plans or reports them."""
+    """Ignore SIGUSR1 while the body runs; outside of trials it would end the process."""
     with _signal_handlers(lambda *_: None, signal.SIGUSR1):
         yield
 
 
 @contextmanager
 def raise_on_termination() -> Iterator[None]:
-    """Have SIGTERM and, unless ``nohup`` has it ignored, SIGHUP interrupt the body as Ctrl-C does.
+    """Let SIGTERM and, unless ``nohup`` ignores it, SIGHUP interrupt the body as Ctrl-C does.
 
     Raises:
-        KeyboardInterrupt: one of them came.
+        KeyboardInterrupt: one of them arrived.
     """
 
     def interrupt(number: int, _: Any) -> None:
@@ -103,7 +103,7 @@ def raise_on_termination() -> Iterator[None]:
 
 @contextmanager
 def _signal_handlers(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
-    """Have *handler* called for each of *signals* while the body runs."""
+    """Install *handler* for each of *signals* while the body runs."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     handled = [number for number in signals if not (number == signal.SIGHUP and ignored)]
     before = {number: signal.signal(number, handler) for number in handled}
@@ -111,18 +111,18 @@ def _signal_handlers(handler: Callable[[int, Any], None], *signals: signal.Signa
         yield
     finally:
         for number, earlier in before.items():
-            # None: a handler that is not Python's, which can't be set again
+            # None: a handler that is not Python's, which can't be restored
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
 
 def _detach_closed_terminal() -> None:
-    """Have standard output and error lead nowhere if they led to a terminal that has closed.
+    """Redirect standard output and error to nowhere if their terminal has closed.
 
-    Whatever is printed there from now on would be an error, and end the run before its report is written.
+    Otherwise, printing would raise an error and end the run before its report is written.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
-        # a closed terminal is still a device, but does not answer as a terminal any more
+        # a closed terminal is still a device, but no longer answers as a terminal
         if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
             os.dup2(null, descriptor)
     os.close(null)
@@ -132,25 +132,25 @@ class Observer:
     """Observer of a run's progress; this one shows nothing."""
 
     def note(self, text: str) -> None:
-        """Something slow starts, or there is something the user should know."""
+        """Note the start of something slow, or other information for the user."""
 
     def build_started(self, item: str, done: int, total: int) -> None:
-        """The building of *item*, which trials need, starts; *done* of *total* were built before."""
+        """Note that *item*, which trials need, is being built; *done* of *total* were built before."""
 
     def build_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
-        """*item* was built in *seconds*, or could not be."""
+        """Note that *item* was built in *seconds*, or that it *failed*."""
 
     def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
-        """A trial starts; *remaining_s* is None while there is no basis for an estimate."""
+        """Note the start of a trial; *remaining_s* is None while there is no basis for an estimate."""
 
     def trial_ended(self, record: Record) -> None:
-        """A trial has ended and its record is on disk."""
+        """Note that a trial has ended and its record is on disk."""
 
 
 class RemainingTime:
-    """Estimates the remaining time from finished trials: those of the same case, or else the mean.
+    """Estimate of the remaining time from finished trials: those of the same case, or else the mean.
 
-    Trials of other kinds of job don't count; only before the first of its kind has finished is the mean
+    Trials of other kinds of job don't count; only until the first of its kind has finished is the mean
     of all finished trials used.
     """
 
@@ -159,7 +159,7 @@ class RemainingTime:
         self._durations: list[tuple[tuple[str, str], float]] = []
 
     def add(self, task: PlannedTrial, seconds: float) -> None:
-        """A trial took *seconds*."""
+        """Add the duration of a trial."""
         self._durations.append(((task.job.kind, task.case.id), seconds))
 
     def longest(self, task: PlannedTrial) -> float | None:
@@ -168,7 +168,7 @@ class RemainingTime:
         return max((seconds for trial, seconds in self._durations if trial == own), default=None)
 
     def remaining(self, done: int) -> float | None:
-        """Seconds that the trials after the first *done* should take; None if unknown."""
+        """Estimated seconds of the trials after the first *done*; None if unknown."""
         if not self._durations:
             return None
         means = _means(self._durations)

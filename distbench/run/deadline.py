@@ -1,4 +1,4 @@
-"""The time limit of the engine around a command: no trial is begun that would not end before it."""
+"""Stop before the allocation's time limit ends a trial."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from distbench.core.units import format_duration
 from distbench.run.control import Observer, StopRequest
 
 _REPORT_RESERVE_S = 15.0
-"""Seconds that are left for the end of the agents and for the report."""
+"""Seconds reserved for stopping the agents and for the report."""
 
 
 class AllocationTimeLimit:
-    """When the engine around this process ends it; asked when made, and again before it is believed."""
+    """The end of the allocation around this process; queried again before it stops a run."""
 
     def __init__(self) -> None:
         self._end_at = _query_end()
 
     def should_stop(self, stop: StopRequest, observer: Observer, seconds: float | None) -> bool:
-        """Whether a trial of *seconds* (None: unknown) is not to be begun, for *stop* or for want of time.
+        """True if a trial of *seconds* (None: unknown) must not start, due to *stop* or lack of time.
 
-        What says so first is told to *observer*, and *stop* knows of it from then on.
+        The first reason is passed to *observer*, and sets *stop*.
         """
         if not stop.is_set and (why := self.refusal(seconds)):
             observer.note(why)
@@ -29,10 +29,10 @@ class AllocationTimeLimit:
         return stop.is_set
 
     def refusal(self, seconds: float | None) -> str:
-        """Why a trial of *seconds* (None: unknown) is not to be begun; empty: it may be."""
+        """Reason not to start a trial of *seconds* (None: unknown); empty if there is none."""
         if self._fits(seconds):
             return ""
-        # a limit may have been raised
+        # the limit may have been raised
         self._end_at = _query_end()
         if self._fits(seconds):
             return ""
@@ -45,6 +45,6 @@ class AllocationTimeLimit:
 
 
 def _query_end() -> float:
-    """``time.monotonic()`` of the end; infinite if there is none."""
+    """``time.monotonic()`` of the end of the allocation; infinite if there is none."""
     known = [launcher.seconds_left() for launcher in registry.built_in_plugins("launchers").values()]
     return time.monotonic() + min((each for each in known if each is not None), default=float("inf"))

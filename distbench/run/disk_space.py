@@ -1,4 +1,4 @@
-"""The room for trials on the disk of a run, and the end of the run where there is none."""
+"""Check free disk space before and after each trial."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from distbench.record.run_folder import MIN_FREE_BYTES, Run, resumable_write_err
 from distbench.run.failure_reasons import CANNOT_WRITE_TEXT
 
 _DISK_FULL_BYTES = 1 << 20
-"""Bytes below which a disk is full: what trials write is smaller or larger, by chance."""
+"""A disk with fewer free bytes counts as full: how much the next write needs is a matter of chance."""
 _STAT_BLOCK_BYTES = 512
-"""Bytes of a block of ``st_blocks`` (stat(2))."""
+"""Bytes per block of ``st_blocks`` (stat(2))."""
 _DISK_FULL_TEXTS = tuple(os.strerror(number) for number in DISK_FULL_ERRNOS)
 
 
 class DiskSpace:
-    """Looks before and after each trial whether the disk of a run takes what trials leave."""
+    """Checks free disk space before and after each trial."""
 
     def __init__(self, run: Run, pending: Callable[[], int]) -> None:
-        """Look at the disk of *run*, of which so many trials are *pending* to be made."""
+        """Check the disk of *run*; *pending* counts the trials that are still to be made."""
         self._run, self._pending = run, pending
         self._largest: dict[str, int] = {}
         """Kind of job -> most bytes that a trial of this session has left."""
 
     def check_before(self, task: PlannedTrial) -> None:
-        """See that there is room for *task*.
+        """Check that the disk has room for *task*.
 
         Raises:
-            InfrastructureError: there is not as much as an earlier trial of its kind has left.
+            InfrastructureError: there is less space than an earlier trial of its kind has left behind.
         """
         free = self._free()
         if free < max(_DISK_FULL_BYTES, self._largest.get(task.job.kind, 0)):
@@ -45,9 +45,9 @@ class DiskSpace:
             )
 
     def check_after(self, task: PlannedTrial, record: Record) -> None:
-        """See that no full disk is why *task* has failed, by its *record*: no later one would end otherwise.
+        """Check that *task*, with its *record*, has not failed due to a full disk: later ones would, too.
 
-        Where the room is back now that the trial has ended, it was the trial that needed too much.
+        If the space is free again after the trial, the trial itself needed too much.
 
         Raises:
             InfrastructureError: the disk is full, here or on the node of the rank that has failed.
@@ -58,22 +58,22 @@ class DiskSpace:
         is_said = any(text in record.reason for text in _DISK_FULL_TEXTS)
         if free < (MIN_FREE_BYTES if is_said else _DISK_FULL_BYTES):
             raise self._disk_full_error(f"its disk is full ({format_bytes(free)} free): {lost}")
-        # what starts ranks writes nothing but what belongs to the run
+        # what starts ranks writes only files of the run
         by_starting = is_said and record.failure is not None and record.failure.rank is None
         if CANNOT_WRITE_TEXT in record.reason or by_starting:
             raise self._disk_full_error(f"the disk of a node is full: {lost}")
 
     def record_usage(self, task: PlannedTrial, folder: Path) -> None:
-        """Take in that *task* has left *folder*."""
+        """Record how much space *task* has left occupied in *folder*."""
         self._largest[task.job.kind] = max(self._largest.get(task.job.kind, 0), _disk_usage(folder))
 
     def _free(self) -> int:
-        # a folder that is gone is told as one that can't be written
+        # a missing folder is reported as an unwritable one
         with resumable_write_errors(self._run.folder / "trials"):
             return shutil.disk_usage(self._run.folder).free
 
     def _disk_full_error(self, why: str) -> InfrastructureError:
-        """The end of the run for want of room."""
+        """Error that ends the run because its disk is full."""
         left = max(1, self._pending())
         largest = max(map(_disk_usage, self._run.recorded_trials()), default=0)
         each = f", of up to {format_bytes(largest)} each so far" if largest else ""
@@ -90,7 +90,7 @@ def _trial_text(task: PlannedTrial) -> str:
 
 
 def _disk_usage(folder: Path) -> int:
-    """Bytes that the files in *folder* take on their disk; one that goes meanwhile takes none."""
+    """Bytes that the files in *folder* take on disk; files that disappear meanwhile count as 0."""
     total = 0
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):

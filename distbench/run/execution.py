@@ -1,4 +1,7 @@
-"""Runs the trials of a plan one after another; each record is on disk before the next trial starts."""
+"""Execute a run: lock its folder, build, then run trials and follow-ups one at a time.
+
+Each record is on disk before the next trial starts.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ from distbench.suite import Suite, parse_suite_text
 from distbench.suite.yaml_reader import read_suite_text
 
 ExtraRounds = Callable[[Run], Sequence[str]]
-"""The run so far -> ids of the cases that are to be measured once more."""
+"""Run so far -> ids of the cases to measure once more."""
 
 
 @dataclass(frozen=True)
 class RunExecution:
-    """A run that has its folder and its plan."""
+    """A run with its folder and its plan."""
 
     run: Run
     info: RunInfo
@@ -37,7 +40,7 @@ class RunExecution:
 
     @classmethod
     def create(cls, suite: Suite, out: Path, command: Sequence[str]) -> RunExecution:
-        """New run of *suite* in the folder *out*, which records the command line *command*.
+        """Create a new run of *suite* in the folder *out*, which records the command line *command*.
 
         Raises:
             SuiteError: the suite can't be run here.
@@ -50,7 +53,7 @@ class RunExecution:
 
     @classmethod
     def from_request(cls, folder: Path, request: RunRequest) -> RunExecution:
-        """The run that *request* in *folder* asks for, which begins here.
+        """Start the run that *request* in *folder* describes.
 
         Raises:
             SuiteError: the suite can't be run here.
@@ -66,15 +69,15 @@ class RunExecution:
     def execute(
         self, observer: Observer, extra_rounds: ExtraRounds | None = None, *, retry_failed: bool = False
     ) -> StopReason:
-        """Run what is missing; what stopped it, so that ``--resume`` can continue (empty: nothing did).
+        """Run what is missing; return what stopped it (empty: nothing), for ``--resume`` to continue.
 
         No other process may run trials in the folder meanwhile.
 
         Args:
-            extra_rounds: Called when nothing is missing, again and again until it has no more cases: they get
-                a trial each, in a round of their own.
-            retry_failed: Make again what failed in earlier sessions, for whatever reason; without it only
-                what the machine failed (no preparation, no start, no memory of the host).
+            extra_rounds: Called when nothing is missing, until it returns no more cases: each returned case
+                gets one trial, in a new round.
+            retry_failed: Repeat everything that failed in earlier sessions, for whatever reason; without it
+                only failures of the machine (no preparation, no start, no memory of the host).
 
         Raises:
             UsageError: another process runs trials in the folder.
@@ -92,7 +95,7 @@ class RunExecution:
                         info = self._write_state(replace(info, machine=dict(bench.machine)), "running")
                     self._run_planned(bench, todo, observer, stop, extra_rounds)
             except InfrastructureError:
-                # where no more can be stored, not this either
+                # where nothing can be stored, neither can this
                 with suppress(InfrastructureError):
                     self._write_state(info, "interrupted")
                 raise
@@ -102,7 +105,7 @@ class RunExecution:
     def _open_runner(
         self, observer: Observer, stop: StopRequest, *, retry_failed: bool
     ) -> AbstractContextManager[TrialRunner]:
-        # those of this session: the user may have corrected what failed in an earlier one
+        # failures of this session only: the user may have fixed what failed in an earlier one
         errors = UserErrors()
         return TrialRunner.open(
             self.run, self.suite, observer, stop, retry_failed=retry_failed, user_errors=errors
@@ -116,7 +119,7 @@ class RunExecution:
         stop: StopRequest,
         extra_rounds: ExtraRounds | None,
     ) -> None:
-        """Make what is still *todo*, and what that gives reason for."""
+        """Run the trials *todo*, their follow-ups, and extra rounds."""
         ready, deadline = {task.case.id for task in todo}, AllocationTimeLimit()
         run_trials(runner, todo, observer, stop, deadline)
         self._run_follow_ups(runner, observer, stop, deadline)
@@ -131,7 +134,7 @@ class RunExecution:
     def _run_follow_ups(
         self, runner: TrialRunner, observer: Observer, stop: StopRequest, time_limit: AllocationTimeLimit
     ) -> None:
-        """Make the trials that what was made so far gives reason for, until there is no reason for more."""
+        """Run the follow-up trials that results so far call for, until there are no more."""
         tried: set[tuple[str, str, str, int]] = set()
         while not stop.is_set:
             records = self.run.contents().records
@@ -152,18 +155,18 @@ class RunExecution:
             run_trials(runner, todo, observer, stop, time_limit)
 
     def _write_state(self, info: RunInfo, state: RunState) -> RunInfo:
-        """*info* with *state*, which ``run.json`` has now."""
+        """Write *state* to ``run.json``; return *info* with it."""
         written = replace(info, state=state)
         self.run.write_info(written)
         return written
 
     def _extra_round(self, case_ids: Sequence[str]) -> list[PlannedTrial]:
-        """A trial of each of those cases, in a round that no case has had."""
+        """One trial of each of these cases, in a new round."""
         number = (
             max((record.round for record in self.run.records() if record.job == MEASURE_JOB), default=-1) + 1
         )
         chosen = [PlannedTrial(item.case, number) for item in self.plan.cases if item.case.id in case_ids]
-        # every second round reversed, as planned ones are
+        # every second round is reversed, as planned ones are
         return chosen[::-1] if number % 2 else chosen
 
 
@@ -174,7 +177,7 @@ def run_trials(
     stop: StopRequest,
     time_limit: AllocationTimeLimit,
 ) -> None:
-    """Make the trials *todo* one after another, until *stop* or *time_limit* ends it."""
+    """Run the trials *todo* one after another, until *stop* or *time_limit* ends it."""
     pace = RemainingTime(todo)
     for done, task in enumerate(todo):
         if time_limit.should_stop(stop, observer, pace.longest(task)):

@@ -1,4 +1,4 @@
-"""Sends curves to a tracker from a separate process: trackers import torch, which this one never does."""
+"""Export curves to a tracker in a subprocess: trackers import torch, which this process never does."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ from distbench.system.temporary import temporary_folder
 
 
 def export_curves(tracker: str, folder: Path, project: str, runs: list[dict[str, Any]]) -> None:
-    """Send *runs* (``analysis.curves.Curves`` as plain JSON types) to the tool *tracker*.
+    """Send *runs* (``analysis.training_curves.TrainingCurve`` as plain JSON types) to the tool *tracker*.
 
     Raises:
         UsageError: the folder *folder* is not empty, or can't be created.

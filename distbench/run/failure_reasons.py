@@ -1,4 +1,4 @@
-"""The status of a trial whose rank failed, and one sentence on why."""
+"""Map exceptions, exit codes and messages to a trial status and a reason."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distbench.record import Status
 from distbench.system.cgroup_memory import CgroupMemory
 from distbench.system.processes import exit_text
 
-# the first that an exception is, by the names of its types
+# the first that matches the exception, by the names of its types
 _STATUS_OF_EXCEPTION = {
     Mismatch.__name__: Status.MISMATCH,
     UnsupportedCase.__name__: Status.UNSUPPORTED,
     "OutOfMemoryError": Status.OOM_GPU,
     "MemoryError": Status.OOM_HOST,
 }
-# memory of a device that torch's caching allocator does not hand out, as its C++ and NCCL tell of it: the
+# memory of a device that torch's caching allocator does not hand out, as its C++ and NCCL report it: the
 # CUDA context and modules, handles and workspaces of libraries, communicators, and pinned host memory
 _DEVICE_OOM = re.compile(
     r"CUDA (driver )?error: out of memory|Triton Error \[CUDA\]: out of memory"
@@ -40,10 +40,10 @@ _SECONDARY_ERRORS = re.compile(
     re.IGNORECASE,
 )
 CANNOT_WRITE_TEXT = "which is how a rank says that it can't write"
-"""In the reason of a rank that could not even write, on its node, why it failed."""
-# as which torch.compile tells of the C++ compiler, with its whole command and output
+"""Part of the reason of a rank that could not even write, on its node, why it failed."""
+# how torch.compile reports an error of the C++ compiler, with its whole command and output
 _COMPILE_ERROR_PREFIX = "CppCompileError: "
-# with so much of the device free, no handle, workspace or communicator has filled it
+# with this much of the device free, no handle, workspace or communicator has filled it
 _AMPLE_DEVICE_MEMORY = 4 << 30
 
 
@@ -56,7 +56,7 @@ def failure_status(failure: dict[str, Any]) -> Status:
 
 
 def is_secondary(failure: dict[str, Any]) -> bool:
-    """Whether *failure* is what a rank reports when another has ended: no cause."""
+    """True if *failure* is a symptom of the end of another rank, and no cause."""
     return failure_status(failure) is Status.CRASHED and bool(_SECONDARY_ERRORS.search(failure["message"]))
 
 
@@ -68,17 +68,17 @@ def _status_of_message(failure: dict[str, Any]) -> Status | None:
 
 
 def _is_pinned_memory(failure: dict[str, Any]) -> bool:
-    """Whether the device had room enough: CUDA says the same of host memory that can't be pinned."""
+    """True if the device had enough memory: CUDA reports unpinnable host memory the same way."""
     return (failure.get("device_free") or 0) >= _AMPLE_DEVICE_MEMORY
 
 
 def was_oom_killed(memory: CgroupMemory | None) -> bool:
-    """Whether the kernel killed for want of memory meanwhile."""
+    """True if the kernel's OOM killer was active meanwhile."""
     return memory is not None and memory.oom_kills > 0
 
 
 def failure_reason(failure: dict[str, Any]) -> str:
-    """One sentence on the first *failure*."""
+    """Describe the first *failure* in one sentence."""
     rank, phase = failure["rank"], failure["phase"]
     if "types" in failure:
         if UnsupportedCase.__name__ in failure["types"]:
@@ -92,9 +92,9 @@ def failure_reason(failure: dict[str, Any]) -> str:
 
 
 def user_error_text(failure: dict[str, Any]) -> str:
-    """The exception of *failure* with its line in the user's own code; empty: it is of something else.
+    """The exception of *failure* with its line in the user's code; empty: it comes from elsewhere.
 
-    Where memory ends is no mistake of the line that asks for it.
+    Running out of memory is no mistake of the line that allocates it.
     """
     is_mistake = bool(failure.get("user_line")) and failure_status(failure) is Status.CRASHED
     return _exception_text(failure) if is_mistake else ""
@@ -106,7 +106,7 @@ def _exception_text(failure: dict[str, Any]) -> str:
 
 
 def _message_text(failure: dict[str, Any]) -> str:
-    """What the message of *failure* says in its first line, or in the one that names memory or mistake."""
+    """First line of the message of *failure*, or the line that names the memory or the mistake."""
     message: str = failure["message"].strip()
     if message.startswith(_COMPILE_ERROR_PREFIX):
         return f"{compiler_error_line(message)}; give it a C++ compiler that works, or use compile: false"
@@ -122,7 +122,7 @@ def _message_text(failure: dict[str, Any]) -> str:
 
 
 def sigkill_text(memory: CgroupMemory | None) -> str:
-    """Who sent a SIGKILL that distbench did not send, by what the kernel counted meanwhile."""
+    """Describe who sent a SIGKILL that distbench did not send, by the kernel's counters."""
     if memory is None:
         return (
             "distbench did not send it; often it is the kernel's, out of memory (its counters can't be read)"

@@ -1,4 +1,4 @@
-"""Which rank holds up the others in a trial that passed a time limit, and by what evidence.
+"""Find the rank that blocks the others after a time limit.
 
 Without evidence against exactly one rank nobody is blamed: the stacks of all are in the record.
 """
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# what a main thread in a wait for other ranks stands in, such as the store where they meet;
-# a backward pass may wait for them out of sight
+# frames of a main thread that waits for other ranks, such as in the store of the rendezvous;
+# a backward pass may wait for them without showing it
 _WAITING_FRAMES = re.compile(
     r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py"
     r"|/distbench/worker/rendezvous\.py"
 )
-# what calls those, or computes: it tells nothing by itself
+# frames that call those, or compute: they prove nothing
 _NEUTRAL_FRAMES = re.compile(r"/torch/|/contextlib\.py")
 _BACKWARD_FRAMES = re.compile(r"/torch/autograd/graph\.py|/torch/_tensor\.py")
-# the function that torch.distributed puts around each of its operations
+# the function that torch.distributed wraps around each of its operations
 _WRAPPER = "wrapper"
 _LIBRARY_FRAMES = re.compile(r"/distbench/|/deepspeed/")
 _THREAD_HEADER = re.compile(
@@ -35,7 +35,7 @@ _STATE_TEXTS = {
 
 @dataclass(frozen=True)
 class HangSuspect:
-    """A rank and the evidence against it."""
+    """The rank suspected of a hang, with the evidence."""
 
     rank: int
     evidence: str
@@ -49,7 +49,7 @@ def stopped_rank(before: Mapping[int, str], after: Mapping[int, str], states: st
 
 
 def rank_outside_collective(logs: Mapping[int, str]) -> HangSuspect | None:
-    """The only rank that, by the stacks in the *logs* of all, stands in code that waits for no other rank."""
+    """The only rank whose stack in its log of *logs* is outside any collective."""
     places = {rank: _frame_outside_wait(log) for rank, log in logs.items()}
     found = {rank: place for rank, place in places.items() if place}
     if None in places.values() or len(found) != 1 or len(places) < 2:
@@ -61,7 +61,7 @@ def rank_outside_collective(logs: Mapping[int, str]) -> HangSuspect | None:
 def waits_text(logs: Mapping[int, str]) -> str:
     """``rank 0 waits in barrier, called by step (model.py:51), rank 1 in a backward pass``.
 
-    By the stacks in the *logs* of all; empty if one of them tells nothing.
+    By the stacks in the *logs* of all; empty if one of them shows no wait.
     """
     places = {rank: _wait_text(log) for rank, log in logs.items()}
     if not all(places.values()):
@@ -73,7 +73,7 @@ def waits_text(logs: Mapping[int, str]) -> str:
 
 
 def _wait_text(log: str) -> str:
-    """In which operation a rank waits, and what of the user's calls it; empty: nothing tells."""
+    """Describe the operation in which a rank waits, and its caller in user code; empty: unknown."""
     operation = ""
     for file, line, function in _frames(log):
         if _BACKWARD_FRAMES.search(file):
@@ -87,9 +87,9 @@ def _wait_text(log: str) -> str:
 
 
 def _frame_outside_wait(log: str) -> str | None:
-    """Where a rank stands that waits for no other; empty: it may wait for one; None: there is no stack.
+    """Frame of a rank that waits for no other; empty: it may wait for one; None: there is no stack.
 
-    *log* ends with the stacks that ``faulthandler`` wrote, that of the main thread last.
+    *log* ends with the stacks that ``faulthandler`` wrote, the main thread's last.
     """
     for file, line, function in _frames(log):
         if _WAITING_FRAMES.search(file):
@@ -100,6 +100,6 @@ def _frame_outside_wait(log: str) -> str | None:
 
 
 def _frames(log: str) -> list[tuple[str, str, str]]:
-    """File, line and function of each frame of the main thread, the innermost first; none: no stack."""
+    """File, line and function of each frame of the main thread, innermost first; empty: no stack."""
     threads = _THREAD_HEADER.split(log)
     return _FRAME_LINE.findall(threads[-1]) if len(threads) > 1 else []

@@ -1,4 +1,4 @@
-"""Launch requests of trials, the same for a real run and a dry run."""
+"""Describe what to launch for a trial or a build, in real and dry runs alike."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def trial_launch(
     target: PythonTarget = CURRENT_PYTHON,
     stop: StopRequest | None = None,
 ) -> LaunchSpec:
-    """Launch request of *task* in the run of *folder*, given up on *stop*."""
+    """Launch request of *task* in the run of *folder*, cancelled by *stop*."""
     case, job = task.case, task.job
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
@@ -68,9 +68,9 @@ def process_launch(
     target: PythonTarget = CURRENT_PYTHON,
     stop: StopRequest | None = None,
 ) -> LaunchSpec:
-    """Launch request of one process that does *command* with *instructions* for *case*, given up on *stop*.
+    """Launch request of one process that runs *command* with *instructions* for *case*.
 
-    It has what every launch of the case has, be it a preparation or a trial.
+    *stop* cancels it. It has everything that each launch of the case has, be it a preparation or a trial.
     """
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
@@ -99,11 +99,11 @@ def _compiler_imports(case: Case) -> tuple[str, ...]:
 
 
 def nodes_unavailable_error(error: LaunchError, folder: Path | None) -> InfrastructureError:
-    """The end of the run in *folder*, which has no nodes because of *error*."""
+    """Error that ends the run in *folder*, whose nodes are not available because of *error*."""
     told = str(error).strip()
     if folder is None or not (folder / RUN_FILE).is_file():
         return InfrastructureError(told)
-    # on a line of its own: what was told may end with a log
+    # on a line of its own: the message may end with a log
     return InfrastructureError(
         f"{told}\nWhat is stored is intact. When the nodes are there, resume with: {resume_command(folder)}"
     )
@@ -122,10 +122,10 @@ def rank_environment(strategy: Strategy, case: Case) -> dict[str, str]:
 
 
 def _inductor_environment() -> dict[str, str]:
-    """Variables of torch.compile's backend: what it makes is kept, and made by the ranks themselves."""
+    """Variables of torch.compile's backend: keep its cache, and compile in the ranks themselves."""
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
-        # its own pool of processes would outlive ranks that are killed
+        # its own process pool would outlive ranks that are killed
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
 
@@ -151,7 +151,7 @@ def _scratch_path(folder: Path, name: str) -> str:
 
 
 def weights_file(folder: Path, case: Case) -> Path:
-    """File of the initial weights of *case*: one for each model, seed, rounding and way of making them."""
+    """File of the initial weights of *case*: one per model, seed, rounding and construction method."""
     named, seed, through = case.workload, case.seed, case.precision.compute
     decides = [named.name, named.options, seed, through, case.initial_weights]
     key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Turns the files that the ranks of a trial left into one record."""
+"""Merge the result files of all ranks into one record."""
 
 import dataclasses
 import json
@@ -21,11 +21,11 @@ Tables = dict[str, list[dict[str, Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class SamplerResults:
-    """What metrics sampled outside the ranks of a trial."""
+    """Results of metrics that sampled outside the ranks of a trial."""
 
     tables: Tables
     failed: dict[str, str]
-    """Metric -> why its sampler failed: it has no numbers, and the trial has all others."""
+    """Metric -> reason why its sampler failed: only its numbers are absent."""
 
 
 def build_record(
@@ -36,7 +36,7 @@ def build_record(
     metrics: dict[str, Metric],
     sampler_results: SamplerResults,
 ) -> Record:
-    """*record*, the record of how a trial ended, with its ranks' results; a failed trial has no values.
+    """Add the ranks' results to the outcome *record*; a failed trial has no values.
 
     Args:
         launched_at: ``clock.now()`` at launch.
@@ -116,7 +116,7 @@ def _read_json(file: Path) -> dict[str, Any] | None:
 
 
 def _devices(ranks: list[dict[str, Any] | None], folder: Path) -> list[RankDevice | None]:
-    """Device of each rank, as it told in its result or its error; none if no rank told."""
+    """Device of each rank, as reported in its result or its error; empty if no rank reported one."""
     told = [rank or _read_json(error_file(folder, number)) or {} for number, rank in enumerate(ranks)]
     devices = [RankDevice(**rank["device"]) if "device" in rank else None for rank in told]
     return devices if any(devices) else []
@@ -128,14 +128,14 @@ def _samples(ranks: list[dict[str, Any]]) -> Samples:
 
 
 def _whole_number(samples: Samples, name: str) -> int | None:
-    """The number *name* of rank 0, or None if it gave none."""
+    """The number *name* of rank 0; None if it reported none."""
     return next((int(number) for number in samples.get(name, [[]])[0] if number is not None), None)
 
 
 def _values(
     metrics: dict[str, Metric], columns: list[Column], trial: TrialData
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """One number per column, over ranks and steps, and why the others are absent."""
+    """One number per column, over ranks and steps, and reasons for absent ones."""
     over_ranks = {
         column.name: _reduce_over_ranks(column, trial.samples.get(column.name)) for column in columns
     }
@@ -171,13 +171,13 @@ def _tables(ranks: list[dict[str, Any]]) -> Tables:
 
 
 def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
-    # a rank that failed has not been in all of them
+    # a failed rank has not taken part in all of them
     all_have = [phase for phase in ranks[0]["phases"] if all(phase in rank["phases"] for rank in ranks)]
     return {phase: [rank["phases"][phase] for rank in ranks] for phase in all_have}
 
 
 def _mark_non_finite(record: Record, ranks: list[dict[str, Any]]) -> Record:
-    """*record*, or with ``INVALID_NAN`` if the training failed although the trial ran to its end."""
+    """Return *record*, with ``INVALID_NAN`` if a value was not finite although the trial completed."""
     affected = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
     if record.status is not Status.MEASURED or not affected:
         return record

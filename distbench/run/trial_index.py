@@ -1,4 +1,4 @@
-"""What a run has done so far, and which of its trials are still to be made."""
+"""Index the trials of a run: done, failed, pending."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from distbench.record.run_folder import Run
 
 _UNFINISHED = (None, Status.CANCELLED)
 _RETRIED = (Status.PREPARE_FAILED, Status.INIT_TIMEOUT, Status.OOM_HOST)
-"""Ends that say more of the machine at that time than of the case: the trial is made again unasked."""
+"""Outcomes that say more about the machine at that time than about the case: such trials are repeated
+unasked.
+"""
 
 
 @dataclass(frozen=True)
 class _TrialState:
-    """How a trial ended."""
+    """Outcome of a trial."""
 
     status: Status
     reason: str
     lost_node: bool
     attempts: list[Attempt]
-    """Its launches that failed, itself included."""
+    """Its failed launches, this one included."""
 
 
 class TrialIndex:
@@ -35,39 +37,39 @@ class TrialIndex:
         """Read what earlier sessions have left in the folder of *run*.
 
         Args:
-            retry_failed: Make all trials again that failed, not only those that the machine failed.
+            retry_failed: Repeat all trials that failed, not only those that failed because of the machine.
         """
         self._run, self._retry_failed = run, retry_failed
         self._states: dict[tuple[str, str, str, int], _TrialState] = {}
         self._references: dict[str, str] = {}
-        """Case id of a reference -> why it has no result; empty if it has one."""
+        """Case id of a reference -> reason why it has no result; empty if it has one."""
         contents = run.contents()
         self.damaged: dict[Path, DamagedTrial] = {
             run.folder / trial.trial: trial for trial in contents.damaged
         }
-        """Folder of a trial that can't be read, and that is not made again -> why."""
+        """Folder of a trial that can't be read, and that is not repeated -> its damage."""
         for record in contents.records:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Take in how a trial has ended."""
+        """Add the outcome of a trial."""
         lost = record.failure is not None and record.failure.phase == NODE_LOST_PHASE
         self._states[record.key] = _TrialState(
             record.status, record.reason, lost, record.attempts_including_this
         )
         provided = record.job.provided_reference
         if provided and self._references.get(provided) != "":
-            # the message of the user's model is told where it failed
+            # the message of the user's model is shown where it failed
             place = record.failure.user_place if record.failure else ""
             self._references[provided] = place or record.reason
 
     def status(self, task: PlannedTrial) -> Status | None:
-        """How *task* has ended; None if it has not run, or can't be read."""
+        """Status of *task*; None if it has not run, or can't be read."""
         entry = self._states.get(task.key)
         return entry.status if entry else None
 
     def stored_record(self, task: PlannedTrial) -> Record | None:
-        """Record of *task* from an earlier session; None if it is still to be made, or damaged.
+        """Record of *task* from an earlier session; None if it is pending or damaged.
 
         Raises:
             RecordError: it can't be read any more.
@@ -77,7 +79,7 @@ class TrialIndex:
         return self._run.record(task.case, task.round, task.job.kind)
 
     def pending(self, tasks: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-        """Those *tasks* that are still to be made, or whose file for such a one is gone.
+        """Return those of *tasks* that have to run, or whose output file for such a task is gone.
 
         These are the ones that have not run, were interrupted, or failed because of the machine (with
         ``retry_failed``: for whatever reason), and those whose reference had no result and may have one now.
@@ -98,11 +100,11 @@ class TrialIndex:
         return todo[::-1]
 
     def missing_reference(self, task: PlannedTrial) -> str:
-        """Why what *task* is compared with has no result; empty if it has one, or needs none."""
+        """Reason why the reference of *task* has no result; empty if it has one, or none is needed."""
         return self._references.get(task.depends_on, "not run yet") if task.depends_on else ""
 
     def mark_damaged_references(self, tasks: Sequence[PlannedTrial]) -> None:
-        """Take in which of *tasks* are damaged: those compared with them then say so."""
+        """Mark references among *tasks* that are damaged, so that dependent trials can report it."""
         for task in tasks:
             if task.job.provided_reference and self._folder(task) in self.damaged:
                 self._references.setdefault(task.job.provided_reference, "its trial is damaged")
@@ -113,7 +115,7 @@ class TrialIndex:
         return entry.attempts if entry else []
 
     def has_failed(self, task: PlannedTrial) -> bool:
-        """Whether the last launch of *task* failed."""
+        """True if the last launch of *task* failed."""
         status = self.status(task)
         return status is not None and status.is_failure and status is not Status.CANCELLED
 

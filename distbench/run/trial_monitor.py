@@ -1,4 +1,4 @@
-"""Watches one trial: time limits, the first rank that fails, and how the trial ended.
+"""Monitor the ranks of a trial: time limits, first failure, outcome.
 
 The exit code alone never decides: a rank counts as done when its result file is completely on disk.
 """
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
     from distbench.core.job import JobKind
 
 _POLL_S = 0.25
-# after the first failure the others get this long to report theirs, so that cause and victim differ
+# after the first failure the others get this long to report theirs, to tell the cause from its effects
 _GRACE_S = 1.0
 _STACK_DUMP_S = 0.5
 # from the result of the last rank to its end: gloo may deadlock while it is torn down
 _EXIT_GRACE_S = 10.0
-# a deep stack of the main thread, which is the last, and its heading
+# a deep stack of the main thread, which comes last, and its heading
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
 _SETUP_PHASES = ("start", "build")
-# what no earlier delivery changes; a mismatch says that what was measured is not what was requested
+# statuses that delivered results do not change; after a mismatch, the results are not those of the request
 _FINAL_STATUSES = (Status.MEASURED, Status.CANCELLED, Status.MISMATCH)
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """How a trial ended."""
+    """Status, reason and failure of a finished trial."""
 
     status: Status
     reason: str
     failure: Failure | None = None
 
     def with_node_name(self, nodes: Mapping[str, Sequence[int]]) -> TrialOutcome:
-        """With the name of the node of the rank that has failed, of *nodes* and their ranks."""
+        """Add the name of the failed rank's node, from *nodes* and their ranks."""
         rank = self.failure.rank if self.failure else None
         node = next((name for name, ranks in nodes.items() if rank in ranks), None)
         return replace(self, reason=f"{self.reason} (rank {rank} is on {node})") if node else self
@@ -89,9 +89,9 @@ class TrialMonitor:
         """Watch what *launch* has launched in *folder*.
 
         Args:
-            blame_by_stack: A rank that waits for others shows it in its stack, as it does unless a GPU
+            blame_by_stack: A rank that waits for others shows it in its stack, as is the case unless a GPU
                 computes.
-            exit_grace_s: Seconds that ranks have for their end when all have delivered.
+            exit_grace_s: Seconds that ranks may take to exit when all have delivered.
         """
         self._launch, self._folder, self._ranks = launch, folder, range(processes)
         self._limits, self._stop, self._kind = limits, stop, kind
@@ -103,10 +103,12 @@ class TrialMonitor:
         self._last_progress: dict[int, tuple[ProgressMark | None, float]] = dict.fromkeys(
             self._ranks, (None, self._began)
         )
-        """Rank -> its last sign of life, and when it was first seen here: another host has another clock."""
+        """Rank -> its last sign of progress, and when it was first seen here: another host has a different
+        clock.
+        """
 
     def wait(self) -> TrialOutcome:
-        """How the trial ended; none of its processes is left then."""
+        """Wait for the end of the trial, stop all processes and return the outcome."""
         try:
             return self._keep_delivered(self._poll_until_end())
         finally:
@@ -114,7 +116,7 @@ class TrialMonitor:
             self._logs.trim()
 
     def _keep_delivered(self, outcome: TrialOutcome) -> TrialOutcome:
-        """*outcome*, or that of a measured trial if every rank had delivered its results before it failed."""
+        """Keep the results of a measured trial if every rank had delivered them before it failed."""
         kept = (
             partial_result_file(self._folder, rank).is_file() or self._has_delivered(rank)
             for rank in self._ranks
@@ -138,7 +140,7 @@ class TrialMonitor:
                 return late
 
     def _poll(self, seconds: float) -> None:
-        """Take the ends of ranks, waiting up to *seconds* for the first; cut what grows meanwhile."""
+        """Collect exited ranks, waiting up to *seconds* for the first; truncate growing logs."""
         try:
             for seen in self._launch.wait(seconds):
                 self._exits[seen.rank] = seen
@@ -147,7 +149,7 @@ class TrialMonitor:
         self._logs.trim()
 
     def _lost_outcome(self, lost: LaunchError) -> TrialOutcome:
-        """What the ranks were started from is gone, and they with it, unless they had all delivered."""
+        """Outcome of a trial that lost its agents or its warm parent; kept if all ranks had delivered."""
         if all(map(self._has_delivered, self._ranks)):
             return TrialOutcome(Status.MEASURED, "")
         killed = was_oom_killed(lost.memory)
@@ -175,7 +177,7 @@ class TrialMonitor:
         failures = [failure for rank in self._ranks if (failure := self._rank_failure(rank))]
         causes = [failure for failure in failures if not failure["symptom"]]
         if self._lost_error and not causes:
-            # ranks elsewhere tell of the connections that went with it, at times before it is known here
+            # other ranks report the connections broken by it, sometimes before it is known here
             return self._lost_outcome(self._lost_error)
         first = min(causes or failures, key=lambda failure: failure["at"])
         told = self._make_failure(first["rank"], first["phase"], first.get("traceback", ""))
@@ -184,7 +186,7 @@ class TrialMonitor:
         )
 
     def _rank_failure(self, rank: int) -> dict[str, Any] | None:
-        """Failure of *rank*, or None if it has not failed."""
+        """Failure of *rank*; None if it has not failed."""
         file = error_file(self._folder, rank)
         if file.is_file():
             failure: dict[str, Any] = json.loads(file.read_text())
@@ -200,7 +202,7 @@ class TrialMonitor:
 
     def _check_limits(self) -> TrialOutcome | None:
         if all(map(self._has_delivered, self._ranks)):
-            # nothing that it measures is missing, so what hangs at its end is ended
+            # no measurement is missing, so a hang at the exit is simply ended
             is_over = all(self._time_since_progress(rank)[1] > self._exit_grace_s for rank in self._ranks)
             return TrialOutcome(Status.MEASURED, "") if is_over else None
         if time.monotonic() - self._began > self._limits.trial:
@@ -214,7 +216,7 @@ class TrialMonitor:
         return None
 
     def _time_since_progress(self, rank: int) -> tuple[str, float]:
-        """Phase of *rank*, and the seconds since its last sign of life was seen."""
+        """Phase of *rank*, and the seconds since its last sign of progress was seen."""
         sign, now = read_progress(progress_file(self._folder, rank)), time.monotonic()
         if sign != self._last_progress[rank][0]:
             self._last_progress[rank] = sign, now
@@ -222,7 +224,7 @@ class TrialMonitor:
 
     def _limit_outcome(self, status: Status, key: str, limit: float) -> TrialOutcome:
         if silent := self._launch.silent_node():
-            # ranks that wait for those of a node that is gone reach their limits before it is given up
+            # ranks that wait for a lost node reach their limits before the node is given up
             reason = f"{silent}; limits.{key} = {format_duration(limit)} was exceeded meanwhile"
             return TrialOutcome(Status.CRASHED, reason, self._make_failure(None, NODE_LOST_PHASE, ""))
         before = self._launch.process_states()
@@ -245,7 +247,7 @@ class TrialMonitor:
     def _find_suspect(
         self, before: Mapping[int, str], after: Mapping[int, str], logs: Mapping[int, str]
     ) -> HangSuspect | None:
-        """The rank that holds up the others, by the states of all processes and by the stacks in the logs."""
+        """Find the blocking rank by the states of all processes and the stacks in the logs."""
         slowest = self._rank_behind()
         return (
             hang_diagnosis.stopped_rank(before, after, "Tt")
@@ -255,7 +257,7 @@ class TrialMonitor:
         )
 
     def _rank_behind(self) -> int | None:
-        """Rank that is furthest behind; None if all are at the same step."""
+        """The rank that is furthest behind; None if all are at the same step."""
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
         order = (*_SETUP_PHASES, *self._kind.phases, "done")
         # a plug-in may have phases that it does not declare

@@ -1,4 +1,4 @@
-"""Runs the trials of one run, one at a time: launches, watches, collects and stores them."""
+"""Run one trial: launch, monitor, collect, store."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TrialRunner:
             choice.name: registry.create_plugin("metrics", choice) for choice in suite.metrics
         }
         self._failed_builds: dict[str, BuildFailure] = {}
-        """By the items that could not be built."""
+        """Failure by name of the item that could not be built."""
 
     @classmethod
     @contextmanager
@@ -94,7 +94,7 @@ class TrialRunner:
         """Start a session in the folder of *run*, which leaves no process behind.
 
         Args:
-            retry_failed: Make trials of earlier sessions again that failed for whatever reason.
+            retry_failed: Repeat trials of earlier sessions that failed, for whatever reason.
             user_errors: Decides which trials would repeat an error of the user's model and are not launched;
                 None: all are.
 
@@ -113,7 +113,7 @@ class TrialRunner:
 
     @property
     def machine(self) -> Mapping[str, Any] | None:
-        """Facts of the machine that ranks run on, where that is not this one and is known already."""
+        """Facts of the machine that ranks run on; None if it is this one, or not known yet."""
         return self._session.machine
 
     def status(self, task: PlannedTrial) -> Status | None:
@@ -121,7 +121,7 @@ class TrialRunner:
         return self._index.status(task)
 
     def stored_record(self, task: PlannedTrial) -> Record | None:
-        """Record of *task* from an earlier session; None if it is still to be made, or damaged.
+        """Record of *task* from an earlier session; None if it is pending or damaged.
 
         Raises:
             RecordError: it can't be read any more.
@@ -129,11 +129,11 @@ class TrialRunner:
         return self._index.stored_record(task)
 
     def pending(self, tasks: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-        """Those *tasks* that are still to be made."""
+        """Return those of *tasks* that are still to be made."""
         return self._index.pending(tasks)
 
     def build(self, cases: list[Case]) -> None:
-        """Build what trials of *cases* need; without it they end as ``prepare_failed``, or unsupported."""
+        """Build what trials of *cases* need; without it they end as ``prepare_failed`` or unsupported."""
         if not cases:
             return
         preparation = BuildRunner(
@@ -150,18 +150,18 @@ class TrialRunner:
             self._observer.note(f"preparation: {internal_errors.internal_error_reason(error)}")
             self._failed_builds["preparation"] = BuildFailure(internal_errors.internal_error_reason(error))
         for item, failure in self._failed_builds.items():
-            # no trial fails for it, so no record of one says why
+            # no trial fails because of it, so no record states the reason
             if item.startswith(metric_build_name("")):
                 self._observer.note(f"{item}: {failure.reason}")
 
     def restart_fork_servers(self) -> None:
-        """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
+        """Start the next trial from new processes, so that not all share one warm parent's memory layout."""
         self._session.restart_fork_servers()
 
     def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:
         """Run *task*, or its fallbacks when memory runs out; return the last record.
 
-        A damaged trial in its place is set aside first; a failed one stays in the record as an attempt.
+        A damaged trial in its place is moved away first; a failed one stays in the record as an attempt.
 
         Args:
             keep: Store the records; otherwise a measured trial leaves nothing.
@@ -183,7 +183,7 @@ class TrialRunner:
         return record
 
     def start_plan(self, plan: Plan) -> list[PlannedTrial]:
-        """Prepare the trials of *plan* that are still to be made, and return them.
+        """Prepare the pending trials of *plan*, and return them.
 
         Those that can't be launched here are stored as such. Damaged ones stay as they are.
         """
@@ -203,13 +203,13 @@ class TrialRunner:
         return todo
 
     def _quarantine_damaged(self, task: PlannedTrial) -> None:
-        """Move what a damaged trial has left out of the way of *task*."""
+        """Move damaged files of *task* out of its way."""
         if damaged := self._index.damaged.pop(self._folder(task), None):
             kept = quarantine_trial(self._run.folder, damaged.trial)
             self._observer.note(f"{damaged.trial}: was damaged and is set aside: {kept}")
 
     def _run_guarded(self, task: PlannedTrial) -> Record:
-        """Launch *task* if it can be; what distbench itself raises meanwhile is how it ended."""
+        """Launch *task* if possible; an error that distbench itself raises becomes its outcome."""
         started, began = utc_now(), time.monotonic()
         try:
             return self._launch_or_skip(task)
@@ -219,7 +219,7 @@ class TrialRunner:
             if internal_errors.is_disk_full(error):
                 with resumable_write_errors(self._folder(task)):
                     raise
-            # whatever the next trial would be forked from may be in any state
+            # the process that the next trial would be forked from may be in any state
             with suppress(Exception):
                 self._session.restart_fork_servers()
             return self._new_record(
@@ -237,13 +237,13 @@ class TrialRunner:
         return self._launch_and_monitor(task)
 
     def _store(self, task: PlannedTrial, record: Record) -> Record:
-        """Store *record*, or how that failed; return what is stored."""
+        """Store *record*, or the failure to do so; return what is stored."""
         try:
             self._run.write_record(record)
         except Exception as error:
             if internal_errors.is_storage_error(error):
                 raise
-            # what a plug-in gave can't be written
+            # values from a plug-in can't be written
             ending = internal_errors.internal_error_outcome(error)
             record = self._new_record(task, ending, record.started, record.wall_s)
             self._run.write_record(record)
@@ -297,7 +297,7 @@ class TrialRunner:
             sampled.tables.update(handle.sampler_tables())
             sampled.failed.update(handle.failed_samplers())
         except BaseException:
-            # nobody may have begun to watch it
+            # it may not have been monitored yet
             handle.stop()
             raise
         ending = ending.with_node_name(handle.ranks_by_node)
@@ -306,7 +306,7 @@ class TrialRunner:
         return build_record(ended, launched, folder, launch.processes, metrics, sampled)
 
     def _clear_folder(self, task: PlannedTrial, folder: Path) -> None:
-        """Leave nothing in *folder* that the trial of *task* could mistake for its own."""
+        """Remove everything from *folder* that the trial of *task* could mistake for its own."""
         if not self._index.attempts(task):
             shutil.rmtree(folder, ignore_errors=True)
             with resumable_write_errors(folder):
@@ -338,7 +338,7 @@ class TrialRunner:
 
 
 def cases_to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
-    """Cases for which something has to be built before *tasks* are made."""
+    """Cases for which something has to be built before *tasks* run."""
     training = [task for task in tasks if job_kind(task.job.kind).trains_model]
     return [case for task in training for case in (task.case, *task.fallbacks)]
 
@@ -346,7 +346,7 @@ def cases_to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
 def _monitor_with_samplers(
     case: Case, monitor: TrialMonitor, metrics: dict[str, Metric]
 ) -> tuple[TrialOutcome, SamplerResults]:
-    """How the trial ended, and what the metrics' samplers gave here."""
+    """Outcome of the trial, and the results of the metrics' samplers on this machine."""
     sampled = SamplerResults({}, {})
     with ExitStack() as sampling:
         for name, metric in metrics.items():
@@ -360,13 +360,13 @@ def _stop_sampler(sampler: Sampler, name: str, results: SamplerResults) -> None:
     try:
         results.tables[name] = sampler.stop()
     except Exception as error:
-        # whatever a plug-in or a driver's library raises costs its own numbers alone
+        # an error of a plug-in or a driver's library costs its own numbers only
         results.failed[name] = sampler_failure(name, error)
 
 
 def _build_failure_status(item: str, failure: BuildFailure) -> tuple[Status, str]:
-    """How a trial ends that needs *item*, which could not be built."""
+    """Status and reason of a trial that needs *item*, which could not be built."""
     if failure.refused:
         return Status.UNSUPPORTED, failure.reason
-    # on one line: the last of an exception's is often the reason
+    # on one line: the last line of an exception is often the reason
     return Status.PREPARE_FAILED, f"{short_build_name(item)}: {' '.join(failure.reason.split())}"

@@ -1,4 +1,4 @@
-"""Errors of the user's own code that further trials could only repeat."""
+"""Skip trials that would repeat an error of the user's model."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _IRRELEVANT_KEYS = ("strategy", "world_size", "batch", "optimizer", "threads", "
 class UserErrors:
     """Decides which trials can only end as others did: in an exception of the user's model.
 
-    What one strategy raises may be the strategy's doing: a wrapper without the attribute that a loss function
-    reads, a parameter that is a shard. So several have to agree, to the line and the message.
+    An error under one strategy may be the strategy's fault: a wrapper without the attribute that a loss
+    function reads, a parameter that is a shard. Therefore several have to agree in line and message.
     """
 
     def __init__(self) -> None:
         self._raised: dict[Hashable, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-        """Kind of job and its work -> error -> the trials that ended in it."""
+        """Kind of job and its work -> error -> trials that ended with it."""
         self._measured: set[Hashable] = set()
-        """Kinds of job and work of which a trial was measured."""
+        """Kinds of job and work with a measured trial."""
 
     def add(self, record: Record) -> None:
-        """Take in how a trial has ended."""
+        """Add the outcome of a trial."""
         key = record.job.kind, _first_pass_key(record.case)
         if record.status is Status.MEASURED:
             self._measured.add(key)
@@ -42,10 +42,10 @@ class UserErrors:
             self._raised[key][record.failure.user_error].append(record)
 
     def skip_reason(self, task: PlannedTrial) -> str:
-        """Why *task* is not to be launched; empty: it may not fail."""
+        """Reason not to launch *task*; empty: it may succeed."""
         if not job_kind(task.job.kind).trains_model or not _has_whole_rows(task.case):
             return ""
-        # other kinds ask more of a model than to be timed: other dtypes, deterministic algorithms
+        # other kinds demand more of a model than timing: other dtypes, deterministic algorithms
         for kind in {MEASURE, task.job.kind}:
             key = kind, _first_pass_key(task.case)
             for records in self._raised.get(key, {}).values() if key not in self._measured else ():
@@ -61,30 +61,30 @@ def _reason(records: Sequence[Record]) -> str:
 
 
 def _failed_before_first_step(failure: Failure, kind: str) -> bool:
-    """Whether the user's model raised before any step had ended: a later one may depend on the optimizer."""
+    """True if the user's model raised before any step had ended: later errors may be the optimizer's."""
     first = "warmup" if kind == MEASURE else kind
     return bool(failure.user_error) and failure.steps.get(str(failure.rank)) in ("build", f"{first} 0")
 
 
 def _first_pass_key(case: Case) -> Hashable:
-    """What decides the first forward and backward pass, besides the strategy and how many rows it is of."""
+    """Settings that decide the first forward and backward pass, except strategy and number of rows."""
     return tuple(pair for pair in case.work_key() if pair[0].partition(".")[0] not in _IRRELEVANT_KEYS)
 
 
 def _has_whole_rows(case: Case) -> bool:
-    """Whether every rank calls the whole model with whole rows."""
+    """True if every rank calls the whole model with whole rows."""
     batch = case.batch
     passes = batch.micro_batch_size * batch.gradient_accumulation_steps
     return passes * case.world_size == batch.global_batch_size
 
 
 def _would_repeat(case: Case, failed: Sequence[Case]) -> bool:
-    """Whether *case* ends as those that *failed* in the same error, of the same work."""
+    """True if *case* would end like the *failed* ones, all of the same work with the same error."""
     rows = {each.batch.micro_batch_size for each in failed}
     if case.batch.micro_batch_size not in rows and len(rows) < 2:
         return False
     if case.world_size == 1 and all(each.world_size > 1 for each in failed):
-        # a line that only some ranks come to
+        # a line that only some ranks reach
         return False
     if case.world_size > 1 and all(each.world_size == 1 for each in failed):
         # a loss that is written for a wrapper fails without one

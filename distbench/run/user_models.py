@@ -1,4 +1,4 @@
-"""Tries the models of the user's own in a process of their own: this one imports neither them nor torch."""
+"""Construct user models once, in a subprocess: this process imports neither them nor torch."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ _LIMIT_S = 120.0
 
 
 def user_models(cases: Sequence[Case]) -> list[PluginChoice]:
-    """The distinct workloads of *cases* that call code of the user's own."""
+    """The distinct workloads of *cases* that call the user's own code."""
     choices = {json.dumps([case.workload.name, case.workload.options]): case.workload for case in cases}
     return [each for each in choices.values() if registry.create_plugin("workloads", each).user_modules()]
 
 
 @dataclass(frozen=True)
 class ConstructionResult:
-    """What came of the construction of a model."""
+    """Result of constructing a model."""
 
     problem: str
-    """What is wrong with it; empty: nothing."""
+    """Description of the error; empty: none."""
     shape: dict[str, Any]
-    """``kind``, ``length`` and ``classes`` that a forward pass was seen to take; empty: none was found."""
+    """``kind``, ``length`` and ``classes`` that a forward pass accepted; empty: none was found."""
     refused: dict[str, str]
-    """Dtype of the computation -> why the model is not trained in it."""
+    """Dtype of the computation -> reason why the model is not trained in it."""
 
 
 def construct_user_models(
     models: Sequence[PluginChoice], device: str, computes: Sequence[str]
 ) -> list[ConstructionResult]:
-    """What comes of each of *models*, constructed once in another process.
+    """Construct each of *models* once in a subprocess.
 
     Args:
         models: Workloads.
         device: Kind of device on which they would be trained.
-        computes: Dtypes in which they would be.
+        computes: Dtypes in which they would be trained.
 
     Raises:
-        UntriedError: there is no torch here, or the process that constructs them did not end as it should.
+        ConstructionError: there is no torch here, or the process that constructs them did not exit normally.
     """
     if not is_installed("torch"):
         raise ConstructionError("torch is not installed here")
@@ -80,4 +80,4 @@ def construct_user_models(
 
 
 class ConstructionError(Exception):
-    """Models could not be tried."""
+    """The models could not be constructed for a reason that is not their own."""

@@ -29,7 +29,7 @@ from distbench.suite.work import (
 
 
 class AxisParser:
-    """Reads them and collects mistakes in *findings*."""
+    """Parses axes, include and exclude, and collects mistakes."""
 
     def __init__(self, top: Any, checker: WorkChecker, problems: list[Problem]) -> None:
         self._top = top
@@ -60,7 +60,7 @@ class AxisParser:
     def parse_case_filters(
         self, key: str, work: RawMapping, axes: tuple[SuiteAxis, ...]
     ) -> tuple[CaseFilter, ...]:
-        """The cells to add or to leave out: those of ``include`` or ``exclude``."""
+        """Parse the case filters of ``include`` or ``exclude``."""
         parts = []
         for i, raw in enumerate(getattr(self._top, key)):
             origin: KeyPath = (key, i)
@@ -94,7 +94,7 @@ class AxisParser:
         return strategy, parse_world_sizes(listed, (*origin, "world_size"), self.problems), rest
 
     def _extract_lists(self, root: str, raw: Any) -> tuple[Any, list[SuiteAxis]]:
-        """*raw* without the fields that list several values, and those fields as axes."""
+        """Split *raw* into fields with a single value, and axes of those that list several."""
         inner = raw
         prefix: tuple[str, ...] = (root,)
         if root in PLUGIN_KEYS:
@@ -112,7 +112,7 @@ class AxisParser:
         return ({prefix[1]: kept} if root in PLUGIN_KEYS else kept), axes
 
     def _is_list_of_values(self, path: tuple[str, ...], value: Any) -> bool:
-        """Whether *value* lists several values of the field at *path*."""
+        """True if *value* lists several values of the field at *path*."""
         root = path[0]
         if len(path) == 1 or not isinstance(value, list):
             return isinstance(value, list)
@@ -125,7 +125,7 @@ class AxisParser:
     def _make_axis(
         self, path: tuple[str, ...], values: Any, origin: KeyPath, placed: bool = True
     ) -> list[SuiteAxis]:
-        """The axis of *values*, each of which has its own place below *origin* if *placed*."""
+        """Make the axis of *values*, each of which has its own place below *origin* if *placed*."""
         if not isinstance(values, list) or not values:
             self.problems.append(Problem(origin, "expected a list of at least one value", values or None))
             return []
@@ -148,7 +148,7 @@ class AxisParser:
         return self._make_axis(path, values, origin)
 
     def _parse_path(self, key: str, origin: KeyPath, work: RawMapping, value: Any) -> tuple[str, ...] | None:
-        """Path in the work that *key* names, or None with a finding."""
+        """Path in the work that *key* names; None with a finding if there is none."""
         path = tuple(key.split("."))
         problem = _path_problem(path, work)
         if problem is None:
@@ -161,7 +161,7 @@ class AxisParser:
         for chosen, origins in _vary_one_axis(work, axes):
             _, findings = self._checker.check(chosen)
             varied = {axis.path for axis in axes}
-            # whether values can be combined is known when all are chosen: in the plan
+            # only the plan, with all values chosen, shows which of them can be combined
             self.problems += [
                 move_to_origin(finding, origins)
                 for finding in findings
@@ -195,7 +195,7 @@ def _vary_one_axis(work: RawMapping, axes: Sequence[SuiteAxis]) -> Iterator[tupl
 
 
 def _depends_on_axes(problem: Problem, varied: Collection[tuple[str, ...]]) -> bool:
-    """Whether values that can't be combined might be with other values of an axis."""
+    """True if an invalid combination depends on fields that an axis varies."""
     root = str(problem.path[0])
     fields = {(root, field) for field in problem.combined_fields}
     return bool(fields) and not fields.union([(root,)]).isdisjoint(varied)

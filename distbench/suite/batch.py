@@ -33,7 +33,7 @@ class BatchConfig:
     """Global batch size that optimizer.lr is meant for; required for lr_scaling."""
 
     def problems(self) -> list[Problem]:
-        """Mistakes that apply at every world size."""
+        """Mistakes that do not depend on the world size."""
         if (self.global_batch_size is None) == (self.per_device_batch_size is None):
             message = (
                 "give exactly one of global_batch_size (strong scaling) and "
@@ -55,17 +55,17 @@ class BatchConfig:
         return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
 
     def divide(self, world_size: int, data_ranks: int | None = None) -> Batch:
-        """The batch at *world_size*, where *data_ranks* (None: all) have rows of their own.
+        """Divide the batch at *world_size*, where *data_ranks* (None: all) have rows of their own.
 
         Raises:
-            Indivisible: the samples can't be divided evenly.
+            IndivisibleBatchError: the samples can't be divided evenly.
         """
         ranks = data_ranks or world_size
         share = self._rank_share(world_size, ranks)
         return Batch(share.samples * ranks, *self._micro_batches(share))
 
     def _rank_share(self, world_size: int, ranks: int) -> "_RankShare":
-        """Each data-parallel rank's part of the batch, for that many *ranks* of *world_size*."""
+        """Each data-parallel rank's share of the batch, for *ranks* of *world_size*."""
         if self.per_device_batch_size is not None:
             size, sharing = self.per_device_batch_size, world_size // ranks
             verb = "is" if sharing == 1 else f"x {sharing} devices that share samples is"
@@ -82,7 +82,7 @@ class BatchConfig:
         return _RankShare("global_batch_size", size, size // ranks, fitting, "is", f"{who} x ", f"{ranks} x ")
 
     def _divisible_sizes(self, size: int, ranks: int, sharing: int) -> str:
-        """The sizes next to *size* that could be divided over *ranks*, or shared by *sharing* devices."""
+        """Sizes next to *size* that could be divided over *ranks*, or shared by *sharing* devices."""
         micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
         samples = (micro or 1) * (steps or 1)
         unit = ranks * samples // math.gcd(samples, sharing)
@@ -114,7 +114,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class _RankShare:
-    """The samples of a rank in a step, and words for what they are of."""
+    """The samples of a rank in a step, and words for their origin."""
 
     field: str
     size: int
@@ -127,14 +127,14 @@ class _RankShare:
     numbers: str = ""
 
     def divide_by(self, by: int, name: str) -> int:
-        """The samples divided *by* what is called *name*."""
+        """Divide the samples *by* the number called *name*."""
         if self.samples % by:
             factors = f"{self.names}{name} = {self.numbers}{by}"
             raise self.error(f"not divisible by {factors}; use {self.divisible_sizes}")
         return self.samples // by
 
     def error(self, why: str) -> "IndivisibleBatchError":
-        """The samples can't be divided, and *why*."""
+        """Error that the samples can't be divided, with the reason *why*."""
         return IndivisibleBatchError(self.field, self.size, f"{self.verb} {why}")
 
 

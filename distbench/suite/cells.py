@@ -29,9 +29,9 @@ class StrategyVariant:
 
     plugin: CheckedPlugin
     origins: tuple[KeyPath, ...]
-    """Places in the suite: of each option that lists values that of its own, otherwise of the strategy."""
+    """Places in the suite: an option that lists values has its own, the others have the strategy's."""
     is_from_auto_mesh: bool = False
-    """Whether it is one of all meshes (``mesh: auto``), which makes no case that it doesn't fit."""
+    """True for one of all meshes (``mesh: auto``), which makes no case where it doesn't fit."""
 
     @property
     def origin(self) -> KeyPath:
@@ -39,7 +39,7 @@ class StrategyVariant:
         return self.origins[0]
 
     def meshes_for(self, world_size: int) -> list["StrategyVariant"]:
-        """The strategy on *world_size* devices: in every mesh of them if it asks for all."""
+        """The strategy on *world_size* devices: in each possible mesh if it requests all."""
         meshes: Sequence[Any] | None = self.plugin.instance.mesh_variants(world_size)
         if meshes is None:
             return [self]
@@ -56,7 +56,10 @@ class StrategyVariant:
 
 @dataclass(frozen=True)
 class CaseFilter:
-    """An include, which adds cells with these values, or an exclude: it leaves out those that have all."""
+    """An include or an exclude.
+
+    An include adds cells with these values, an exclude removes cells that have all of them.
+    """
 
     origin: KeyPath
     strategy: str
@@ -64,7 +67,7 @@ class CaseFilter:
     world_sizes: tuple[int, ...] | None
     """None: those of the suite."""
     axes: tuple[SuiteAxis, ...]
-    """Their values are in normal form."""
+    """Axes whose values are in normal form."""
 
 
 def combinations(work: RawMapping, axes: Sequence[SuiteAxis]) -> Iterator[tuple[RawMapping, ValueOrigins]]:
@@ -86,7 +89,7 @@ def select_values(
 
 
 def effective_axes(include: CaseFilter, axes: Sequence[SuiteAxis]) -> list[SuiteAxis]:
-    """The axes of *include*, where *axes* are those of its suite."""
+    """Axes of *include*, where *axes* are those of its suite."""
     # a field set by an include is fixed, with everything below it; the other axes keep their values
     fixed = [axis.path for axis in include.axes]
     kept = [axis for axis in axes if not any(axis.path[: len(path)] == path for path in fixed)]
@@ -94,12 +97,12 @@ def effective_axes(include: CaseFilter, axes: Sequence[SuiteAxis]) -> list[Suite
 
 
 def outer_first(axes: Sequence[SuiteAxis]) -> list[SuiteAxis]:
-    """*axes* in an order that replaces ``precision`` before ``precision.reduce``."""
+    """Sort *axes* so that ``precision`` is replaced before ``precision.reduce``."""
     return sorted(axes, key=lambda axis: len(axis.path))
 
 
 def move_to_origin(problem: Problem, origins: ValueOrigins) -> Problem:
-    """*problem* at the place in the suite that the wrong value comes from."""
+    """Move *problem* to the place in the suite that the wrong value comes from."""
     for length in range(len(problem.path), 0, -1):
         origin = origins.get(tuple(map(str, problem.path[:length])))
         if origin is not None:

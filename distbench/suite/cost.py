@@ -1,4 +1,4 @@
-"""``cost``: what a device costs, for a run's numbers in money."""
+"""``cost``: price of a device, for a run's numbers in money."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def parse_environments(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[Problem]]:
-    """Name -> path of an environment, relative ones from the folder of the suite's *file*, and mistakes."""
+    """Parse environments to name -> path, and return mistakes.
+
+    Relative paths start from the folder of the suite's *file*.
+    """
     wrong = [
         Problem((SECTION_KEY, name), why, path)
         for name, path in given.items()
@@ -46,7 +49,7 @@ def _problem(name: str, path: object) -> str | None:
 def unknown_environments(
     known: Mapping[str, Any], work: RawMapping, axes: Sequence[SuiteAxis], parts: Sequence[CaseFilter]
 ) -> list[Problem]:
-    """Values of ``environment`` that are no name of an environment, each at its place."""
+    """Problems of ``environment`` values that name no environment, each at its place."""
     names = [CURRENT_ENVIRONMENT, *known]
     return [
         Problem(place, f"unknown; {_advice(str(value), names)}", value)

@@ -15,7 +15,7 @@ from distbench.suite.sections import check_section
 
 VerdictDemand = Literal["required", "ignored"]
 MAX_PAIRS = 1000
-"""Upper limit of ``max_pairs``: no machine stays quiet for what more than a thousand pairs could resolve."""
+"""Upper limit of ``max_pairs``: more than a thousand pairs take longer than a machine stays quiet."""
 # a t interval holds from three pairs on
 _Pairs = Annotated[int, Bound(3, MAX_PAIRS)]
 
@@ -69,7 +69,7 @@ class GateRules:
 
     @property
     def for_pinned_baseline(self) -> "GateRules":
-        """These rules against an older, pinned baseline: of all that may have changed since, what creeps."""
+        """The rules for an older, pinned baseline: only gradual changes of measured numbers."""
 
         def measured(own: Tolerances) -> Tolerances:
             return dataclasses.replace(own, comm_bytes=None, comm_calls=None)
@@ -101,8 +101,8 @@ class GateRules:
 
 
 def matches_case(glob: str, label: str, name: str) -> bool:
-    """Whether the tolerances of *glob* are meant for the case with that label and name."""
-    # the first parts of a name too, as in ``only``
+    """True if the tolerances of *glob* are meant for the case with that label and name."""
+    # the first parts of a name match too, as in ``only``
     whole = fnmatch.fnmatchcase(label, glob) or fnmatch.fnmatchcase(name, glob)
     return whole or fnmatch.fnmatchcase(name, f"{glob}/*")
 
@@ -114,7 +114,7 @@ PAIRED_METRICS = (*_TIMED_METRICS, "peak_memory")
 _TOLERANCE_KEYS = tuple(field.name for field in dataclasses.fields(Tolerances))
 _RULE_FIELDS = {field.name: field for field in dataclasses.fields(GateRules)}
 PLAIN_KEYS = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
-"""Rules whose values stand in a suite as they are."""
+"""Keys of the section whose values are stored unchanged."""
 _Keys = dataclasses.make_dataclass(
     "_Keys",
     [
@@ -128,7 +128,7 @@ _Keys = dataclasses.make_dataclass(
 
 
 def parse_gate(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Problem]]:
-    """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
+    """Parse the mapping *raw* at *path*; return the rules, or None and all its mistakes."""
     kinds = {key: raw[key] for key in optional_kinds() if key in raw}
     keys, findings = check_section(
         _Keys, {key: value for key, value in raw.items() if key not in kinds}, path
@@ -154,7 +154,7 @@ def parse_gate(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateR
 
 
 def _parse_column_tolerances(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[Problem]]:
-    """Allowed worsening of the columns of kinds of job."""
+    """Parse the allowed worsening of the columns of kinds of job."""
     columns, findings = {}, []
     for kind, value in raw.items():
         try:
@@ -176,7 +176,10 @@ def optional_kinds() -> list[str]:
 
 
 def _parse_by_glob(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str, Tolerances], list[Problem]]:
-    """Tolerances by glob, and their mistakes; a value that is not a mapping is reported elsewhere."""
+    """Parse tolerances by glob, and return their mistakes.
+
+    A value that is not a mapping is reported elsewhere.
+    """
     tolerances: dict[str, Tolerances] = {}
     findings = []
     for glob, own in raw.items() if isinstance(raw, Mapping) else ():
@@ -207,7 +210,7 @@ def _parse_tolerance(key: str, value: Any) -> float | None:
     """Fraction in *value*: ``3%``, ``0.03``, ``{max_drop: 3%}``; None for ``false``.
 
     Raises:
-        ValueError: it has no such form.
+        ValueError: *value* has a different form.
     """
     if isinstance(value, dict) and len(value) == 1 and not {*value} - {"max_drop", "max_increase"}:
         (value,) = value.values()

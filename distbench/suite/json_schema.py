@@ -1,7 +1,7 @@
 """JSON Schema of a suite, made of the same fields, types, bounds and docs that the loader checks with.
 
-It accepts whatever the loader accepts, and refuses what can be said of one value by itself: unknown keys,
-types, ranges, names of plug-ins and of their options. What depends on other keys only the loader refuses.
+It accepts whatever the loader accepts, and refuses mistakes in a single value: unknown keys,
+types, ranges, names of plug-ins and of their options. Only the loader refuses what depends on other keys.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SIZE: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_WORLD_SIZE}
 _SIZES: Schema = {"type": "array", "items": _SIZE, "minItems": 1, "uniqueItems": True}
 _FRACTION: Schema = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {**_TEXT, "title": "3%"}]}
 AXIS_TITLE = "several values, each a case"
-"""Title of the form of a value that lists several."""
+"""Title of the schema of a value that may list several."""
 _SHORTHAND_FIELDS = {"optimizer": "name", "precision": "compute"}
 """Sections for which the value of one field may stand."""
 _SHORTHAND_WORDS: dict[str, list[Schema]] = {"precision": [{"const": "float8"}]}
-"""Words that stand for several fields of a section."""
+"""Shorthand words for several fields of a section."""
 
 
 def json_schema() -> Schema:
@@ -166,7 +166,7 @@ def _options_schema(kind: str, name: str, *, listed: bool, complete: bool) -> Sc
     try:
         return _section_schema(registry.load_plugin(kind, name), listed=listed, complete=complete)
     except UsageError:
-        # the loader says what is wrong with its file
+        # the loader reports errors in its file
         return {}
 
 
@@ -180,7 +180,7 @@ def _summary(kind: str, name: str) -> str:
 def _section_schema(cls: type[Any], *, listed: bool = False, complete: bool = True) -> Schema:
     """A mapping of the fields of *cls*; if *listed*, a list in place of a value means several.
 
-    Unless it must be *complete*, what has no default may be left out: an axis may give it.
+    Unless it must be *complete*, fields without default may be left out: an axis may give them.
     """
     standard, docs = section_defaults(cls), {option.name: option.doc for option in registry.option_infos(cls)}
     properties = {}
@@ -198,7 +198,7 @@ def _section_schema(cls: type[Any], *, listed: bool = False, complete: bool = Tr
 
 
 def _allow_size_one(schema: Schema, cls: type[Any]) -> Schema:
-    """*schema* of the mesh of a strategy, in which any other dimension may be 1."""
+    """Extend *schema* of the mesh of a strategy: any other dimension may be 1."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [_allow_size_one(member, cls) for member in schema["anyOf"]]}
     names = mapping_keys(cls, mesh_option.MESH_OPTION)
@@ -210,7 +210,10 @@ def _allow_size_one(schema: Schema, cls: type[Any]) -> Schema:
 
 
 def _allow_axes_inside(schema: Schema) -> Schema:
-    """*schema* of an option; where it is a mapping, a list in place of one of its values means several."""
+    """Extend *schema* of an option with lists of values.
+
+    Where it is a mapping, a list in place of one of its values means several.
+    """
     if "anyOf" in schema:
         return {**schema, "anyOf": [_allow_axes_inside(member) for member in schema["anyOf"]]}
     values = schema.get("additionalProperties")
@@ -222,7 +225,7 @@ def _allow_axes_inside(schema: Schema) -> Schema:
 
 
 def _described(schema: Schema, doc: str, standard: Mapping[str, Any] | None = None, key: str = "") -> Schema:
-    """*schema* with its description, and the default of *key* if *standard* has one."""
+    """Return *schema* with its description, and the default of *key* if *standard* has one."""
     default = {"default": standard[key]} if standard and key in standard else {}
     return {**schema, **({"description": doc.replace("``", "`")} if doc else {}), **default}
 

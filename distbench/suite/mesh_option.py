@@ -1,4 +1,7 @@
-"""The option ``mesh`` of strategies: a dimension of one rank is none, so any strategy takes it."""
+"""The option ``mesh`` of strategies.
+
+Dimensions of size 1 are dropped, so every strategy accepts them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MESH_OPTION = "mesh"
 
 
 def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """*options* of the strategy *cls* without dimensions of one rank that it does not have."""
+    """Drop dimensions of size 1 from *options* that the strategy *cls* does not have."""
     mesh = options.get(MESH_OPTION)
     if not isinstance(mesh, dict):
         return dict(options)
@@ -25,12 +28,15 @@ def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def foreign_dimensions(names: Sequence[str]) -> list[str]:
-    """The known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
+    """Known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
     return [name for name in MESH_OPTION_KEYS if name not in names] if names else []
 
 
 def name_supporting_strategies(problem: Problem, cls: type) -> Problem:
-    """*problem* in the options of *cls*; of a dimension that it does not have, with those that do."""
+    """Extend *problem* in the options of *cls* with suggestions.
+
+    If *cls* lacks a dimension of the mesh, the strategies that have it are named.
+    """
     *_, option, name = ("", *problem.path)
     if option != MESH_OPTION or name not in foreign_dimensions(mapping_keys(cls, MESH_OPTION)):
         return problem

@@ -27,14 +27,14 @@ class Overrides:
     jobs: Sequence[str] = ()
     """Sections to turn on: ``check``."""
     launcher: str = ""
-    """Launcher that ``auto`` stands for; empty: the one that this process is inside of."""
+    """Launcher that ``auto`` stands for; empty: the one whose allocation contains this process."""
     option_of: Mapping[str, str] = field(default_factory=dict)
-    """A setting in ``set`` -> the option that stands for it, if that is not ``--set``."""
+    """Setting in ``set`` -> its option, if that is not ``--set``."""
 
 
 def apply_overrides(tree: dict[str, Any], places: SourceMap, overrides: Overrides) -> list[SuiteMistake]:
     """Apply *overrides* to *tree* and *places* in place; return the mistakes in the options."""
-    # options of the launcher that is asked for may follow
+    # options of the requested launcher may follow
     mistakes = _choose_launcher(tree, places, overrides.launcher) if overrides.launcher else []
     for setting in overrides.set:
         try:
@@ -56,7 +56,7 @@ def apply_overrides(tree: dict[str, Any], places: SourceMap, overrides: Override
 
 
 def _choose_launcher(tree: dict[str, Any], places: SourceMap, launcher: str) -> list[SuiteMistake]:
-    """Have ``auto`` stand for *launcher*; a suite that names another one is a mistake."""
+    """Resolve launcher ``auto`` to *launcher*; report a suite that names another one."""
     said = tree.get("launcher") or "auto"
     choice = parse_choice(said, ("launcher",))
     if isinstance(choice, Problem) or choice.name == launcher:
@@ -101,7 +101,7 @@ def _path(key: str) -> KeyPath | None:
 
 
 def _expand_shorthand(tree: dict[str, Any], path: KeyPath, option: str) -> None:
-    """Expand a shorthand that *path* leads into to a mapping: ``transformer`` to ``{transformer: {}}``."""
+    """Expand a shorthand on the way of *path* to a mapping: ``transformer`` to ``{transformer: {}}``."""
     root = path[0]
     if root == "strategies" and len(path) > 2:
         _expand_strategy(tree, path, option)
@@ -113,11 +113,11 @@ def _expand_shorthand(tree: dict[str, Any], path: KeyPath, option: str) -> None:
 
 
 def _resolve_metric(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath:
-    """*path* with the place in the list of a metric that it names: ``metrics.telemetry.effect``."""
+    """Replace the name of a metric in *path* by its index: ``metrics.telemetry.effect``."""
     if path[0] != "metrics" or len(path) < 2 or isinstance(path[1], int):
         return path
     if tree.get("metrics") is None:
-        # all of them, as without the key
+        # all metrics, as without the key
         tree["metrics"] = list(registry.plugin_names("metrics"))
     listed: list[Any] = tree["metrics"] if isinstance(tree["metrics"], list) else []
     plugins = [parse_choice(raw, ("metrics", i)) for i, raw in enumerate(listed)]
@@ -130,7 +130,7 @@ def _resolve_metric(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath
 
 
 def _expand_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:
-    """Expand a strategy that *path* leads into to a mapping: ``ddp`` to ``{ddp: {}}``."""
+    """Expand a strategy on the way of *path* to a mapping: ``ddp`` to ``{ddp: {}}``."""
     listed, place = tree.get("strategies"), path[1]
     if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
         return

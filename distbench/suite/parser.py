@@ -1,4 +1,4 @@
-"""The keys of a suite: from plain values to typed parts, collecting every mistake."""
+"""Parse the sections of a suite and collect all mistakes."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class TopLevelKeys:
 
 @functools.cache
 def _with_job_sections(sections: tuple[tuple[str, Any], ...]) -> type[TopLevelKeys]:
-    """The top-level keys with those of *sections*: words of kinds of job, and the types that they take."""
+    """The top-level keys, with those of *sections*: words of kinds of job, and their types."""
     fields = [(word, form, field(default=None)) for word, form in sections]
     top: type[TopLevelKeys] = dataclasses.make_dataclass("Top", fields, bases=(TopLevelKeys,), frozen=True)
     return top
 
 
 def _surrounding_launcher() -> str:
-    """Name of the launcher that ``auto`` stands for."""
+    """Name of the launcher of the cluster that this process runs in; local if there is none."""
     own = registry.built_in_plugins("launchers")
     return next((name for name, launcher in own.items() if launcher.is_active()), "local")
 
@@ -106,7 +106,7 @@ def _section_type(kind: JobKind) -> Any:
 
 
 class SuiteParser:
-    """Reads the parts of one suite and collects mistakes in ``problems``."""
+    """Parses the sections of one suite and collects mistakes in ``problems``."""
 
     def __init__(self, tree: Mapping[str, Any]) -> None:
         self.problems: list[Problem] = []
@@ -147,12 +147,12 @@ class SuiteParser:
         )
 
     def parse_jobs(self) -> dict[str, Any]:
-        """Sections of the kinds of job that are asked for, in the order of a run."""
+        """Sections of the requested kinds of job, in the order of a run."""
         sections = {kind.name: self._parse_job(kind) for kind in job_kinds()}
         return {word: section for word, section in sections.items() if section is not None}
 
     def _parse_job(self, kind: JobKind) -> Any:
-        """Section of *kind*; None: it is not asked for. ``true`` stands for the defaults."""
+        """Section of *kind*; None: not requested. ``true`` stands for the defaults."""
         raw = getattr(self.top, kind.name)
         if raw in (None, False) and not kind.is_default:
             return None
@@ -163,7 +163,7 @@ class SuiteParser:
         return self._collect(gating.parse_gate(self.top.gate or {})) or gating.GateRules()
 
     def parse_cost(self) -> DeviceCost | None:
-        """What a device costs; None: the suite does not say."""
+        """Price of a device; None: not given in the suite."""
         return (
             None
             if self.top.cost is None
@@ -178,7 +178,7 @@ class SuiteParser:
     def parse_launcher(self) -> PluginChoice:
         """The launcher."""
         raw = _surrounding_launcher() if self.top.launcher == "auto" else self.top.launcher
-        # after a mistake the choice is of no use, and no suite is made of it
+        # after a mistake the choice is unused, since no suite is built
         return self._parse_plugin("launchers", raw, ("launcher",)) or PluginChoice("")
 
     def parse_metrics(self) -> tuple[PluginChoice, ...]:
@@ -197,7 +197,7 @@ class SuiteParser:
         return tuple(choices.values())
 
     def _parse_plugin(self, kind: str, raw: Any, path: KeyPath) -> PluginChoice | None:
-        """One checked choice; None after a mistake."""
+        """Parse one plug-in choice; None after a mistake."""
         plugin = parse_choice(raw, path)
         if isinstance(plugin, Problem):
             self.problems.append(plugin)
@@ -206,7 +206,7 @@ class SuiteParser:
         return checked.choice if checked else None
 
     def _collect(self, result: tuple[T, list[Problem]]) -> T:
-        """What was *result*, whose mistakes are collected."""
+        """Collect the problems of the check *result* and return its value."""
         value, findings = result
         self.problems += findings
         return value

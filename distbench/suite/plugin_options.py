@@ -27,7 +27,7 @@ class CheckedPlugin:
     """A plug-in with checked options; the same object for the same choice."""
 
     choice: PluginChoice
-    """Every option, including defaults, except newer options at their defaults (``case.deciding``)."""
+    """Every option, including defaults, except newer options at their defaults (``case.identity_fields``)."""
     instance: Any
 
     def with_instance(self, instance: Any) -> "CheckedPlugin":
@@ -36,7 +36,7 @@ class CheckedPlugin:
 
 
 def parse_choice(raw: Any, path: KeyPath) -> PluginChoice | Problem:
-    """The plug-in that *raw* names, with unchecked options, or the mistake in its form."""
+    """Parse the plug-in that *raw* names, with unchecked options; return the mistake in its form, if any."""
     if isinstance(raw, str):
         return PluginChoice(raw)
     if isinstance(raw, dict) and len(raw) == 1:
@@ -70,13 +70,13 @@ def get_option(plugin: PluginChoice, option: OptionPath) -> Any:
 
 
 def set_option(options: dict[str, Any], option: OptionPath, value: Any) -> dict[str, Any]:
-    """*options* with *value* for *option*."""
+    """Return *options* with *value* for *option*."""
     key, *inside = option
     return {**options, key: {**options[key], inside[0]: value} if inside else value}
 
 
 def listed_options(plugin: PluginChoice, kind: str) -> list[OptionPath]:
-    """Options of *plugin* that list several values: ``(stage,)``, or ``(mesh, tp)`` of a key of a mapping."""
+    """Options of *plugin* that list several values: ``(stage,)``, or ``(mesh, tp)`` of a mapping."""
     if plugin.name not in registry.plugin_names(kind):
         return []
     try:
@@ -97,7 +97,7 @@ def listed_options(plugin: PluginChoice, kind: str) -> list[OptionPath]:
 
 
 def fill_defaults(plugin: PluginChoice, kind: str) -> PluginChoice:
-    """*plugin* with defaults for all missing options, unless one of its options has none."""
+    """Return *plugin* with defaults for all missing options, unless one of its options has none."""
     cls = registry.load_plugin(kind, plugin.name)
     if not all_have_defaults(cls):
         return plugin
@@ -113,7 +113,7 @@ class PluginChecker:
     def check(
         self, kind: str, plugin: PluginChoice, path: KeyPath
     ) -> tuple[CheckedPlugin | None, list[Problem]]:
-        """The checked plug-in, or None and all its mistakes.
+        """Return the checked plug-in, or None and all its mistakes.
 
         *path* is the place of its name, which matters only for mistakes.
         """

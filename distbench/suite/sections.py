@@ -1,4 +1,4 @@
-"""Checks mappings against dataclasses, with messages for people.
+"""Check the sections of a suite against their dataclasses, with messages for people.
 
 Types are checked by pydantic in strict mode on JSON: ``"10"`` is not a number, 1 is not a boolean. A whole
 number may be written as YAML reads any number: ``5e8`` is a float there. Unknown keys, bounds and the wording
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def check_section(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[Problem]]:
-    """The *cls* that the mapping *raw* at *path* describes, or None and all its mistakes."""
+    """Parse the mapping *raw* at *path* as *cls*; return None and all its mistakes if it has any."""
     names = field_names(cls)
     known = {key: value for key, value in raw.items() if key in names}
     findings = [
@@ -49,7 +49,7 @@ def _unknown_key_message(key: str, names: Sequence[str]) -> str:
 
 
 def to_json_dict(value: object) -> dict[str, Any]:
-    """Fields of a checked dataclass that decide what it is (``case.deciding``), as plain JSON types."""
+    """Identity fields of a section (``case.identity_fields``), as plain JSON types."""
     kind: Any = type(value)
     plain: dict[str, Any] = _adapter(kind).dump_python(value, mode="json")
     return {key: plain[key] for key in identity_fields(value)}
@@ -67,7 +67,7 @@ def section_defaults(cls: Any) -> dict[str, Any]:
 
 
 def all_have_defaults(cls: Any) -> bool:
-    """Whether every field of a section has a default."""
+    """True if every field of a section has a default."""
     return len(section_defaults(cls)) == len(dataclasses.fields(cls))
 
 
@@ -86,13 +86,13 @@ def field_names(cls: type) -> tuple[str, ...]:
 
 
 def lists_values(cls: Any, field: str, value: object) -> bool:
-    """Whether *value* lists several values of *field*, rather than being a single value that is a list."""
+    """True if *value* lists several values of *field*, rather than being a single value that is a list."""
     is_listed = isinstance(value, list) and field in field_names(cls)
     return is_listed and _list_depth(value) > _type_list_depth(_hints(cls)[field])
 
 
 def lists_values_inside(cls: Any, field: str, value: object) -> bool:
-    """Whether *value*, of a key of the mapping in *field*, lists several values of that key."""
+    """True if *value*, of a key of the mapping in *field*, lists several values of that key."""
     if not isinstance(value, list) or field not in field_names(cls):
         return False
     depths = [_type_list_depth(typing.get_args(mapping)[1]) for mapping in _mappings(cls, field)]
@@ -128,7 +128,7 @@ def _mappings(cls: Any, field: str) -> list[Any]:
 
 
 def allows_axis(cls: Any, field: str) -> bool:
-    """Whether a list in place of *field* may mean several values of it."""
+    """True if a list in place of *field* may mean several values of it."""
     return not math.isinf(_type_list_depth(_hints(cls)[field]))
 
 
@@ -151,7 +151,7 @@ def _hints(cls: Any, *, with_bounds: bool = False) -> dict[str, Any]:
 
 @functools.cache
 def _field_bounds(cls: Any) -> dict[str, Bound]:
-    """Bound of each field that has one, also inside of a union or a tuple."""
+    """Bound of each field that has one, also inside a union or a tuple."""
     bounds = {name: next(_find_bounds(hint), None) for name, hint in _hints(cls, with_bounds=True).items()}
     return {name: bound for name, bound in bounds.items() if bound}
 
@@ -187,7 +187,7 @@ def _parse(cls: Any, raw: Mapping[str, Any]) -> tuple[Any, list[ErrorDetails]]:
 
 
 def _whole_float_path(error: ErrorDetails, raw: Mapping[str, Any]) -> KeyPath | None:
-    """Place of a float that is whole where an integer is expected, or None."""
+    """Place of a float that is whole where an integer is expected; None if there is none."""
     place, value = _place(error, raw)
     is_whole = isinstance(value, float) and value.is_integer()
     return place if is_whole and error["type"] == "int_type" else None
@@ -211,7 +211,7 @@ def _to_problems(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: K
         words = _message(error, value)
         if words not in grouped.setdefault(place, []):
             grouped[place].append(words)
-    # a member of a union that fails inside of the value is the one that was meant
+    # the member of a union that fails inside of the value is the intended one
     meant = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
     return [
         Problem((*path, *place), _join_alternatives(grouped[place]), _value_at(raw, place)) for place in meant

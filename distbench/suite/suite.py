@@ -1,4 +1,4 @@
-"""A suite: what to run, with all defaults and the place of each value in the file."""
+"""A suite: all settings with defaults, and the place of each value in the file."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Suite:
     """Name of each other Python environment -> its absolute path."""
     limits: TimeLimitOverrides
     jobs: Mapping[str, Any]
-    """Word of a kind of job -> its section; those that are not asked for are missing."""
+    """Word of a kind of job -> its section; kinds that are not requested are missing."""
     gate: GateRules
     """Allowed changes between two arms, and how certain a verdict must be."""
     cost: DeviceCost | None
-    """What a device costs; None: the suite does not say."""
+    """Price of a device; None: not given in the suite."""
     launcher: PluginChoice
     metrics: tuple[PluginChoice, ...]
     file: str
@@ -65,12 +65,12 @@ class Suite:
 
     @property
     def measure(self) -> MeasureConfig:
-        """How cases are measured."""
+        """Settings of the measurement."""
         section: MeasureConfig = self.jobs[MEASURE]
         return section
 
     def with_job(self, word: str, section: Any = None) -> Suite:
-        """The suite with *section* for the kind of job *word*; None: its defaults."""
+        """A copy with *section* for the kind of job *word*; None: its defaults."""
         jobs = {**self.jobs, word: job_kind(word).section() if section is None else section}
         ordered = {kind.name: jobs[kind.name] for kind in job_kinds() if kind.name in jobs}
         return dataclasses.replace(self, jobs=ordered)
@@ -94,7 +94,7 @@ class Suite:
             "limits": to_json_dict(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in job_kinds()},
             "gate": self.gate.to_resolved(),
-            # left out, it is no key that another version does not know
+            # left out if unset, for versions that do not know the key
             **({"cost": dataclasses.asdict(self.cost)} if self.cost else {}),
             "launcher": self.launcher.to_yaml(),
             "metrics": [metric.to_yaml() for metric in self.metrics],
@@ -112,13 +112,13 @@ class Suite:
 
     @classmethod
     def from_resolved(cls, data: Mapping[str, Any], overrides: Overrides | None = None) -> Suite:
-        """The suite that ``to_resolved`` returned, with *overrides*.
+        """Parse the suite that ``to_resolved`` returned, with *overrides*.
 
         Raises:
             SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
         """
         axes = data.get("axes", {})
-        # it names every key of its time, and before this one the weights were the constructor's
+        # it names every key of its time; before ``initial_weights`` the weights were the constructor's
         tree = {"initial_weights": Case.initial_weights, **data, **_whole(axes)}
         # earlier versions kept whole sections as axes
         tree["axes"] = {key: values for key, values in axes.items() if key not in _whole(axes)}
@@ -129,7 +129,7 @@ class Suite:
 
     @classmethod
     def from_tree(cls, tree: RawMapping, places: SourceMap, *, file: str = "", text: str = "") -> Suite:
-        """The suite that the top-level mapping *tree* describes.
+        """Parse the top-level mapping *tree* of a suite.
 
         Raises:
             SuiteError: all its mistakes.
@@ -173,7 +173,7 @@ class Suite:
 
 
 def load_suite(file: str | Path, overrides: Overrides | None = None, *, is_stored: bool = False) -> Suite:
-    """The suite in *file*, with *overrides*; *is_stored*: of a run that has begun.
+    """Load the suite in *file*, with *overrides*; *is_stored*: of a run that has begun.
 
     Raises:
         SuiteError: all mistakes in either, each with its place.
@@ -184,7 +184,7 @@ def load_suite(file: str | Path, overrides: Overrides | None = None, *, is_store
 def parse_suite_text(
     text: str, overrides: Overrides | None = None, *, file: str = "", is_stored: bool = False
 ) -> Suite:
-    """The suite that *text* is, with *overrides*; it stands in *file*, if in any.
+    """Parse a suite from *text*, which may be stored in *file*, and apply *overrides*.
 
     *is_stored*: of a run that has begun, when keys that no optimizer reads were no mistake yet.
 
@@ -205,7 +205,7 @@ def parse_suite_text(
 
 
 def locate_problems(problems: Sequence[Problem], places: SourceMap) -> list[SuiteMistake]:
-    """*problems* with file and line, without duplicates, in the order of the file."""
+    """Return *problems* with file and line, without duplicates, in the order of the file."""
     unique: dict[object, Problem] = {}
     for finding in problems:
         unique.setdefault((finding.path, finding.message), finding)

@@ -1,4 +1,4 @@
-"""A first suite as text, commented for whoever goes on from it."""
+"""Render a commented starter suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
 SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
 
 _SAMPLES = 8
-"""Samples per step on the device that has most of them."""
+"""Samples per step on the device with the most samples."""
 _SINGLE_LINE = "  - single # one process, no wrapper: what the others are compared with"
 _ZERO_LINE = "  - zero: {stage: [1, 2, 3]} # a list makes a case of each value"
 _STRATEGIES: dict[SuiteGoal, tuple[str, ...]] = {
@@ -55,27 +55,28 @@ _COMMANDS: dict[SuiteGoal, str] = {**dict.fromkeys(SUITE_GOALS, "run {}"), "gate
 
 @dataclass(frozen=True)
 class SuiteAnswers:
-    """What a suite is made of."""
+    """Answers from which a suite is rendered."""
 
     model: str
-    """Preset of the transformer, or ``package.module:callable`` of an own model."""
+    """Preset of the transformer, or ``package.module:callable`` of the user's own model."""
     devices: tuple[int, ...]
     """World sizes; empty: auto."""
     goal: SuiteGoal
     device: str
-    """cpu or cuda: where the suite is written, which decides the precision that it begins with."""
+    """cpu or cuda: that of the machine where the suite is written, which decides its initial precision."""
     shape: Mapping[str, Any] | None = None
-    """``kind``, ``length`` and ``classes`` that a forward pass of an own model was seen to take; empty: none
-    was found; None: nobody tried."""
+    """``kind``, ``length`` and ``classes`` that a forward pass of the user's own model accepted; empty: none
+    was found; None: not tried.
+    """
 
 
 def is_user_model(model: str) -> bool:
-    """Whether the *model* of an answer is one of the user's own."""
+    """True if the *model* of an answer is one of the user's own."""
     return ":" in model
 
 
 def model_problem(model: str) -> str | None:
-    """What is wrong with the *model* of an answer, or None."""
+    """Description of the mistake in the *model* of an answer; None if there is none."""
     if is_user_model(model) or model in _presets():
         return None
     return (
@@ -91,7 +92,7 @@ def _presets() -> list[str]:
 
 
 def render_suite(answers: SuiteAnswers, file: str) -> str:
-    """The suite that *answers* ask for, to be stored as *file*."""
+    """Render the suite for *answers*, to be stored as *file*."""
     goal = answers.goal
     parts = [
         _head(goal, file),

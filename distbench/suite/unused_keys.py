@@ -1,6 +1,7 @@
-"""Keys of ``optimizer`` that stand where no optimizer reads them.
+"""Find keys of ``optimizer`` that no selected optimizer uses.
 
-One that stands for several, as in a sweep over ``optimizer.name``, is right if one of them reads it.
+If several optimizers are selected, as in a sweep over ``optimizer.name``, it suffices that one of them uses
+the key.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _OPTIMIZER_PATHS = {("optimizer",), *(("optimizer", key) for key in ("name", *HY
 def unused_optimizer_keys(
     work: RawMapping, axes: Sequence[SuiteAxis], include: Sequence[CaseFilter]
 ) -> list[Problem]:
-    """Keys of checked *work* with its *axes*, and of each *include*, that nobody reads where they stand."""
+    """Report optimizer keys that are unused in checked *work*, its *axes* and each *include*."""
     standing: dict[KeyPath, tuple[str, Any, set[str]]] = {}
     for section, origins in _optimizer_sections(work, axes, include):
         for key in (key for key in HYPER_PARAMETER_KEYS if key in section):
@@ -44,7 +45,7 @@ def unused_optimizer_keys(
 def _optimizer_sections(
     work: RawMapping, axes: Sequence[SuiteAxis], include: Sequence[CaseFilter]
 ) -> Iterator[tuple[RawMapping, ValueOrigins]]:
-    """Yield each ``optimizer`` that a case may have, and the places of its values that are not its own."""
+    """Yield each ``optimizer`` that a case may have, and the places of values that come from elsewhere."""
     for block in (axes, *(effective_axes(part, axes) for part in include)):
         for chosen, origins in combinations(work, [axis for axis in block if axis.path in _OPTIMIZER_PATHS]):
             yield chosen.get("optimizer", {}), origins

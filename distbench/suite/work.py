@@ -111,7 +111,7 @@ class WorkChecker:
         self._known: dict[tuple[str, str], tuple[Any, list[Problem]]] = {}
 
     def check(self, work: Mapping[str, Any]) -> tuple[CheckedWork | None, list[Problem]]:
-        """The checked *work* (in normal form), or None and all its mistakes.
+        """Return the checked *work* (in normal form), or None and all its mistakes.
 
         A missing root also gives None, but no finding, because it has been reported before.
         """
@@ -129,7 +129,7 @@ class WorkChecker:
         return (None if None in sections.values() else CheckedWork(**sections)), findings
 
     def _section(self, root: str, raw: Any) -> tuple[Any, list[Problem]]:
-        """Checked value of one root of the work or of its scalars, or None and its mistakes."""
+        """Checked value of one root of the work or of its scalars; None and its mistakes if it has any."""
         key = root, json.dumps(raw)
         if key not in self._known:
             self._known[key] = self._check_section(root, raw)
@@ -154,7 +154,7 @@ class WorkChecker:
 
 
 def fill_derived(root: str, section: RawMapping) -> RawMapping:
-    """*section* with defaults that follow from its other fields: fp16's loss scale, an optimizer's kernel."""
+    """Add defaults to *section* that follow from its other fields: loss scale of fp16, optimizer kernel."""
     if root == "optimizer":
         return {**optimizers.default_settings(section.get("name")), **section}
     if root == "precision" and section.get("compute") == "fp16":
@@ -167,7 +167,7 @@ _DERIVED = {"loss_scale", "kernel", "momentum", *(field.name for field in datacl
 
 
 def fill_work_defaults(work: Mapping[str, Any]) -> RawMapping:
-    """*work* with all defaults that don't depend on other fields."""
+    """Add all defaults to *work* that don't depend on other fields."""
     full = {root: raw for root, raw in work.items() if root in SCALAR_KEYS}
     for root, kind in PLUGIN_KEYS.items():
         plugin = parse_choice(work.get(root), (root,))

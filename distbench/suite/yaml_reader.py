@@ -1,4 +1,4 @@
-"""YAML to plain values with the line of each, independent of what a suite means.
+"""Parse YAML into plain values and remember the line of each.
 
 The source of each value is kept, so that a mistake found late still names file and line.
 """
@@ -28,10 +28,10 @@ def key_text(path: Sequence[str | int]) -> str:
 
 
 class SourceMap:
-    """The file and line, or the command-line option, from which each value of a suite comes."""
+    """Maps the values of a suite to their file and line, or command-line option."""
 
     def __init__(self, source: str, *, has_lines: bool = True) -> None:
-        """Places in *source*, a file or, without lines, an option."""
+        """Create a map for *source*, a file or, without lines, an option."""
         self._source, self._has_lines = source, has_lines
         self._known: dict[KeyPath, tuple[str, int | None]] = {}
 
@@ -57,12 +57,12 @@ class SourceMap:
         return self._source, None
 
     def mistake(self, path: KeyPath, message: str, value: object = None) -> SuiteMistake:
-        """The mistake that *message* describes, with its place in the suite."""
+        """Make the mistake that *message* describes, with its place in the suite."""
         source, line = self.locate(path)
         return SuiteMistake(message, key_text(path), value, source, line)
 
     def mistake_on(self, line: int | None, path: KeyPath, message: str, value: object = None) -> SuiteMistake:
-        """The mistake that *message* describes, on *line* of what is being read."""
+        """Make the mistake that *message* describes, on *line* of the source being read."""
         return SuiteMistake(message, key_text(path), value, self._source, line if self._has_lines else None)
 
 
@@ -95,7 +95,7 @@ def read_suite_text(file: Path) -> str:
 
 
 def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
-    """Top-level mapping of a suite as plain values, and the place of each.
+    """Parse the top-level mapping of a suite to plain values, and the place of each.
 
     Raises:
         SuiteError: not YAML, empty, not a mapping, duplicate keys, or too large when aliases are expanded.
@@ -111,7 +111,7 @@ def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
 
 
 def parse_value(text: str, option: str, path: KeyPath) -> Any:
-    """YAML value that the command-line *option* sets at *path*.
+    """Parse the YAML value that the command-line *option* sets at *path*.
 
     Raises:
         SuiteError: not YAML.
@@ -124,7 +124,7 @@ def _error(source: str | Path, message: str, line: int | None = None) -> SuiteEr
 
 
 def _load_yaml(text: str, places: SourceMap, path: KeyPath) -> Any:
-    """Plain value of the YAML *text* at *path*; where each part of it is goes to *places*."""
+    """Convert the YAML *text* at *path* to plain values, and record the source of each in *places*."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -152,7 +152,7 @@ def _load_yaml(text: str, places: SourceMap, path: KeyPath) -> Any:
 
 
 class _NodeConverter:
-    """Turns composed nodes into plain values, counting them as aliases expand."""
+    """Converts composed nodes to plain values, counting them as aliases expand."""
 
     def __init__(self, yaml: YAML, places: SourceMap) -> None:
         self.mistakes: list[SuiteMistake] = []

@@ -1,1 +1,1 @@
-"""One file for each command of ``distbench``, called as the command."""
+"""One file for each command of ``distbench``, named as the command."""

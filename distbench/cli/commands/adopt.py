@@ -87,7 +87,7 @@ def _parse_parameters(text: str) -> float:
     """Number of parameters in *text*.
 
     Raises:
-        ValueError: it is no number from 1 on.
+        ValueError: it is not a number of at least 1.
     """
     try:
         count = float(text)
@@ -99,7 +99,7 @@ def _parse_parameters(text: str) -> float:
 
 
 def _find_case(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
-    """Case whose name, label or ID is *wanted*, or whose name begins so.
+    """Find the case whose name, label or ID is *wanted*, or whose name begins with it.
 
     Raises:
         UsageError: no case matches, or more than one.
@@ -167,7 +167,7 @@ def _write_files(adopted: ExportedFiles, into: Path) -> None:
 
 
 def _print_notes(adopted: ExportedFiles, *, in_files: bool) -> None:
-    """Print instructions on stderr; with *in_files*, not those that the printed files have as comments."""
+    """Print instructions on stderr; with *in_files*, without those in comments of the printed files."""
     if not (in_files and any(adopted.launch in text for text in adopted.files.values())):
         print_note(f"launch: {adopted.launch}")
         for line in adopted.notes:

@@ -1,4 +1,4 @@
-"""``distbench attach``: follow a run that was handed to an engine, or that runs in another terminal."""
+"""``distbench attach``: follow a submitted run, or one in another terminal."""
 
 from __future__ import annotations
 

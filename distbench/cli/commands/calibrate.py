@@ -1,4 +1,4 @@
-"""``distbench calibrate``: the smallest change that this machine can tell from noise."""
+"""``distbench calibrate``: measure the smallest change that this machine can detect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def calibrate(
 
 
 def _with_throughput(rules: GateRules) -> GateRules:
-    """*rules* with throughput compared for every case: its spread is needed even where it is not gated."""
+    """Return *rules* with throughput compared for every case.
+
+    Its spread is needed even where it is not gated.
+    """
 
     def compared(own: Tolerances) -> Tolerances:
         return dataclasses.replace(own, tokens_per_s=own.tokens_per_s or Tolerances().tokens_per_s)

@@ -1,4 +1,4 @@
-"""``distbench check``: what of a run's folder is sound."""
+"""``distbench check``: verify the files of a run."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def check(
 
 
 def _repair(run: Run) -> tuple[list[str], RunCheck]:
-    """Set what is damaged of *run* aside, and write ``run.json`` again; where it is now, and what is left.
+    """Quarantine damaged trials of *run* and rewrite ``run.json``; return the new paths and a second check.
 
     Raises:
-        UsageError: another process runs trials in the folder, or a link leads out of it.
+        UsageError: another process runs trials in the folder, or a symbolic link leaves it.
         InfrastructureError: the folder is not writable.
     """
     with run.hold_lock():
-        # only now nobody changes them any more
+        # only while the lock is held, nothing changes them
         damaged = [trial for trial in verify_run(run).damaged if not trial.is_other_format]
         moved = [quarantine_trial(run.folder, trial.trial) for trial in damaged]
         found = verify_run(run)
@@ -72,7 +72,10 @@ def _repair(run: Run) -> tuple[list[str], RunCheck]:
 
 
 def _rebuild_run_json(run: Run) -> list[Path]:
-    """Write ``run.json`` of *run* again, from its suite and records; where the damaged one is now, if any."""
+    """Rewrite ``run.json`` of *run* from its suite and records.
+
+    Returns the new path of the damaged one, if there is any.
+    """
     try:
         info = rebuild_info(run)
     except UsageError as error:

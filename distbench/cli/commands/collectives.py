@@ -1,4 +1,4 @@
-"""``distbench collectives``: what the links between ranks can do, as nccl-tests measures it."""
+"""``distbench collectives``: measure the links between ranks, like nccl-tests."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def collectives(
 
 
 def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
-    """Suite of collectives alone: that in *file*, or on all devices of the launcher.
+    """Suite with collectives only: from *file*, or on all devices of the launcher.
 
     Raises:
         SuiteError: the suite or *changed* is invalid.
-        UsageError: there is one device, between which and others nothing can be measured.
+        UsageError: there is only one device, so there are no links to measure.
     """
     jobs = [*changed.jobs, _KIND]
     changed = dataclasses.replace(changed, jobs=jobs)

@@ -1,4 +1,4 @@
-"""``distbench compare``: runs next to each other, case by case."""
+"""``distbench compare``: compare runs case by case."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distbench.run import RunExecution
 from distbench.suite import load_suite
 
 _MOST_RUNS = 30
-"""So many other runs tell how much runs differ, and are read in a few seconds."""
+"""Maximum number of other runs for the variance between runs; reading them takes a few seconds."""
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
     for name in names[1:]:
         found = _find_or_run(name, out, context.obj, quiet=quiet)
         if isinstance(found, int):
-            # half a run is not what was to be compared
+            # a comparison with an incomplete run was not requested
             return found
         later.append(found)
     form = "json" if as_json else "md" if markdown else ""
@@ -68,7 +68,7 @@ def compare(
 def _print_comparison(
     first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str
 ) -> int:
-    """Print *later* runs next to the *first* as *form*; other runs in *folders* tell how much runs differ."""
+    """Print *later* runs next to the *first* as *form*; runs in *folders* give the variance between runs."""
     before, *others = map(load_run, (first, *later))
     for run, after in zip(later, others, strict=True):
         if run.folder.resolve() == first.folder.resolve():
@@ -109,10 +109,10 @@ def _print_comparison(
 
 
 def _between_run_variance(compared: Sequence[RunAnalysis], folders: Iterable[Path]) -> RunVariances:
-    """How much the latest other runs in *folders* differ, of the cases that are *compared*."""
+    """Variance between the latest other runs in *folders*, of the *compared* cases."""
     known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
     stored = {run.folder.resolve(): run for folder in folders for run in catalog.runs_in(folder)}
-    # names begin with the suite's, so the latest are those that were written last
+    # names begin with the suite's, so the latest runs are those written last
     latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
     different, _ = drop_copies(latest)
     return run_variances(
@@ -121,7 +121,10 @@ def _between_run_variance(compared: Sequence[RunAnalysis], folders: Iterable[Pat
 
 
 def _find_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
-    """Run that *name* stands for; a suite file is run first. The exit code, if that is stopped."""
+    """Find the run that *name* denotes; a suite file is run first.
+
+    Returns the exit code if that run is stopped.
+    """
     if Path(name).suffix not in (".yaml", ".yml"):
         return catalog.find_run(name, out)
     execution = RunExecution.create(load_suite(Path(name)), out, command)

@@ -57,7 +57,7 @@ def completion(
 
 
 def _commands() -> dict[str, CommandOptions]:
-    """Every command with its options, read from what parses them."""
+    """Every command with its options, read from the parser."""
     commands = {}
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         module = importlib.import_module(f"{__package__}.{file.stem}")

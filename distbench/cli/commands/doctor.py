@@ -1,4 +1,4 @@
-"""``distbench doctor``: look at nodes, network and limits before anything is timed."""
+"""``distbench doctor``: check nodes, network and limits before a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distbench.core.units import format_count
 from distbench.doctor import Diagnosis, NetworkLink, diagnose, measured_links, probe_ranks
 from distbench.suite import load_suite, parse_suite_text
 
-# what is examined doesn't depend on what is trained
+# the checks don't depend on the workload
 _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"
 
 

@@ -94,7 +94,7 @@ def _subfolder(run: Run, name: str) -> Path:
     """Folder *name* of *run*, which may come from anybody.
 
     Raises:
-        UsageError: it is a link, which may lead anywhere.
+        UsageError: it is a symbolic link, which may lead anywhere.
     """
     folder = run.folder / name
     if folder.is_symlink():

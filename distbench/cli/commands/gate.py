@@ -1,4 +1,4 @@
-"""``distbench gate``: candidate and baseline side by side, and the verdict in the formats CI reads."""
+"""``distbench gate``: compare candidate and baseline side by side, with verdicts in CI formats."""
 
 from __future__ import annotations
 
@@ -136,23 +136,23 @@ class _ArmOptions:
     variables: Mapping[str, str]
     """Environment variables of its ranks."""
     changes: tuple[str, ...]
-    """What sets it apart, as on the command line."""
+    """Differences from the other arm, as on the command line."""
 
     def load(self, file: Path) -> Suite:
-        """Suite in *file* with the jobs that its gate requires switched on."""
+        """Load the suite in *file*, with the jobs turned on that its gate requires."""
         suite = load_suite(file, self.overrides)
         if suite.gate.equivalence == "required" and "check" not in suite.jobs:
             return suite.with_job("check")
         return suite
 
     def arm(self, file: Path, name: str = "") -> GateArm:
-        """Arm that runs here, called *name* or by its changes."""
+        """Arm that runs here, named *name* or after its changes."""
         name = name or ", ".join(self.changes) or "the suite as it stands"
         return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
 
 
 def _limit_settings(**limits: float | None) -> dict[str, str]:
-    """Settings for the *limits* that are given, each with its option."""
+    """Settings for the given *limits*, each with its option."""
     given = {key: limit for key, limit in limits.items() if limit is not None}
     return {f"gate.{key}={limit}": f"--{key.replace('_', '-')} {limit}" for key, limit in given.items()}
 
@@ -165,7 +165,7 @@ def _parse_variables(settings: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _check_meant(baseline: str, folder: Path) -> None:
-    """Raise UsageError if *baseline*, which stands for the run in *folder*, is a git revision, too."""
+    """Raise UsageError if *baseline*, which denotes the run in *folder*, is also a git revision."""
     if Path(baseline) == folder:
         return
     try:
@@ -189,7 +189,7 @@ def _check_stored(*, is_changed: bool, dry_run: bool, resume: Path | None) -> No
 
 
 def _check_since(since: str, *, is_alone: bool) -> None:
-    """Raise UsageError if --since is given without a revision or an environment as the baseline beside it."""
+    """Raise UsageError if --since is given without a revision or an environment as the baseline."""
     if since and is_alone:
         raise UsageError(
             "--since needs --baseline with a revision or an environment, and can't be combined with --resume "
@@ -198,7 +198,7 @@ def _check_since(since: str, *, is_alone: bool) -> None:
 
 
 def _with_pinned_rules(arm: GateArm) -> GateArm:
-    """*arm* with the rules for an older baseline."""
+    """Return *arm* with the rules for an older baseline."""
     return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.for_pinned_baseline))
 
 
@@ -247,7 +247,7 @@ def _print(result: GateResult, *, markdown: bool, as_json: bool) -> None:
 def _write(
     result: GateResult, *, junit: Path | None, metrics: Path | None, github: bool, is_data: bool
 ) -> None:
-    """Write what goes beside the result; *is_data*: the standard output has JSON or Markdown alone."""
+    """Write result files; *is_data*: standard output contains only JSON or Markdown."""
     for file, text in ((junit, outputs.to_junit), (metrics, outputs.to_openmetrics)):
         if file:
             with infrastructure_errors(file):

@@ -87,7 +87,7 @@ def history(
 
 
 def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
-    """When the run was made whose id begins with *text*, or the date that it is."""
+    """Start time of the run whose id begins with *text*, or the date that *text* is."""
     made = {each.run_id: each.created for each in occasions if each.run_id.startswith(text)}
     if len(made) > 1:
         raise UsageError(f"--since = {text!r}: matches more than one run: {join_limited(sorted(made))}")
@@ -104,7 +104,7 @@ def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
 
 
 def _filter_cases(history: MetricHistory, globs: Sequence[str]) -> MetricHistory:
-    """*history* of the cases whose name or label matches one of the *globs*."""
+    """Keep the cases of *history* whose name or label matches one of the *globs*."""
     if not globs:
         return history
     for glob in globs:
@@ -116,7 +116,7 @@ def _filter_cases(history: MetricHistory, globs: Sequence[str]) -> MetricHistory
 
 
 def _open_folder(name: str) -> AbstractContextManager[Path]:
-    """The folder *name*, or a copy of the bucket of that URL."""
+    """Open the folder *name*, or a local copy of the bucket at that URL."""
     if "://" in name:
         return _download_bucket(name)
     folder = Path(name)
@@ -126,10 +126,10 @@ def _open_folder(name: str) -> AbstractContextManager[Path]:
 
 
 def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str]]:
-    """Every run in some folders, once, and why others can't be read.
+    """Load every run in some folders, once; return the reasons why others can't be read.
 
     Args:
-        places: Folder -> what the user calls it.
+        places: Folder -> its name as given by the user.
     """
     occasions: list[HistoryRun] = []
     skipped: list[str] = []
@@ -162,7 +162,7 @@ def _user_path(reason: str, places: Mapping[Path, str]) -> str:
 
 @contextmanager
 def _download_bucket(url: str) -> Iterator[Path]:
-    """Folder with the numbers of the runs below *url*, such as ``s3://bucket/runs``.
+    """Download the numbers of the runs below *url*, such as ``s3://bucket/runs``; yield the folder.
 
     Raises:
         UsageError: the library for the bucket is missing, or the bucket can't be read.
@@ -188,10 +188,10 @@ def _copy_files(url: str, folder: Path) -> None:
         for key in files.find(root)
         if key.endswith(_FILE_SUFFIXES)
     }
-    # anybody may have chosen a key: none may lead out of the folder
+    # a key may be anybody's choice: none may leave the folder
     safe = {key: place for key, place in wanted.items() if place.resolve().is_relative_to(folder)}
     print_note(f"history: copying {len(safe):,} files from {url}")
     for place in safe.values():
         place.parent.mkdir(parents=True, exist_ok=True)
-    # one call, so that drivers that can copy many files at a time do
+    # one call, so that drivers which can copy many files at a time do so
     files.get(list(safe), list(map(str, safe.values())))

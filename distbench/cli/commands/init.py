@@ -46,7 +46,7 @@ def init(
     if template.is_user_model(answers.model):
         answers = _with_shape(answers)
     suite = template.render_suite(answers, shlex.quote(str(file)))
-    # what is written is a suite, whatever was answered
+    # the output is a suite, whatever the answers
     parse_suite_text(suite, file=str(file))
     with infrastructure_errors(file):
         write_atomic(file, suite)
@@ -55,7 +55,7 @@ def init(
 
 
 def _with_shape(answers: template.SuiteAnswers) -> template.SuiteAnswers:
-    """*answers* with the shape that a forward pass of the user's own model was seen to take.
+    """Add the shape that a forward pass of the user's own model accepted to *answers*.
 
     Raises:
         UsageError: it can't be imported or constructed.
@@ -70,7 +70,7 @@ def _with_shape(answers: template.SuiteAnswers) -> template.SuiteAnswers:
 
 
 def _ask_missing(given: dict[str, str]) -> dict[str, str]:
-    """Answers to what is not *given*: asked for on a terminal, or else the defaults, which are said."""
+    """Ask for answers missing from *given* on a terminal; otherwise use and print the defaults."""
     missing = [key for key, value in given.items() if not value]
     if sys.stdin.isatty():
         return {key: _prompt(key) for key in missing}
@@ -80,7 +80,7 @@ def _ask_missing(given: dict[str, str]) -> dict[str, str]:
 
 
 def _prompt(key: str) -> str:
-    """The answer to the question for *key*, asked until it is one."""
+    """Ask the question for *key* until the answer is valid."""
     while True:
         answer: str = typer.prompt(_PROMPTS[key], default=_DEFAULTS[key], err=True)
         try:

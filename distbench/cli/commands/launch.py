@@ -1,4 +1,4 @@
-"""``distbench launch``: hand a run to an engine and leave it there."""
+"""``distbench launch``: submit a run to an engine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def list_(
 
 
 def _check(kind: str, name: str) -> None:
-    """See that there is such a *kind*, and a plug-in *name* of it; either may be empty."""
+    """Check that *kind* exists, and a plug-in *name* of it; either may be empty."""
     from distbench.core import registry
 
     if name and not kind:

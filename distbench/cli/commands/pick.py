@@ -1,4 +1,4 @@
-"""``distbench pick``: a recommended strategy, with the reasons."""
+"""``distbench pick``: recommend a strategy, with the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``distbench plan``: what a run would do."""
+"""``distbench plan``: show the cases, time and launches of a run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from distbench.run.user_models import user_models
 from distbench.suite import Suite, load_suite
 from distbench.system.machine import RUN_ID_VARIABLE
 
-# stands for the folder and the ID, which a run gets when it starts
+# placeholder for the folder and the ID, which a run gets when it starts
 _RUN_PLACEHOLDER = "RUN"
-# packages whose versions are told of another Python environment
+# packages whose versions are shown for another Python environment
 _SHOWN_PACKAGES = ("torch", "deepspeed")
-# a reason that is no longer stands at each case
+# reasons longer than this are not repeated at each case
 _MAX_STATUS_LENGTH = 60
 _TRIAL_LIMITS = ("start", "build", "step", "trial")
 
@@ -137,9 +137,9 @@ def plan(
 
 
 def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) -> Plan:
-    """*planned* without the cases that a model of the user's own does not allow: each is constructed once.
+    """Construct user models once; mark the cases of *planned* that they refuse.
 
-    That takes the import of torch.
+    This imports torch in a subprocess.
 
     Raises:
         SuiteError: one can't be imported or constructed.
@@ -166,7 +166,7 @@ def _with_models(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) 
 
 
 def _exit_code(expected: TimeEstimate) -> int:
-    """1 if a case failed that was tried: it would in a run."""
+    """1 if a short trial failed, as the case would in a run; otherwise 0."""
     return 1 if expected.any_failed else 0
 
 
@@ -192,7 +192,7 @@ def _limit_text(preparing: float, limits: Sequence[TimeLimits], limit: float) ->
 def _show_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: list[str], *, as_json: bool
 ) -> None:
-    """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
+    """Show what would be submitted; the devices there, and thus the cases, are not known here."""
     submission = queue_submission.resume_submission(suite, folder.resolve(), nodes, overrides=overrides)
     if as_json:
         print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
@@ -254,7 +254,10 @@ def _status(item: PlannedCase, expected: TimeEstimate) -> str:
 
 
 def _status_or_reference(item: PlannedCase, expected: TimeEstimate, first: str) -> str:
-    """The status of a case with the problem of the case *first*, whose reason stands there if it is long."""
+    """Status of a case with its problem.
+
+    A long problem is shown only at *first*, the first case with it; later cases refer to that one.
+    """
     text = _status(item, expected)
     return f"unsupported: as {first}" if item.problem and len(item.problem) > _MAX_STATUS_LENGTH else text
 

@@ -52,7 +52,7 @@ def prepare(
 
 
 def _machine(suite: Loaded) -> Machine:
-    """Where the cases of *suite* will run: a login node, or who makes an image, has no GPU for them."""
+    """Machine on which the cases of *suite* will run: a login node or an image build has no GPU for them."""
     machine = plan.launcher_machine(suite)
     if machine.device == "cpu" or machine.devices:
         return machine

@@ -1,4 +1,4 @@
-"""``distbench report``: the report of a run, rendered again."""
+"""``distbench report``: render the report of a run again."""
 
 from __future__ import annotations
 

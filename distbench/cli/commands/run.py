@@ -33,7 +33,7 @@ from distbench.run.control import raise_on_termination
 from distbench.suite import Overrides, Suite, load_suite
 
 _DEFAULT_MINUTES = 30.0
-"""After so many minutes --until-settled starts no round, unless --minutes says otherwise."""
+"""Minutes after which --until-settled starts no round, unless --minutes is given."""
 
 
 def run(
@@ -147,11 +147,11 @@ def _execute(
     quiet: bool,
     as_json: bool,
 ) -> RunAnalysis | int:
-    """Run what is missing, and report it; the exit code if it was stopped before.
+    """Run what is missing, and report it; return the exit code if it was stopped early.
 
     Args:
-        settling_minutes: Add rounds until the pick is settled, for so long; None: add none.
-        repeats: Repeat noisy trials, so many per case at most.
+        settling_minutes: Add rounds for so long until the recommendation is settled; None: add none.
+        repeats: Maximum number of repeated noisy trials per case.
     """
     resume_with = resume_command(execution.run.folder)
     busy = CpuContention(execution.suite, execution.plan, repeats).warning
@@ -181,7 +181,7 @@ def _submit(
     flags: Sequence[str],
     command: Sequence[str],
 ) -> Run:
-    """The run, handed over to the launcher *on*."""
+    """Submit the run to the launcher *on*."""
     if not on:
         raise UsageError("--nodes and --detach go with --on, such as --on slurm")
     if resume:
@@ -193,7 +193,7 @@ def _submit(
 
 
 def _follow(run: Run, *, detach: bool, quiet: bool) -> int:
-    """Follow *run* to its end, unless it is left alone."""
+    """Follow *run* to its end, unless *detach* is set."""
     if detach:
         print_note(detach_text(run.folder))
         return 0
@@ -206,7 +206,7 @@ def _follow(run: Run, *, detach: bool, quiet: bool) -> int:
 
 
 def _load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution:
-    """Execution of what the run *name* has not done yet.
+    """Execution of what is missing from the run *name*.
 
     Args:
         added: The equivalence check that the run was started without.
@@ -233,7 +233,7 @@ def _load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution
 
 
 def _read_info(run: Run) -> RunInfo:
-    """What *run* was asked for.
+    """Content of ``run.json`` of *run*.
 
     Raises:
         UsageError: that can't be read; the message says what to do.

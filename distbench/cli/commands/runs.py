@@ -71,7 +71,7 @@ def _runs_table(folder: Path) -> Table:
 
 
 def _row(run: Run, folder: Path) -> TableRow:
-    """One run; of one that can't be read what its folder tells."""
+    """Row of one run; of one that can't be read, only the facts from its folder."""
     place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     try:
         with untrusted_records(str(run.folder)):
@@ -96,19 +96,19 @@ def _row(run: Run, folder: Path) -> TableRow:
 
 
 def _waiting_row(run: Run, folder: Path) -> TableRow:
-    """A run that was handed to an engine and has not begun."""
+    """Row of a run that was submitted to an engine and has not begun."""
     place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     return TableRow({**place, "state": "waiting", "pick": TableCell(None, reason="it has not begun")})
 
 
 def _name(run: Run, folder: Path) -> str:
-    """What other commands take for *run*: its id if it lies in *folder*, or else its path from there."""
+    """Name of *run* for other commands: its id if it lies in *folder*, or else its path from there."""
     below = run.folder.resolve().relative_to(folder.resolve())
     return below.name.rpartition("-")[2] if len(below.parts) == 1 else str(below)
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files in *folder*; links are not followed, and what goes away meanwhile is left out."""
+    """Bytes of all files in *folder*; links are not followed, and files that disappear count as 0."""
     total = 0
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -125,7 +125,7 @@ def _notes(rows: list[TableRow]) -> Iterator[str]:
 
 
 def _missing_picks(rows: Sequence[TableRow]) -> list[str]:
-    """What to say of the *rows* without a pick; the command stands on a line of its own, to be copied."""
+    """Hint on *rows* without a pick; the command is on a line of its own, to be copied."""
     lacking = [row for row in rows if row.value("state") == "finished" and not row.value("pick")]
     if not lacking:
         return []

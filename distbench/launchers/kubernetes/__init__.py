@@ -153,4 +153,4 @@ class _PodAgents(StartedAgents):
         return None
 
     def stop(self) -> None:
-        """They end when the run is over, and their pods with them."""
+        """Nothing to do: the agents end with the run, and their pods with them."""

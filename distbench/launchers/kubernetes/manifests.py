@@ -1,4 +1,4 @@
-"""Manifests of a run: the controller's job, the agents', and what both need."""
+"""Manifests of a run: the controller's job, the agents' jobs, and shared objects."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 AGENT_COMMAND = ("python", *AGENT_ARGUMENTS)
 """Command of an agent's container."""
 CONTROLLER_COMMAND = ("python", "-m", "distbench", "run")
-"""Command of the controller's container, which the suite and the overrides follow."""
+"""Command of the controller's container, followed by the suite and the overrides."""
 RESERVED_POD_KEYS = frozenset({"affinity", "containers", "hostname", "restartPolicy", "subdomain", "volumes"})
-"""What of a pod's spec is said here."""
+"""Keys of a pod's spec that are set here."""
 
 _SUITE, _REPORTS = "/suite", "/reports"
 _RUN, _ROLE = "distbench/run", "distbench/role"
 _RESOURCES = {"requests": {"cpu": 1, "memory": "2Gi"}}
-# the last "wait" is interrupted by a signal, which the run gets, and not the shell
+# the last "wait" is interrupted by a signal, which goes to the run, and not to the shell
 _STAY_SCRIPT = (
     'trap "kill -TERM \\$!" TERM; "$@" & run=$!; wait $run; code=$?; '
     "while kill -0 $run 2>/dev/null; do wait $run; code=$?; done; "
@@ -43,14 +43,14 @@ class Manifests:
         """Describe them.
 
         Args:
-            name: Of the run, in this namespace.
-            token: Of its agents.
+            name: Name of the run, in this namespace.
+            token: Token of its agents.
         """
         self._options, self._run, self._name, self._token = options, controller, name, token
         self._is_set = options.kind == "jobset"
 
     def to_yaml(self) -> str:
-        """All of them as YAML, with comments on how to follow the run and to have its results."""
+        """All objects as YAML, with comments on how to follow the run and fetch its results."""
         from ruamel.yaml import YAML
 
         writer, text = YAML(), io.StringIO()
@@ -86,7 +86,7 @@ class Manifests:
 
     @property
     def _address(self) -> str:
-        """Name of the controller's pod in the cluster's DNS, which a JobSet gives by itself."""
+        """Name of the controller's pod in the cluster's DNS, which a JobSet provides by itself."""
         host = f"{self._controller}-0" if self._is_set else "controller"
         return f"{host}.{self._name}:{self._options.port}"
 
@@ -109,7 +109,7 @@ class Manifests:
         return self._object("v1", "ConfigMap", {"data": {self._run.suite_file: self._run.suite_text}})
 
     def _service(self) -> dict[str, Any]:
-        """Gives the controller's pod a name, from before it is ready."""
+        """Service that gives the controller's pod a name, from before it is ready."""
         spec = {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -170,7 +170,7 @@ class Manifests:
         ]
         stays = not self._options.claim and self._options.keep
         command = ["sh", "-c", _STAY_SCRIPT, str(self._options.keep), *run] if stays else run
-        # Kubernetes puts the value of a variable in the place of its name in brackets
+        # Kubernetes replaces the name of a variable in brackets by its value
         return [word.replace("$(", "$$(") for word in command]
 
     def _non_default_options(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Manifests:
         return {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": self._name, "key": "token"}}}
 
     def _cache(self) -> list[dict[str, Any]]:
-        """What is built once for all nodes goes where all of them see it."""
+        """Environment that puts the cache where all nodes see it, so that each item is built once."""
         return [{"name": "DISTBENCH_CACHE", "value": f"{_REPORTS}/.cache"}] if self._options.claim else []
 
     def _reports(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class Manifests:
 
 
 def _without_launcher(overrides: Sequence[str]) -> list[str]:
-    """*overrides* but for those of the launcher."""
+    """Remove the launcher's options from *overrides*."""
     words = iter(overrides)
     kept: list[str] = []
     for word in words:
@@ -277,7 +277,7 @@ def _without_launcher(overrides: Sequence[str]) -> list[str]:
 
 
 def _with_literal_blocks(value: Any) -> Any:
-    """*value* with texts of several lines written as such."""
+    """Write texts of several lines in *value* as literal blocks."""
     from ruamel.yaml.scalarstring import LiteralScalarString
 
     if isinstance(value, dict):

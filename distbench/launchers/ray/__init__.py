@@ -54,7 +54,7 @@ class Ray(ClusterLauncher):
 
     @classmethod
     def is_active(cls) -> bool:
-        # inside an allocation of several nodes, Slurm is
+        # inside an allocation of several nodes, Slurm is the launcher
         return "RAY_ADDRESS" in os.environ and os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1"
 
     def option_problem(self) -> tuple[str, str] | None:
@@ -99,7 +99,7 @@ class Ray(ClusterLauncher):
 
     @property
     def _is_fully_specified(self) -> bool:
-        """Whether the options say all that is asked for."""
+        """True if the options fully specify the request."""
         return bool(self.nnodes) and self.num_gpus is not None and bool(self.num_cpus or self.num_gpus)
 
     def _bundle(self) -> dict[str, int]:
@@ -120,9 +120,9 @@ class Ray(ClusterLauncher):
 
 @functools.cache
 def _query_nodes(address: str) -> list[dict[str, float]] | str:
-    """Resources of each node of the cluster at *address* that is alive; a text: why they can't be told.
+    """Resources of each live node of the cluster at *address*, or a text why they are unknown.
 
-    It is asked once, as a plan must not change while it is made.
+    The cluster is queried once, as a plan must not change while it is made.
     """
     command = [sys.executable, "-m", _DRIVER, "nodes", json.dumps({"address": address})]
     try:

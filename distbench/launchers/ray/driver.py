@@ -4,7 +4,7 @@ nodes {"address": ...}    print the resources of each node that is alive, as JSO
 agents {...}              keep an agent on each node of a placement group until the last of them has ended
 
 The token of the agents comes by the standard input, and goes to the actors in a call. An actor is the parent
-of its agent, which ends with it, and so do the ranks: whether Ray ends the actor or the node loses Ray.
+of its agent, which ends with it, and so do the ranks: if Ray ends the actor, and if the node loses Ray.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AgentActor:
         return str(ray.get_runtime_context().get_node_id())
 
     def serve(self, arguments: Sequence[str], environment: Mapping[str, str], token: str) -> int:
-        """Have an agent until it ends; its exit code."""
+        """Run an agent until it ends; return its exit code."""
         agent = subprocess.Popen(
             [sys.executable, *arguments, str(os.getpid())],
             env={**os.environ, **environment},
@@ -48,7 +48,10 @@ def _alive_nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def _node_names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Ray's id of each of *nodes* -> its name: that of its host, unless several of Ray's nodes are on one."""
+    """Map Ray's id of each of *nodes* to its name.
+
+    The name is that of its host, unless several of Ray's nodes are on one.
+    """
     hosts = Counter(node["NodeManagerHostname"] for node in nodes)
     return {
         node["NodeID"]: host if hosts[host] == 1 else f"{host}-{node['NodeID'][:6]}"
@@ -57,7 +60,7 @@ def _node_names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _start_actors(ray: Any, request: dict[str, Any]) -> list[Any] | None:
-    """An actor in each bundle; None if Ray has no place for them in time."""
+    """Start an actor in each bundle; None if Ray has no room for them in time."""
     scheduling: Any = importlib.import_module("ray.util.scheduling_strategies")
     group = ray.util.placement_group(request["bundles"], strategy=request["strategy"])
     if not group.wait(request["timeout_s"]):
@@ -94,7 +97,7 @@ def _run_agents(ray: Any, request: dict[str, Any], token: str) -> int:
         name = calls.pop(ended)
         try:
             own = ray.get(ended)
-            # as a shell tells of a signal; a negative code would be another one of this process
+            # as a shell reports a signal; a negative code would be another one of this process
             code = (own if own >= 0 else 128 - own) or code
         except ray.exceptions.RayError as error:
             code = _print_error(f"the actor on {name} has ended: {type(error).__name__}: {error}")

@@ -26,7 +26,7 @@ from distbench.launchers.nodes import AGENT_ARGUMENTS, AgentProcesses, Node, Nod
 from distbench.launchers.slurm import script
 from distbench.launchers.slurm.queue import ANSWER_TIMEOUT_S, SlurmQueue, job_seconds_left
 
-# one step beside any other; agents end by themselves, and one that fails must not take the others along
+# one step beside any other; agents end by themselves, and a failed one must not end the others
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
 _AGENT = 'DISTBENCH_NODE="$SLURMD_NODENAME" exec "$0" "$@"'
 
@@ -121,10 +121,10 @@ def _in_allocation() -> bool:
 
 @functools.cache
 def _expand_node_list(nodes: str) -> list[str]:
-    """Names of *nodes*, as Slurm abbreviates them: ``node[1-3,7]``.
+    """Expand *nodes*, as Slurm abbreviates them: ``node[1-3,7]``.
 
     Raises:
-        InfrastructureError: Slurm does not tell them.
+        InfrastructureError: Slurm does not expand them.
     """
     command = ["scontrol", "show", "hostnames", nodes]
     try:
@@ -139,7 +139,7 @@ def _expand_node_list(nodes: str) -> list[str]:
 
 
 def _variable(name: str) -> str:
-    """What Slurm has told by the environment variable *name*.
+    """Value of the environment variable *name* of Slurm.
 
     Raises:
         InfrastructureError: it is not set.
@@ -152,6 +152,6 @@ def _variable(name: str) -> str:
 
 
 def _expand_counts(text: str) -> list[int]:
-    """Counts of the nodes, as Slurm abbreviates them: ``4(x2),2``."""
+    """Expand counts of the nodes, as Slurm abbreviates them: ``4(x2),2``."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(count) for count, times in found for _ in range(int(times or 1))]

@@ -29,7 +29,7 @@ class SlurmQueue(JobQueue):
     """Jobs of the cluster that the commands of Slurm find, or of another one: ``17`` or ``17;NAME``."""
 
     def parse_job_name(self, printed: str) -> str:
-        # whatever a site's sbatch prints besides
+        # a site's sbatch may print other lines as well
         for line in reversed(printed.split()):
             if _NAME.fullmatch(line):
                 return line
@@ -65,7 +65,7 @@ class SlurmQueue(JobQueue):
 
 
 def job_seconds_left(number: str) -> float | None:
-    """Seconds until job *number* reaches its time limit; None: it has none, or Slurm does not say."""
+    """Seconds until job *number* reaches its time limit; None: it has none, or Slurm does not report it."""
     command = ["squeue", "--noheader", f"--jobs={number}", "--format=%L"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S)
@@ -80,11 +80,11 @@ def job_seconds_left(number: str) -> float | None:
 
 
 def _parse_job(line: str, cluster: list[str]) -> QueuedJob | None:
-    """Job of *cluster* that ``scontrol`` describes on *line*."""
+    """Parse the job of *cluster* that ``scontrol`` describes on *line*."""
     told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", line))
     word, reason = told.get("JobState", ""), told.get("Reason", "None")
     if word == "NODE_FAIL":
-        # Slurm says nothing of which one
+        # Slurm does not name the node
         reason = _down_nodes(told.get("NodeList", ""), cluster) or reason
     if not word:
         return None
@@ -93,13 +93,13 @@ def _parse_job(line: str, cluster: list[str]) -> QueuedJob | None:
     )
     code = _parse_exit_code(told.get("ExitCode", "")) if state == "ended" else None
     if code == 0 and word != "COMPLETED":
-        # of a node that was lost, or a limit that was reached, and not of the controller
+        # caused by a lost node, or a limit that was reached, and not by the controller
         code = None
     return QueuedJob(state, word if reason == "None" else f"{word} ({reason})", code)
 
 
 def _down_nodes(nodes: str, cluster: list[str]) -> str:
-    """Those of *nodes* that are down, each with why; empty: none is, or Slurm does not say."""
+    """Those of *nodes* that are down, each with the reason; empty: none is, or unknown."""
     which = ["--noheader", "--Node", f"--nodes={nodes}", "--states=down", "--format=%N: %E"]
     try:
         asked = subprocess.run(
@@ -124,7 +124,7 @@ def _split_name(name: str) -> tuple[str, list[str]]:
     """Number of job *name*, and the option that names its cluster, if there is one.
 
     Raises:
-        UsageError: Slurm names no job like this.
+        UsageError: *name* is not a job name of Slurm.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: not a job of Slurm, such as 17 or 17;CLUSTER")

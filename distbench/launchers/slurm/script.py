@@ -1,4 +1,4 @@
-"""The batch script that Slurm starts a controller by (https://slurm.schedmd.com/sbatch.html)."""
+"""Write the batch script of a controller (https://slurm.schedmd.com/sbatch.html)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SBATCH_COMMAND = ("sbatch", "--parsable")
 """Reads a script and prints the number of the job."""
 
-# options in Slurm's words -> the variable of the environment that sbatch prefers to what a script says
+# options in Slurm's words -> the environment variable that sbatch prefers to the value in a script
 _OPTION_VARIABLES = {
     "partition": "SBATCH_PARTITION",
     "account": "SBATCH_ACCOUNT",
@@ -33,12 +33,12 @@ def batch_script(slurm: Slurm, controller: ControllerCommand) -> str:
     """Batch script that becomes *controller*.
 
     Raises:
-        UsageError: the environment says another thing than the suite, and sbatch would follow it; or an
+        UsageError: the environment contradicts the suite, and sbatch would follow it; or an
             option can't be written into a script.
     """
     options = [f"#SBATCH {_quoted(option)}" for option in (*_options(slurm, controller), *slurm.sbatch)]
     command = [controller.target.python, "-m", "distbench", *controller.arguments]
-    # the signal goes to what the script has become
+    # the signal goes to the process that the script has become
     return "\n".join(["#!/bin/bash", *options, *slurm.setup, f"exec {shlex.join(command)}", ""])
 
 
@@ -62,13 +62,13 @@ def _options(slurm: Slurm, controller: ControllerCommand) -> Iterator[str]:
     yield f"--signal=B:USR1@{slurm.warning}"
     yield f"--chdir={controller.target.working_directory or Path.cwd()}"
     if controller.log_folder:
-        # % begins a pattern; what a requeued job has printed stays
+        # % begins a pattern; the output of a requeued job stays
         place = str(controller.log_folder).replace("%", "%%")
         yield from (f"--output={place}/%j.out", f"--error={place}/%j.err", "--open-mode=append")
 
 
 def _quoted(option: str) -> str:
-    """*option* as sbatch reads one in a script.
+    """Quote *option* for sbatch in a script.
 
     Raises:
         UsageError: it does not fit onto a line.

@@ -24,7 +24,7 @@ from distbench.system.processes import die_with_parent
 def _agent_task(
     arguments: Sequence[str], environment: Mapping[str, str], token: str, *, is_one_host: bool
 ) -> Callable[[Any], Iterator[int]]:
-    """What a task does: have an agent until it ends."""
+    """Task of a node: run an agent until it ends."""
 
     def serve(_: Any) -> Iterator[int]:
         context: Any = importlib.import_module("pyspark").BarrierTaskContext.get()
@@ -43,7 +43,7 @@ def _agent_task(
 
 
 def main(request: dict[str, Any]) -> int:
-    """Run it; return its exit code."""
+    """Run the stage of *request*; return its exit code."""
     die_with_parent(os.getppid())
     token = sys.stdin.readline().strip()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -62,7 +62,7 @@ def main(request: dict[str, Any]) -> int:
     tasks = request["tasks"]
     codes = context.parallelize(range(tasks), tasks).barrier().mapPartitions(serve).collect()
     session.stop()
-    # that of an agent which a signal has ended is negative
+    # negative for an agent that was ended by a signal
     return max((int(code) if code >= 0 else 128 - int(code) for code in codes), default=0)
 
 
