@@ -99,5 +99,5 @@ class _Together(LoadScopeScheduling):
 
 
 def pytest_sessionfinish() -> None:
-    """End the warm parents of the session."""
+    """End the fork servers of the session."""
     keeping.close()

@@ -25,7 +25,7 @@ from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
 _PAIRS_PER_PARENT = 3
-"""Pairs whose trials are forked from the same warm parents; then both arms start new ones. The effect of a
+"""Pairs whose trials are forked from the same fork servers; then both arms start new ones. The effect of a
 parent's memory layout and placement on all of its trials would otherwise be in the mean and not in the
 spread.
 """

@@ -141,7 +141,7 @@ class LaunchSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for every process, besides the inherited ones."""
     imports: Sequence[str] = ()
-    """Modules that a warm parent may import before it forks the ranks."""
+    """Modules that a fork server may import before it forks the ranks."""
     leftovers: Sequence[str] = ()
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
     target: PythonTarget = CURRENT_PYTHON
@@ -162,7 +162,7 @@ class LaunchSpec:
     needs_shared_files: bool = False
     """True if processes read files that others of the same launch write."""
     start_s: float = TimeLimits().start
-    """Seconds in which its ranks have to join each other; a warm parent has as many for its imports."""
+    """Seconds in which its ranks have to join each other; a fork server has as many for its imports."""
     is_cancelled: Callable[[], bool] = lambda: False
     """Returns True to cancel the launch; polled several times a second while it starts."""
 
@@ -249,7 +249,7 @@ class LaunchSession(ABC):
         return None
 
     def restart_fork_servers(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
-        """Stop the warm parents, so that the next trial starts from a new process."""
+        """Stop the fork servers, so that the next trial starts from a new process."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Client of a fork server, the warm parent of ranks (``distbench.worker.server`` is the server)."""
+"""Client of a fork server, the fork server of ranks (``distbench.worker.server`` is the server)."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ _STATE_TEXTS = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it
 def fork_server_command(
     descriptor: str, imports: Sequence[str], target: PythonTarget = CURRENT_PYTHON
 ) -> list[str]:
-    """Command of a warm parent that listens on socket *descriptor*."""
+    """Command of a fork server that listens on socket *descriptor*."""
     return [target.python, "-m", "distbench.worker", "serve", descriptor, *imports]
 
 
@@ -39,7 +39,7 @@ def parse_exit(event: dict[str, Any]) -> RankExit:
 
 
 class ForkServerClient:
-    """A running warm parent, ready for requests.
+    """A running fork server, ready for requests.
 
     While a caller waits for it, it is asked for a heartbeat, so that a stopped or hung one is noticed.
     """
@@ -172,7 +172,7 @@ class ForkServerClient:
 
     @property
     def _name(self) -> str:
-        return f"the warm parent of the ranks (process {self.pid})"
+        return f"the fork server of the ranks (process {self.pid})"
 
     def _exit_error(self) -> LaunchError:
         now = cgroup_memory.read_cgroup_memory()
@@ -224,7 +224,7 @@ class ForkServerClient:
 def _start_process(
     imports: Sequence[str], environment: Mapping[str, str], log: Path, target: PythonTarget, descriptor: int
 ) -> subprocess.Popen[bytes]:
-    """Start the process of a warm parent, its output in *log*.
+    """Start the process of a fork server, its output in *log*.
 
     Raises:
         LaunchError: there is no such Python, or no such folder, as when they are removed while a run goes on;

@@ -1,4 +1,4 @@
-"""``local``: the ranks on this machine, forked from a warm parent that has imported torch once."""
+"""``local``: the ranks on this machine, forked from a fork server that has imported torch once."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import RankRange, kill_run
 
-# for a launch, and for the end of all ranks: both take a warm parent milliseconds
+# for a launch, and for the end of all ranks: both take a fork server milliseconds
 _ANSWER_TIMEOUT_S = 10.0
 _STATES_S = 2.0
 _LOOPBACK = "lo"
@@ -41,7 +41,7 @@ class Local(Launcher):
     oversubscribe: bool = False
     """Allow more ranks than CPU cores; timings then mean little."""
     start_timeout: Positive | None = None
-    """Seconds, above 0, that the warm parent may take to import torch and deepspeed; null: ``limits.start``,
+    """Seconds, above 0, that the fork server may take to import torch and deepspeed; null: ``limits.start``,
     at least 120."""
 
     def problem(self, processes: int, machine: Machine) -> str | None:
@@ -65,7 +65,7 @@ class Local(Launcher):
         return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}
 
     def commands(self, launch: LaunchSpec) -> list[list[str]]:
-        """Commands of the warm parent and of each rank; a forked rank runs the same code."""
+        """Commands of the fork server and of each rank; a forked rank runs the same code."""
         worker = [launch.target.python, "-m", "distbench.worker", launch.entry, str(launch.instructions)]
         size = launch.processes
         ranks = [["env", f"RANK={rank}", f"WORLD_SIZE={size}", *worker] for rank in range(size)]
@@ -75,7 +75,7 @@ class Local(Launcher):
         ]
 
     def import_limit_s(self, launch: LaunchSpec) -> float:
-        """Seconds that the warm parent of the ranks of *launch* may take to import."""
+        """Seconds that the fork server of the ranks of *launch* may take to import."""
         return self.start_timeout or max(TimeLimits().start, launch.start_s)
 
     def open_session(self, run_id: str) -> LaunchSession:
@@ -83,7 +83,7 @@ class Local(Launcher):
 
 
 class _LocalSession(LaunchSession):
-    """Keeps one warm parent for each environment that the strategies request."""
+    """Keeps one fork server for each environment that the strategies request."""
 
     def __init__(self, options: Local, run_id: str) -> None:
         self._options = options
@@ -114,7 +114,7 @@ class _LocalSession(LaunchSession):
         kill_run(self._run_id)
 
     def _server_for(self, launch: LaunchSpec, log_text: str = "") -> ForkServerClient:
-        """Warm parent for *launch*, kept or new; *log_text* goes to the log of a new one."""
+        """Fork server for *launch*, kept or new; *log_text* goes to the log of a new one."""
         place = launch.target
         environment = {**launch.environment, **place.environment}
         key = (
@@ -195,7 +195,7 @@ class _LocalLaunch(RunningLaunch):
         if self._left:
             self._server.send({"stop": True})
         end = time.monotonic() + _ANSWER_TIMEOUT_S
-        # if the warm parent is lost, its ranks are gone, too
+        # if the fork server is lost, its ranks are gone, too
         with suppress(LaunchError):
             while self._left and time.monotonic() < end:
                 self.wait(0.05)

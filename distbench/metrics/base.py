@@ -194,7 +194,7 @@ class Metric(ABC):
     tables: ClassVar[tuple[TableSpec, ...]] = ()
     """Tables of the metric."""
     early_imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that every warm parent of ranks imports once: they need only torch and take long to import. A
+    """Modules that every fork server of ranks imports once: they need only torch and take long to import. A
     failed import is left to the ranks that need the module."""
 
     devices: ClassVar[frozenset[Device]] = frozenset({"cpu", "cuda"})

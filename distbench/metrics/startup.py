@@ -14,7 +14,7 @@ class Startup(Metric):
 
     columns = columns_of("s", "lower", "max")(
         launch_s="From the launcher's start to the rank's first line; imports are done by then in a "
-        "warm parent.",
+        "fork server.",
         start_s="From the rank's first line to a joined process group.",
         build_s="Building model, engine and optimizer, weights loaded.",
         warmup_s="All warm-up steps, the first of which may compile.",

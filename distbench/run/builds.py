@@ -262,7 +262,7 @@ class _EnvironmentBuilds:
         exits: list[RankExit] = []
         try:
             handle = self._session.launch(self._launch)
-            # by now a warm parent has imported torch
+            # by now a fork server has imported torch
             self._end = min(self._end, time.monotonic() + self._limit_s)
             try:
                 while not exits and time.monotonic() < self._end and not self._stop.stop_now:

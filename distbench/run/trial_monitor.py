@@ -149,7 +149,7 @@ class TrialMonitor:
         self._logs.trim()
 
     def _lost_outcome(self, lost: LaunchError) -> TrialOutcome:
-        """Outcome of a trial that lost its agents or its warm parent; kept if all ranks had delivered."""
+        """Outcome of a trial that lost its agents or its fork server; kept if all ranks had delivered."""
         if all(map(self._has_delivered, self._ranks)):
             return TrialOutcome(Status.MEASURED, "")
         killed = was_oom_killed(lost.memory)

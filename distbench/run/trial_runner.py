@@ -155,7 +155,7 @@ class TrialRunner:
                 self._observer.note(f"{item}: {failure.reason}")
 
     def restart_fork_servers(self) -> None:
-        """Start the next trial from new processes, so that not all share one warm parent's memory layout."""
+        """Start the next trial from new processes, so that not all share one fork server's memory layout."""
         self._session.restart_fork_servers()
 
     def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:

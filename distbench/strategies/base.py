@@ -102,7 +102,7 @@ class Strategy(ABC):
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions that must be installed."""
     early_imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that every warm parent imports once, whatever the suite runs: they need only torch, and take
+    """Modules that every fork server imports once, whatever the suite runs: they need only torch, and take
     long. If an import fails, the ranks that need the module do it. Modules that only this strategy needs are
     in ``imports``."""
     settings: ClassVar[Mapping[str, SettingMeaning]] = {}
@@ -257,7 +257,7 @@ class Strategy(ABC):
         return None
 
     def imports(self, case: Case) -> tuple[str, ...]:
-        """Modules that the warm parent of the ranks imports in addition to torch's own.
+        """Modules that the fork server of the ranks imports in addition to torch's own.
 
         They must not touch CUDA: what is initialized before a fork is unusable after it.
         """

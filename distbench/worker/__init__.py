@@ -1,1 +1,1 @@
-"""The part of distbench that imports torch: the warm parent of the ranks, and one rank of one trial."""
+"""The part of distbench that imports torch: the fork server of the ranks, and one rank of one trial."""

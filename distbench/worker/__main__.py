@@ -1,6 +1,6 @@
 """``python -m distbench.worker``: the program that every launcher starts.
 
-serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
+serve DESCRIPTOR MODULE...   a fork server: imports MODULEs, then forks ranks on request
 agent [PID]                  the agent of a run on a node; it ends with process PID, 0: its parent
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 examine FILE                 one rank of an examination, placed as those of a trial

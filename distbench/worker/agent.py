@@ -2,7 +2,7 @@
 
 An engine (ssh, Slurm, ...) starts one on each node and owns it. It listens nowhere: it connects to the
 controller, whose addresses and token are in its environment (or the token on its standard input). It starts
-ranks as the launcher ``local`` does, by warm parents, on the interface by which it reaches the controller.
+ranks as the launcher ``local`` does, by fork servers, on the interface by which it reaches the controller.
 
 When the controller closes the connection, or is silent for too long, the run is over here: every process of
 it on this node is ended. An agent that can't be started again (``PATIENCE``) then connects once more, unless

@@ -1,4 +1,4 @@
-"""The warm parent of the ranks: imports torch once, then forks the ranks of each trial.
+"""The fork server of the ranks: imports torch once, then forks the ranks of each trial.
 
 Importing torch and deepspeed takes every rank of every trial seconds; forking a process that has imported
 them takes milliseconds and gives a process as clean as a new one. The parent has one thread and never
@@ -71,7 +71,7 @@ def _import(module: str) -> None:
 
 
 class ForkServer:
-    """One warm parent; serves one trial at a time."""
+    """One fork server; serves one trial at a time."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

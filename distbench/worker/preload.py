@@ -1,4 +1,4 @@
-"""Imports that the warm parent does for every strategy, because torch would do them lazily in each rank.
+"""Imports that the fork server does for every strategy, because torch would do them lazily in each rank.
 
 They are imported for their cost, not for their names.
 """

@@ -63,7 +63,7 @@ _ATTENTION_KERNELS = {
 }
 # characters of what a record keeps of an exception, which anybody may have raised
 _MAX_MESSAGE, _MAX_TRACEBACK = 4_000, 20_000
-# in a rank forked from a warm parent this module was imported by that parent
+# in a rank forked from a fork server this module was imported by that parent
 _IMPORTING_PID = os.getpid()
 
 

@@ -26,7 +26,7 @@ class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
 
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules worth importing once in the warm parent of the ranks, besides torch."""
+    """Modules worth importing once in the fork server of the ranks, besides torch."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"

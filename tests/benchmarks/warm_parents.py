@@ -1,4 +1,4 @@
-"""Whether the warm parent that a trial is forked from shows in its pace: a variance between parents.
+"""Whether the fork server that a trial is forked from shows in its pace: a variance between parents.
 
 Several parents live at once, and each round makes one trial from every one of them, in an order of its own,
 so that a drift of the machine is in all of them. Takes some five minutes; by hand, from the root of the

@@ -52,7 +52,7 @@ class Falters(Metric):
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A run of all models that fail in their own way, one after another under the same warm parent."""
+    """A run of all models that fail in their own way, one after another under the same fork server."""
     axis = ", ".join(f"small:{model}" for model in MODELS_IN_TROUBLE)
     text = suite("Small", axes=f"{{workload.user.model: [{axis}]}}").replace("steps: 3", "steps: 5")
     folder = tmp_path_factory.mktemp("troubled")

@@ -39,7 +39,7 @@ class Sight:
 
     trials: int
     rss: tuple[int, ...]
-    """Bytes of the command line and of its warm parent."""
+    """Bytes of the command line and of its fork server."""
     threads: tuple[int, ...]
     descriptors: tuple[int, ...]
     shared_memory: int
@@ -102,7 +102,7 @@ def test_a_thousand_trials_leave_memory_threads_descriptors_and_pace_as_they_wer
     assert after < 1.2 * before
     drill.seen(
         f"{len(walls)} trials: command line {settled[0].rss[0] // MEBI} to {settled[-1].rss[0] // MEBI} MiB, "
-        f"warm parent {settled[0].rss[1] // MEBI} to {settled[-1].rss[1] // MEBI} MiB, "
+        f"fork server {settled[0].rss[1] // MEBI} to {settled[-1].rss[1] // MEBI} MiB, "
         f"a trial {before:.2f} to {after:.2f} s, {growth(settled) / 1024:.0f} KiB"
     )
 

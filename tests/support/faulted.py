@@ -98,7 +98,7 @@ class Faulty:
         raise AssertionError(f"no {words} on {self.bench.nodes[node]}")
 
     def rank(self, node: int) -> psutil.Process:
-        """The rank on *node*: the child of its warm parent."""
+        """The rank on *node*: the child of its fork server."""
         (rank,) = self.found(node, "distbench.worker", "serve").children()
         return rank
 

@@ -1,4 +1,4 @@
-"""The warm parents of the session: most tests are about trials, and not about how their parent starts."""
+"""The fork servers of the session: most tests are about trials, and not about how their parent starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _open: list[LaunchSession] = []
 
 
 class KeptSite(LaunchSession):
-    """Starts the trials of a run from warm parents that outlive it."""
+    """Starts the trials of a run from fork servers that outlive it."""
 
     def launch(self, launch: LaunchSpec) -> RunningLaunch:
         place = dataclasses.replace(
@@ -31,7 +31,7 @@ class KeptSite(LaunchSession):
 
 
 def close() -> None:
-    """End all warm parents of the session."""
+    """End all fork servers of the session."""
     while _open:
         _open.pop().close()
 

@@ -151,7 +151,7 @@ def _importable(folder: Path) -> Iterator[None]:
 def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finished:
     """Write a suite into *folder*, run it, and return what it left.
 
-    Unless the suite names a launcher, its ranks come from the warm parents of the session.
+    Unless the suite names a launcher, its ranks come from the fork servers of the session.
     """
     suite = folder / "suite.yaml"
     suite.write_text(text if "launcher:" in text else f"{text}\nlauncher: kept\n")

@@ -33,7 +33,7 @@ _MAX_CLOCKS = 4
 class HostReader:
     """Reader of the CPUs that this process may use, and of the CPU time of its own processes.
 
-    ``own_s`` is CPU time of this process and all its descendants: warm parents, ranks, and the processes
+    ``own_s`` is CPU time of this process and all its descendants: fork servers, ranks, and the processes
     that those started from their main threads, including ended ones. That of *siblings*, other processes of
     the run (``sibling_agents``), and of their descendants is included.
     """

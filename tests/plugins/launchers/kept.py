@@ -9,7 +9,7 @@ from support.keeping import KeptSite
 
 @dataclass(frozen=True)
 class Kept(Local):
-    """Starts ranks as ``local`` does, from warm parents that the test session keeps."""
+    """Starts ranks as ``local`` does, from fork servers that the test session keeps."""
 
     def open_session(self, run_id: str) -> LaunchSession:
         return KeptSite()

@@ -14,7 +14,7 @@ from distbench.system.processes import RankRange, kill_run
 
 @dataclass(frozen=True)
 class TwoNodes(Launcher):
-    """Spreads ranks over two warm parents, as a launcher of a cluster does over two hosts."""
+    """Spreads ranks over two fork servers, as a launcher of a cluster does over two hosts."""
 
     def node_count(self, processes: int, device: Device) -> int:
         return 2 if processes > 1 else 1

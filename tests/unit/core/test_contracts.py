@@ -71,7 +71,7 @@ def test_every_plugin_is_in_the_contract_that_keeps_them_apart(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["strategies", "metrics"])
 def test_what_is_imported_early_exists(kind: str) -> None:
-    """A warm parent passes over what can't be imported, so that one strategy doesn't end all others."""
+    """A fork server passes over what can't be imported, so that one strategy doesn't end all others."""
     early = [module for plugin in registry.built_in_plugins(kind).values() for module in plugin.early_imports]
     assert len(early) > 2
     # of torch itself the environment without it knows nothing

@@ -1,4 +1,4 @@
-"""The warm parent of the ranks: ended, stopped, left alone, and what it adopts; no test here needs torch."""
+"""The fork server of the ranks: ended, stopped, left alone, and what it adopts; no test here needs torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ground:
         return self.site.launch(launch_of(self.folder, command, **options))
 
     def parent(self) -> psutil.Process:
-        """The warm parent of this site; sites of other tests may have theirs in this process, too."""
+        """The fork server of this site; sites of other tests may have theirs in this process, too."""
         (found,) = [
             each
             for each in psutil.Process().children()
@@ -51,7 +51,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     made.site.close()
 
 
-@pytest.mark.drill("the warm parent is killed between two trials")
+@pytest.mark.drill("the fork server is killed between two trials")
 def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Ground, drill: Drill) -> None:
     assert codes(ground.launch("true")) == [0]
     ground.parent().kill()
@@ -63,7 +63,7 @@ def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Groun
 def loses_its_parent(
     ground: Ground, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
 ) -> None:
-    """Send *number* to the warm parent in a trial, which is *told* so; the next trial has another."""
+    """Send *number* to the fork server in a trial, which is *told* so; the next trial has another."""
     ground.parent().send_signal(number)
     began = time.monotonic()
     with pytest.raises(LaunchError, match=told) as lost:
@@ -77,7 +77,7 @@ def loses_its_parent(
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(number, marks=pytest.mark.drill(f"the warm parent gets {number.name} in a trial"))
+        pytest.param(number, marks=pytest.mark.drill(f"the fork server gets {number.name} in a trial"))
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
     ],
 )
@@ -86,13 +86,13 @@ def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
 ) -> None:
     handle = ground.launch(f"sleep {nap}")
     soon(lambda: sleepers(nap), "it never began")
-    loses_its_parent(ground, handle, number, rf"warm parent .* was killed by {number.name}", drill)
+    loses_its_parent(ground, handle, number, rf"fork server .* was killed by {number.name}", drill)
     assert not sleepers(nap)
 
 
 @pytest.mark.train
 @pytest.mark.deep
-@pytest.mark.drill("the warm parent is stopped in a trial")
+@pytest.mark.drill("the fork server is stopped in a trial")
 def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
     ground: Ground, drill: Drill, nap: str
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
 
 @pytest.mark.train
 @pytest.mark.deep
-@pytest.mark.drill("the warm parent is stopped between two trials")
+@pytest.mark.drill("the fork server is stopped between two trials")
 def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
     ground: Ground, drill: Drill
 ) -> None:
@@ -158,7 +158,7 @@ def command_line(launch: LaunchSpec) -> subprocess.Popen[bytes]:
 def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path: Path, nap: str, whole: bool) -> None:
     with command_line(launch_of(tmp_path, f"sleep 3; sleep {nap}; true")) as command:
         soon(lambda: psutil.Process(command.pid).children(), "it never began")
-        # past the first question whether the warm parent is there
+        # past the first question whether the fork server is there
         time.sleep(2.5)
         family = [psutil.Process(command.pid)]
         family += family[0].children(recursive=True) if whole else []
@@ -178,7 +178,7 @@ def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path: Path, n
     [
         pytest.param(False, marks=pytest.mark.drill("kill -9 of the command line, which has orphans")),
         pytest.param(
-            True, marks=pytest.mark.drill("kill -9 of the command line, the warm parent is stopped")
+            True, marks=pytest.mark.drill("kill -9 of the command line, the fork server is stopped")
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_what_left_its_environment_and_its_session_ends_with_the_trial(
     assert codes(ground.launch("true")) == [0]
 
 
-@pytest.mark.drill("Ctrl-C while the warm parent imports")
+@pytest.mark.drill("Ctrl-C while the fork server imports")
 def test_a_launch_that_is_given_up_does_not_wait_for_imports(
     ground: Ground, drill: Drill, tmp_path: Path
 ) -> None:

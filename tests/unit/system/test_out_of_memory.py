@@ -149,7 +149,7 @@ class Killed(RunningLaunch):
 
     def wait(self, seconds: float) -> list[RankExit]:
         if self._parent:
-            raise LaunchError("the warm parent was killed by SIGKILL", self._memory)
+            raise LaunchError("the fork server was killed by SIGKILL", self._memory)
         return [RankExit(0, -signal.SIGKILL, time.time(), self._memory)]
 
     def signal(self, number: int) -> None:
