@@ -11,7 +11,7 @@ from distbench.core.bounds import Bound, Positive
 
 @dataclass(frozen=True)
 class DeviceCost:
-    """What a device costs. It decides nothing that is measured, and can be changed when a run is shown."""
+    """Price of a device. It changes no measurement, and can be replaced when a run is shown."""
 
     per_device_hour: Positive
     """Price of one device for an hour, with its share of the host."""

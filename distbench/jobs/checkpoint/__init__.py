@@ -33,7 +33,7 @@ def _seconds(name: str, doc: str) -> Column:
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """Whether each case resumes as the same training from its checkpoints, and from those of others."""
+    """Check that each case resumes as the same training, from its checkpoints and those of others."""
 
     steps_before: _StepCount = 3
     """Steps that each case trains before it saves."""
@@ -55,7 +55,7 @@ class CheckpointOptions(CheckpointSection, JobOptions):
 
 @dataclass(frozen=True)
 class CheckpointJob(JobKind):
-    """Whether each case resumes as the same training from its checkpoints, and from those of others."""
+    """Check that each case resumes as the same training, from its checkpoints and those of others."""
 
     name: ClassVar[str] = "checkpoint"
     folder: ClassVar[str] = "checkpoints"

@@ -28,7 +28,7 @@ ADVICE = "advice"
 
 @dataclass(frozen=True)
 class CheckSection:
-    """Whether each case is the same training as one process with the whole batch (``--check``)."""
+    """Check that each case is the same training as one process with the whole batch (``--check``)."""
 
     steps: Annotated[int, Bound(1, 10_000)] = 20
     """Steps that each case and its reference train."""
@@ -81,7 +81,7 @@ class CheckOptions(JobOptions):
 
 @dataclass(frozen=True)
 class EquivalenceJob(JobKind):
-    """Whether each case is the same training as one process with the whole global batch."""
+    """Check that each case is the same training as one process with the whole global batch."""
 
     name: ClassVar[str] = "check"
     folder: ClassVar[str] = "checks"

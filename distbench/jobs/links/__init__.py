@@ -113,7 +113,7 @@ class CollectivesOptions(JobOptions):
 
 @dataclass(frozen=True)
 class CollectivesJob(JobKind):
-    """What the links between ranks can do, in nccl-tests' definitions. Nothing is trained."""
+    """Bandwidth of the links between ranks, in nccl-tests' definitions. Nothing is trained."""
 
     name: ClassVar[str] = "collectives"
     folder: ClassVar[str] = "collectives"

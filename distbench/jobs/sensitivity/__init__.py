@@ -16,7 +16,7 @@ from distbench.jobs._recorded_trainings import STEP, TRAINING
 
 @dataclass(frozen=True)
 class SensitivitySection:
-    """How far rounding leads a training, where that decides whether another one is the same."""
+    """Measure how far rounding leads a training, where a verdict depends on it."""
 
     trainings: Annotated[int, Bound(0, 100)] = 4
     """Trainings from weights moved by rounding, in one trial; 0: none."""
@@ -31,7 +31,7 @@ class SensitivityOptions(JobOptions):
 
 @dataclass(frozen=True)
 class SensitivityJob(JobKind):
-    """How far rounding leads a training whose timed losses are not those of the others.
+    """Measure how far rounding leads a training whose timed losses differ from those of the others.
 
     Rounding usually makes trainings differ by less than ``analysis.rounding_bounds`` allows; at a learning
     rate that is high for the model, by more. So before a case counts as different, the case that it is
