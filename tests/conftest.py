@@ -14,12 +14,18 @@ from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
-from support import keeping
-from support.matrix import READERS, SUITES
-from support.pages import browser, see
+from support import fork_servers
+from support.browser_pages import browser, see
 from support.runs import Distbench, Finished, call, run_in
+from support.strategy_matrix import READERS, SUITES
 
-pytest_plugins = ["pytester", "support.drills", "support.chores", "support.bench", "support.gpu_checks"]
+pytest_plugins = [
+    "pytester",
+    "support.fault_table",
+    "support.shell_jobs",
+    "support.network_nodes",
+    "support.gpu_checks",
+]
 
 # what an example takes depends on what else the machine does
 # the same examples each time, so that what turns red is the change and not the draw; hostile.py draws others
@@ -100,4 +106,4 @@ class _Together(LoadScopeScheduling):
 
 def pytest_sessionfinish() -> None:
     """End the fork servers of the session."""
-    keeping.close()
+    fork_servers.close()

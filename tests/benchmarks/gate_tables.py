@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from distbench.gate.sequential_test import TIME_ESTIMATOR, PairRule, detectable_loss, gate_power
 from distbench.suite.gate import Tolerances
-from support import noise_model
+from support import launch_noise
 from support.gate_simulation import Ended, efficiency_alone, ended
-from support.noise_model import NOISY, QUIET, TYPICAL, Noise
+from support.launch_noise import NOISY, QUIET, TYPICAL, Noise
 
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
 CASES = 20
@@ -72,7 +72,9 @@ def blocks(noise: Noise, series: int, seed: int) -> np.ndarray:
     """Log ratios of blocks, (series, pairs, one or N devices), drawn a thousand at a time."""
     random = np.random.default_rng(seed)
     most = PairRule(PACE).max_pairs
-    parts = [noise_model.blocks(noise, min(1000, series - at), most, random) for at in range(0, series, 1000)]
+    parts = [
+        launch_noise.blocks(noise, min(1000, series - at), most, random) for at in range(0, series, 1000)
+    ]
     return np.concatenate(parts)
 
 

@@ -43,7 +43,7 @@ from distbench.strategies.base import RankContext
 from distbench.worker.batches import MicroBatchReader
 from distbench.worker.perturb import write_perturbed_weights
 from distbench.workloads import weights
-from support.emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
+from support.emulation import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 from support.records import measured
 
 STEPS, ROWS = 25, 16

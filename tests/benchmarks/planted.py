@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from distbench.jobs.equivalence import CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS
-from support.emulated import BIASED, CLASSIFIER, DECODER, emulated, laboratory
+from support.emulation import BIASED, CLASSIFIER, DECODER, emulated, laboratory
 
 SIZED = ("gradients", "matrix", "norms", "half-of-rows", "rank", "updates")
 MISTAKES = [

@@ -16,7 +16,7 @@ import pytest
 from distbench.jobs.measure import MeasureJob
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.bench import Bench, SlurmBench
+from support.network_nodes import Bench, SlurmBench
 from support.runs import MODELS, QUICK, Done
 
 ROUNDS, TRIALS = 3, 5

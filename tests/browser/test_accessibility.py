@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from distbench.record import Status
-from support.pages import See, Seen
+from support.browser_pages import See, Seen
 from support.records import case, failed, measured
 
 SAMPLE = Path(__file__).parents[2] / "reports" / "sample" / "report.html"

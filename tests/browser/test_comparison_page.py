@@ -13,7 +13,7 @@ from distbench.record import Record
 from distbench.report import comparison_page
 from distbench.report.comparison_view import compare_runs
 from distbench.report.figures import CaseStyle
-from support.pages import HOSTILE, Seen
+from support.browser_pages import HOSTILE, Seen
 from support.records import case, failed, info, measured
 
 DDP, FSDP = case("ddp"), case("fsdp")

@@ -14,9 +14,9 @@ from distbench.report import history_page
 from distbench.report.figures import CaseStyle
 from distbench.report.history_view import MetricHistory
 from distbench.report.palette import VERDICTS
-from support.histories import NEW, OLD, days, occasion, stored
-from support.pages import HOSTILE, Seen
+from support.browser_pages import HOSTILE, Seen
 from support.records import case, measured
+from support.run_histories import NEW, OLD, days, occasion, stored
 
 SPEEDS = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 

@@ -12,8 +12,8 @@ from distbench.analysis.choice import Candidate, Requirements, Selection, select
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import PrecisionConfig
 from distbench.record import Record
-from support.choices import KNOWN, MIB, Known
-from support.pages import HOSTILE, See
+from support.browser_pages import HOSTILE, See
+from support.known_choices import KNOWN, MIB, Known
 from support.records import case, failed, info, measured
 
 LABELS = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3", "mine")

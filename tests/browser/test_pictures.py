@@ -8,7 +8,7 @@ import pytest
 
 from distbench.cli import main
 from distbench.record.run_folder import Run
-from support.pages import SOME
+from support.browser_pages import SOME
 from support.records import info
 
 pytestmark = pytest.mark.page

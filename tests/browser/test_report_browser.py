@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distbench.record import Record
-from support.pages import HOSTILE, SOME, See
+from support.browser_pages import HOSTILE, SOME, See
 from support.records import case, failed, measured, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")

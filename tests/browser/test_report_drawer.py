@@ -15,7 +15,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch
 from distbench.record import Record, Status
 from distbench.report import lite
-from support.pages import HOSTILE, See, Seen
+from support.browser_pages import HOSTILE, See, Seen
 from support.records import COLUMNS, case, failed, info, measured, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")

@@ -13,7 +13,7 @@ from playwright.sync_api import Download
 
 from distbench.core.case import PluginChoice
 from distbench.record import Status
-from support.pages import SOME, See, Seen
+from support.browser_pages import SOME, See, Seen
 from support.records import case, failed, measured
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")

@@ -16,10 +16,10 @@ import pytest
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
-from support.bench import Bench, SlurmBench
-from support.chores import soon
-from support.drills import Drill
+from support.fault_table import Drill
+from support.network_nodes import Bench, SlurmBench
 from support.runs import MODELS, PLUGINS, QUICK
+from support.shell_jobs import soon
 
 TRIALS = 8
 SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"

@@ -11,11 +11,11 @@ import pytest
 
 from distbench.record import Status
 from distbench.record.run_folder import Run
-from support.bench import Bench, SlurmBench
-from support.chores import soon
-from support.drills import Drill
-from support.faulted import SUITE, prepared
+from support.fault_table import Drill
+from support.network_nodes import Bench, SlurmBench
 from support.runs import MODELS, QUICK
+from support.shell_jobs import soon
+from support.two_node_faults import SUITE, prepared
 
 TRIALS = 6
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from support.bench import Bench
+from support.network_nodes import Bench
 
 RATE = 40e6 / 8
 """Bytes per second of the limited link."""

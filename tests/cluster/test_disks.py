@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support.bench import Bench
-from support.drills import Drill
-from support.faulted import prepared
+from support.fault_table import Drill
+from support.network_nodes import Bench
+from support.two_node_faults import prepared
 
 _CHUNK = 1 << 12
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from support.bench import Bench
-from support.chores import soon
-from support.drills import Drill
-from support.faulted import SUITE, Faulty, prepared
+from support.fault_table import Drill
+from support.network_nodes import Bench
+from support.shell_jobs import soon
+from support.two_node_faults import SUITE, Faulty, prepared
 
 _PLAIN = SUITE.replace("[sleepy]", "[ddp]")
 # 4 MB of gradients

@@ -11,7 +11,7 @@ from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.bench import Bench
+from support.network_nodes import Bench
 
 SUITE = """
 workload: {mlp: {hidden: 1024, depth: 3}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.bench import Bench, SlurmBench
+from support.network_nodes import Bench, SlurmBench
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 
 from distbench.record.record_reader import read_record
 from distbench.record.run_folder import Run
-from support.bench import Bench, SlurmBench
-from support.chores import soon
+from support.network_nodes import Bench, SlurmBench
 from support.runs import QUICK, Done
+from support.shell_jobs import soon
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
 SUITE = f"{QUICK.replace('[2]', '[4]')}strategies: [ddp]\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bench import Bench
+from support.network_nodes import Bench
 from support.runs import MODELS, QUICK, Finished, run_in
 
 TOKEN = re.compile(r"[0-9a-f]{64}")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.bench import Bench
+from support.network_nodes import Bench
 from support.runs import MODELS, QUICK, Finished
 
 # the ranks' work has to stand out from their start

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.bench import Bench, join_ray
-from support.chores import sleepers, soon
-from support.drills import Drill
+from support.fault_table import Drill
+from support.network_nodes import Bench, join_ray
+from support.shell_jobs import sleepers, soon
 
 LOST = "the agent on {} has ended"
 TRIAL = """
 import pathlib, sys
-from support.chores import launch_of
+from support.shell_jobs import launch_of
 from distbench.launchers.base import LaunchError
 from distbench.launchers.ray import Ray
 site = Ray(start_timeout=60.0).open("drill")

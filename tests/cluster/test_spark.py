@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 from distbench.launchers.spark import Spark
-from support.chores import launch_of, sleepers, soon
 from support.runs import QUICK, run_in
+from support.shell_jobs import launch_of, sleepers, soon
 
 LOCAL = "launcher: {spark: {master: 'local[2]', nnodes: 2, slots: 1}}\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from support.bench import Bench, SlurmBench
+from support.network_nodes import Bench, SlurmBench
 from support.runs import MODELS, QUICK, Finished, run_in
 
 SUITE = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\n"

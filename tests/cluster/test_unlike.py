@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.bench import Bench
-from support.drills import Drill
+from support.fault_table import Drill
+from support.network_nodes import Bench
 from support.runs import MODELS, QUICK, Finished
 
 OTHER = "2.0.0+other"

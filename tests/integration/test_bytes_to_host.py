@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distbench.core import registry
-from support.emulated import emulated, laboratory
+from support.emulation import emulated, laboratory
 
 # norm and 16 sums in fp64, a digest of 64 bits
 PRINT = 18 * 8

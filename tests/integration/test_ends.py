@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in
 
 pytestmark = pytest.mark.deep

@@ -17,14 +17,14 @@ from distbench.analysis.training_curves import training_curves
 from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError
 from distbench.run.export import export_curves
-from support.convergences import DDP, REFERENCE, stored, training
+from support.convergence_records import DDP, REFERENCE, stored, training
 from support.records import case, failed, measured
 from support.runs import call_outside
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 TOOLS = ["tensorboard", "mlflow", "wandb"]
-READER = Path(__file__).parents[1] / "support" / "trackers.py"
+READER = Path(__file__).parents[1] / "support" / "tracker_readers.py"
 BEGAN = 1767225600.0  # 2026-01-01T00:00:00Z, when the made-up records do
 HOSTILE = "../../../up/\x1b[31m'; drop" + "x" * 10_000
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.drills import Drill
-from support.processes import alive
+from support.fault_table import Drill
+from support.leftover_processes import alive
 from support.runs import MODELS, PLUGINS, QUICK, Done, Finished, record_of, run_in
 
 Run = Callable[..., Finished]

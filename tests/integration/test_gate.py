@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 from distbench.record import SECOND_SERIES_START
-from support.processes import alive
+from support.leftover_processes import alive
 from support.runs import MODELS, call, call_outside
 
 SUITE = """

@@ -9,7 +9,7 @@ import pytest
 from distbench.analysis.loss_deviation import SAME_LOSSES
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from support.runs import Finished
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 COUNTED = 'loss_function: "odd:sum_over_letters", count_function: "odd:letters"'
 QUICK = """

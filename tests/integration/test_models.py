@@ -17,7 +17,7 @@ from distbench.plan import make_plan
 from distbench.suite import load_suite
 from distbench.workloads._hf_source import config_keys
 from distbench.workloads.base import Workload
-from support.families import FAMILIES, GROUPED, PUBLISHED, SMALL
+from support.model_families import FAMILIES, GROUPED, PUBLISHED, SMALL
 from support.runs import Finished, run_in
 
 MACHINE = Machine(

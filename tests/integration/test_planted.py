@@ -15,7 +15,7 @@ from distbench.core import registry
 from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
 from distbench.jobs.equivalence import ADVICE, CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
-from support.emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
+from support.emulation import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
 
 DOCS = Path(__file__).parents[2] / "docs" / "equivalence-evidence.md"
 

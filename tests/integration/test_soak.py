@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.drills import Drill
+from support.fault_table import Drill
 
 pytestmark = pytest.mark.deep
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import convergences, drawn_histories, drawn_runs
-from support.drawn_runs import Draw
+from support import convergence_records, random_histories, random_runs
+from support.random_runs import Draw
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/benchmarks"))
@@ -53,12 +53,13 @@ def test_how_often_a_gate_stops_a_loss(level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "draw"), [("normal", drawn_runs.normal), ("heavy tails (t, 3 degrees)", drawn_runs.heavy_tails)]
+    ("name", "draw"),
+    [("normal", random_runs.normal), ("heavy tails (t, 3 degrees)", random_runs.heavy_tails)],
 )
 def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> None:
     trials, held, _, _, loss, above = cells("measuring-evidence.md", name)[:6]
     at = trials.index(3)
-    found = drawn_runs.tally(draw, 3, 600, seed=11)
+    found = random_runs.tally(draw, 3, 600, seed=11)
     # a run has 18 cases
     assert close([float(np.mean(found.held))], [held[at]], 600 * 18, 1000 * 18)
     assert 100 * np.mean(found.loss) == pytest.approx(loss[at], abs=0.3)
@@ -68,7 +69,7 @@ def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> Non
 @pytest.mark.parametrize(("cases", "rounds"), [(18, 5), (8, 5)])
 def test_what_intervals_hold_where_trials_resemble_one_another(cases: int, rounds: int) -> None:
     for cell, rho in zip(cells("measuring-evidence.md", f"{cases}, {rounds}"), (0.0, 0.3, 0.5), strict=False):
-        held, _ = drawn_runs.coverage(cases, rounds, rho, 150)
+        held, _ = random_runs.coverage(cases, rounds, rho, 150)
         assert 100 * held == pytest.approx(cell[0], abs=0.6)
 
 
@@ -76,7 +77,7 @@ def test_what_intervals_hold_where_trials_resemble_one_another(cases: int, round
 def test_how_often_an_honest_case_converges_worse(kind: str) -> None:
     named = {"equal": "equal noise", "2 cases five times noisier": "two cases five times noisier"}[kind]
     told = [cell[0] for cell in cells("convergence-evidence.md", kind)]
-    found = [convergences.false_failures(named, seeds, 400) for seeds in (3, 5)]
+    found = [convergence_records.false_failures(named, seeds, 400) for seeds in (3, 5)]
     assert close(found, told, 400, 1000)
 
 
@@ -84,15 +85,15 @@ def test_how_often_an_honest_case_converges_worse(kind: str) -> None:
 def test_how_often_a_case_that_ends_worse_matches_its_reference(worse: float) -> None:
     start = f"{100 * worse:.0f}" + ("%" if worse else "")
     told = [cell[0] for cell in cells("convergence-evidence.md", start)]
-    found = [100 * convergences.matching(worse, seeds) for seeds in (2, 3, 5)]
+    found = [100 * convergence_records.matching(worse, seeds) for seeds in (2, 3, 5)]
     assert found == pytest.approx(told, abs=0.6)
 
 
 @pytest.mark.parametrize(
     ("name", "made"),
     [
-        ("every twentieth run 20% slower", drawn_histories.outliers),
-        ("noise with the tails of Student's *t* (3 degrees of freedom)", drawn_histories.heavy_tails),
+        ("every twentieth run 20% slower", random_histories.outliers),
+        ("noise with the tails of Student's *t* (3 degrees of freedom)", random_histories.heavy_tails),
     ],
 )
 def test_how_often_a_history_has_a_false_step(
@@ -100,7 +101,7 @@ def test_how_often_a_history_has_a_false_step(
 ) -> None:
     ((told,),) = cells("records.md", name)
     # 400 histories at a time
-    found = drawn_histories.share_called(made(np.random.default_rng(5)))
+    found = random_histories.share_called(made(np.random.default_rng(5)))
     assert close([found], [told], 400, 2000)
 
 
@@ -109,7 +110,7 @@ def test_how_often_losses_are_judged_wrongly(compute: str, rate: str) -> None:
     from honest_losses import row
 
     with tempfile.TemporaryDirectory() as folder:
-        from support.emulated import laboratory
+        from support.emulation import laboratory
 
         with laboratory(Path(folder)):
             made = row("small decoder", compute, 0.003, 4, Path(folder))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import MODELS, QUICK
 
 pytestmark = pytest.mark.deep

@@ -12,7 +12,7 @@ import pytest
 from distbench.adopt import ExportedCase, export_case, supported_formats
 from distbench.core.case import Case
 from support.adopted_cases import ALL
-from support.elsewhere import torchtitan
+from support.environments import torchtitan
 
 READ = """
 import dataclasses, json, sys

@@ -15,7 +15,7 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads.user import UserModel
 from support.runs import MODELS, Finished, call_outside
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 TENSOR = {
     "tokens": "embedding_rowwise",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.elsewhere import beside
+from support.environments import beside
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from distbench.launchers.base import LaunchSession
 from distbench.launchers.local import Local
-from support.keeping import KeptSite
+from support.fork_servers import KeptSite
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero
 from support.adopted_cases import ADAM, ALL, BF16, MUON, of
-from support.evidence import differing, reference
+from support.check_records import differing, reference
 from support.records import case, failed, info, measured, unsupported
 from support.runs import MODELS, run_in
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, find_shifts, fit_trend, shift_at
-from support.drawn_histories import LEAST, heavy_tails, outliers, share_called
-from support.noise_model import NOISY, QUIET, TYPICAL, Noise, launches
+from support.launch_noise import NOISY, QUIET, TYPICAL, Noise, launches
+from support.random_histories import LEAST, heavy_tails, outliers, share_called
 
 SEED = 20260101
 PERSISTENCE = 0.8

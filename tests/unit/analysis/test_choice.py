@@ -21,7 +21,7 @@ from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.report.choice_view import candidate_table
 from distbench.report.page_data import picker_data
-from support.choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
+from support.known_choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from support.records import case, failed, info, measured
 
 

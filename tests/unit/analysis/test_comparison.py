@@ -22,8 +22,8 @@ from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.report import comparison_view
-from support.histories import stored
 from support.records import case, failed, info, measured
+from support.run_histories import stored
 from support.runs import QUICK, Finished, call
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")

@@ -21,8 +21,8 @@ from distbench.cli import main
 from distbench.core.case import Batch
 from distbench.record import FORMAT_VERSION
 from distbench.report.history_view import MetricHistory, history_json, history_table
-from support.histories import DDP, NEW, OLD, days, occasion, run_info, stored
 from support.records import case, failed, measured
+from support.run_histories import DDP, NEW, OLD, days, occasion, run_info, stored
 
 SLOWER = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 FSDP = case("fsdp")

@@ -19,7 +19,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.block_model import fit_blocks, outlier_rounds
 from distbench.analysis.statistics.intervals import ConfidenceInterval, intervals, noise_of
 from distbench.analysis.statistics.quantiles import studentized_range_quantile
-from support.drawn_runs import (
+from support.random_runs import (
     CASES,
     NOISE,
     Draw,

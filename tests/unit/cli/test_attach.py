@@ -24,7 +24,7 @@ from distbench.record.progress import (
     last_session,
 )
 from support import fake_slurm
-from support.held import Held
+from support.paused_command import Held
 from support.runs import MODELS, PLUGINS, QUICK, Done
 
 ALONE = "cat > script; echo PENDING > state; echo 17"

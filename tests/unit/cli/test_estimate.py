@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from distbench.record import catalog
-from support.histories import stored
 from support.records import case, measured
+from support.run_histories import stored
 from support.runs import Done, call
 
 SUITE = """

@@ -13,7 +13,7 @@ import pytest
 
 from distbench.analysis.training_curves import training_curves
 from distbench.cli import main
-from support.convergences import DDP, stored, training
+from support.convergence_records import DDP, stored, training
 from support.records import failed, measured
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.plans import planned
+from support.planned_suites import planned
 from support.runs import Done
 
 Command = Callable[..., Done]

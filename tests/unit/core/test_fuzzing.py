@@ -17,7 +17,7 @@ from distbench.core.machine import Machine
 from distbench.core.serialization import decode, parse_json
 from distbench.ipc.messages import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
 from distbench.suite.suite import parse_suite_text
-from support.parts import Part
+from support.suite_sections import Part
 
 MACHINE = Machine("cpu", 4, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 SUITE = """\

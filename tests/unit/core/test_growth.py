@@ -15,8 +15,8 @@ from distbench.core.case import Batch, Case, CaseField, OptimizerConfig, PluginC
 from distbench.core.errors import RecordError
 from distbench.core.serialization import decode
 from distbench.record import Record
-from support.parts import Part
 from support.records import case, measured
+from support.suite_sections import Part
 
 SUITE = """
 workload: mlp

@@ -9,7 +9,7 @@ import pytest
 
 from distbench.core import meshes
 from distbench.core.meshes import MeshShape
-from support.plans import planned
+from support.planned_suites import planned
 
 MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
 MODEL = (

@@ -21,8 +21,8 @@ from distbench.core.case import PluginChoice
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.histories import stored
 from support.records import COLUMNS, case, measured
+from support.run_histories import stored
 from support.runs import PLUGINS, QUICK, call, run_in
 
 PRETENDED = """

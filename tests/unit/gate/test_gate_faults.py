@@ -20,7 +20,7 @@ from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import PLUGINS
 
 SUITE = """

@@ -18,7 +18,7 @@ from distbench.gate.sequential_test import BYTE_ESTIMATOR, PairRule, is_series_o
 from distbench.gate.verdicts import FAILING_VERDICTS, MetricFinding, confirm, mark_unconfirmed, worst_verdict
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
-from support import noise_model, records
+from support import launch_noise, records
 
 MIRROR = {"regressed": "improved", "improved": "regressed"}
 GATE = GateRules()
@@ -333,7 +333,7 @@ def test_the_throughput_decides_when_a_series_ends_if_it_decides_the_verdict():
 
 def test_neither_misleads_on_a_typical_machine():
     """The reference's example: communication is 25 ms of 125; compute 10 % slower, or 20 % faster."""
-    drawn = noise_model.blocks(noise_model.TYPICAL, 200, 20, np.random.default_rng(12))
+    drawn = launch_noise.blocks(launch_noise.TYPICAL, 200, 20, np.random.default_rng(12))
     rule = metric_rules.paired_rules(GATE, GATE.tolerances)
 
     def share_failing(one: float, many: float) -> float:

@@ -27,9 +27,9 @@ from distbench.gate.sequential_test import detectable_loss as stopped_loss
 from distbench.gate.verdicts import MetricFinding, confirm, is_flagged
 from distbench.record import Record
 from distbench.suite.gate import GateRules, Tolerances
-from support import noise_model, records
+from support import launch_noise, records
 from support.gate_simulation import efficiency_alone, ended
-from support.noise_model import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
+from support.launch_noise import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
 
 SERIES, CASES = 3000, 20
 CASE = records.case("ddp")
@@ -41,7 +41,7 @@ of_each = pytest.mark.parametrize("metric", METRICS)
 
 def simulated(noise: Noise, series: int, seed: int) -> dict[str, np.ndarray]:
     """Return log ratios of costs of equal arms by metric: (series, pairs)."""
-    found = noise_model.blocks(noise, series, PairRule(0.03).max_pairs, np.random.default_rng(seed))
+    found = launch_noise.blocks(noise, series, PairRule(0.03).max_pairs, np.random.default_rng(seed))
     return {"throughput": found[..., 1], "efficiency": found[..., 1] - found[..., 0]}
 
 
@@ -224,8 +224,8 @@ def test_a_machine_too_noisy_for_the_tolerance_does_not_pass_it():
 def test_steps_are_no_sample():
     """Nothing but launches differ: whoever takes steps for independent sees differences everywhere."""
     count = 10
-    steps = noise_model.launches(LAUNCHES_ONLY, (400, count, 2), np.random.default_rng(8))
-    by_arm = noise_model.by_arm(steps)
+    steps = launch_noise.launches(LAUNCHES_ONLY, (400, count, 2), np.random.default_rng(8))
+    by_arm = launch_noise.by_arm(steps)
     before, after = (by_arm[:, :, arm].reshape(len(steps), count * STEPS) for arm in (0, 1))
     assert np.mean(stats.ttest_ind(before, after, axis=1, equal_var=False).pvalue < 0.05) > 0.6
     assert np.mean(stats.mannwhitneyu(before, after, axis=1, method="asymptotic").pvalue < 0.05) > 0.6
@@ -282,7 +282,7 @@ def test_few_gates_pass_with_a_bound_below_the_true_loss():
 def test_a_drift_alone_is_no_regression():
     """A machine that slows down by 4 % from launch to launch, without any other noise to hide it."""
     times = np.exp(0.04 * np.arange(40)).reshape(1, 20, 2)
-    drift = np.log(noise_model.by_arm(times))
+    drift = np.log(launch_noise.by_arm(times))
     assert told(np.diff(drift[0])[:, 0], PairRule(0.03)).word == "pass"
     in_one_order = np.diff(np.log(times[0]))[:, 0]
     assert told(in_one_order, PairRule(0.03)).word == "regressed"
@@ -297,7 +297,9 @@ def test_stalls_of_a_few_steps_are_caught_by_the_mean_and_by_no_median():
     """Steps that take twice as long: 6 % of the candidate's, 1 % of the baseline's; 5 % more on average."""
     stalls = np.full((500, 20, 2, 1), 0.01)
     stalls[:, 0::2, 1] = stalls[:, 1::2, 0] = 0.06
-    steps = noise_model.by_arm(noise_model.launches(TYPICAL, (500, 20, 2), np.random.default_rng(10), stalls))
+    steps = launch_noise.by_arm(
+        launch_noise.launches(TYPICAL, (500, 20, 2), np.random.default_rng(10), stalls)
+    )
     mean, median = np.log(steps.mean(axis=-1)), np.log(np.median(steps, axis=-1))
     assert share(mean[:, :, 1] - mean[:, :, 0]) >= 0.85
     assert share(median[:, :, 1] - median[:, :, 0]) <= 0.1

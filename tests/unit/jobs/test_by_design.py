@@ -23,7 +23,7 @@ from distbench.report.view import chapters
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import IntendedDifference, StrategyDescription
 from distbench.suite.gate import GateRules
-from support.evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
+from support.check_records import DDP, SINGLE, Noise, none, reference, rounding, trained
 from support.records import case, info, measured, with_options
 
 SINCE = 2

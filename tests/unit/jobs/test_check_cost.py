@@ -16,7 +16,7 @@ from distbench.jobs.equivalence import CheckOptions, CheckSection, EquivalenceJo
 from distbench.jobs.equivalence.results import EquivalenceResults
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record
-from support.evidence import DDP, none, reference, rounding, trained
+from support.check_records import DDP, none, reference, rounding, trained
 from support.records import with_options
 from support.runs import call
 

@@ -28,7 +28,7 @@ from distbench.report.view import all_views
 from distbench.suite import Suite
 from distbench.suite.yaml_reader import SourceMap
 from distbench.worker.spikes import LossSpikeDetector
-from support.convergences import (
+from support.convergence_records import (
     CASES,
     DDP,
     EVERY,

@@ -17,7 +17,7 @@ from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import NO_REFERENCE_TEXT, Record, Status
-from support.evidence import DDP, PERTURBED, Noise, none, reference, rounding, trained
+from support.check_records import DDP, PERTURBED, Noise, none, reference, rounding, trained
 from support.records import with_options
 
 SGD = OptimizerConfig(name="sgd")

@@ -17,7 +17,7 @@ from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, RO
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record, Status
 from distbench.report.run_export import run_json
-from support.evidence import DDP, Noise, none, reference, rounding, trained
+from support.check_records import DDP, Noise, none, reference, rounding, trained
 from support.records import info
 from support.runs import call
 

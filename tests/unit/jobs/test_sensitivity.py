@@ -22,8 +22,8 @@ from distbench.core.case import Case
 from distbench.jobs.sensitivity import SensitivityJob, SensitivitySection
 from distbench.jobs.sensitivity.results import SensitivityResults
 from distbench.record import Record
-from support.evidence import DDP, SINGLE, reference, rounding, trained
-from support.judged_losses import FSDP, TRUTH, judged, rounded, run_of, timed, words, wrong_from
+from support.check_records import DDP, SINGLE, reference, rounding, trained
+from support.loss_verdicts import FSDP, TRUTH, judged, rounded, run_of, timed, words, wrong_from
 from support.records import job_of, measured
 from support.runs import Finished, call
 

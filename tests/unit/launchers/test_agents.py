@@ -47,10 +47,10 @@ from distbench.record.run_folder import new_run_id
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import processes_of_run
-from support.chores import codes, launch_of, sleepers, soon
-from support.drills import Drill
+from support.fault_table import Drill
 from support.records import case
 from support.runs import QUICK, Finished
+from support.shell_jobs import codes, launch_of, sleepers, soon
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
 """A remote shell that stays on this host."""

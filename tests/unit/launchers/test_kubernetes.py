@@ -21,8 +21,8 @@ from ruamel.yaml import YAML
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.suite import load_suite
-from support.chores import launch_of
 from support.runs import QUICK, Done
+from support.shell_jobs import launch_of
 
 OPTIONS = {"image": "registry.example/distbench:1", "nnodes": 2, "resources": {"requests": {"cpu": "2500m"}}}
 TEXT = f"""{QUICK}strategies: [pretended]  # "quoted", $HOME, é

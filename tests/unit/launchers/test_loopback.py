@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from distbench.launchers.local import Local
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import MODELS, QUICK, Done
 
 BOTH = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}

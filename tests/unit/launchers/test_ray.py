@@ -13,7 +13,7 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.launchers.nodes import Node
 from distbench.suite import load_suite
-from support.bench import Bench
+from support.network_nodes import Bench
 from support.runs import MODELS, QUICK, Done, Finished, run_in
 
 RAY = """

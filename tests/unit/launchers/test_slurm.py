@@ -21,7 +21,7 @@ from distbench.launchers.nodes import AGENT_ARGUMENTS, Node
 from distbench.launchers.slurm import Slurm
 from distbench.launchers.slurm.queue import SlurmQueue
 from support import fake_slurm
-from support.bench import OneHost, SlurmBench
+from support.network_nodes import OneHost, SlurmBench
 from support.runs import MODELS, QUICK, Done, Finished
 
 SUITE = QUICK.replace("[2]", "[4]") + "strategies: [pretended]\n"

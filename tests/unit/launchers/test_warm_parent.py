@@ -17,9 +17,9 @@ from distbench.launchers.base import LaunchError, LaunchSession, LaunchSpec, Pyt
 from distbench.launchers.local import Local
 from distbench.record.run_folder import new_run_id
 from distbench.system.machine import RUN_ID_VARIABLE
-from support.chores import codes, launch_of, sleepers, soon
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import MODELS, QUICK
+from support.shell_jobs import codes, launch_of, sleepers, soon
 
 pytestmark = pytest.mark.usefixtures("chore")
 

@@ -22,9 +22,9 @@ from distbench.record.run_folder import Run
 from distbench.report.pipeline_chart import ScheduleCase, schedule_figure
 from distbench.strategies.pp import order
 from distbench.views.pipeline import PipelineView
+from support.profiler_events import Events
 from support.records import case, info, measured
 from support.runs import Finished
-from support.traces import Events
 
 MS = 1e-3
 

@@ -21,8 +21,8 @@ from distbench.metrics.profile.trace import read_trace
 from distbench.record import Record
 from distbench.report.timeline_chart import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
+from support.profiler_events import Events, cpu_step
 from support.records import case, info, measured
-from support.traces import Events, cpu_step
 
 MS = 1e-3
 DDP = case("ddp")

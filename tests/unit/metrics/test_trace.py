@@ -25,8 +25,8 @@ from distbench.metrics.profile.intervals import difference, intersection, length
 from distbench.metrics.profile.nodes import Transfer, busbw, link_values
 from distbench.metrics.profile.trace import read_trace, starting_in
 from distbench.metrics.steptime import drift
+from support.profiler_events import Events, cpu_step
 from support.records import case
-from support.traces import Events, cpu_step
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 MS = 1e-3

@@ -37,7 +37,7 @@ def test_the_table_tells_of_every_drill(pytester: pytest.Pytester, monkeypatch: 
     pytester.makepyfile(DRILLS)
     pytester.makeini("[pytest]\nmarkers = drill(what): a row")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
-    done = pytester.runpytest_subprocess("-p", "support.drills", "--drills")
+    done = pytester.runpytest_subprocess("-p", "support.fault_table", "--drills")
     done.assert_outcomes(passed=1, failed=1, skipped=1, deselected=1)
     done.stdout.fnmatch_lines(
         [

@@ -1,4 +1,4 @@
-"""Rules for names and for the first lines of docstrings, as data (see docs/glossary.md and CONTRIBUTING.md)."""
+"""Rules for names and for first lines of docstrings, as data (docs/glossary.md, CONTRIBUTING.md)."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from distbench.core.errors import EXIT_TIME_LIMIT
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.system.machine import cache_folder
-from support.pretended import held_by
-from support.processes import alive
+from support.leftover_processes import alive
+from support.pretended_suites import held_by
 from support.records import COLUMNS, case, failed, info, measured
 from support.runs import MODELS, QUICK, call_outside
 

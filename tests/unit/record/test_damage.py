@@ -14,9 +14,9 @@ from distbench.core.errors import UsageError
 from distbench.record import FORMAT_VERSION, parquet
 from distbench.record.quarantine import quarantine_trial
 from distbench.record.run_folder import Run
-from support.drills import Drill
-from support.hostile import describe
-from support.pretended import SUITE
+from support.fault_table import Drill
+from support.fuzzing import describe
+from support.pretended_suites import SUITE
 from support.runs import call
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "run"

@@ -29,9 +29,9 @@ from distbench.gate.launch_failures import FailureLog
 from distbench.record import parquet
 from distbench.record.run_folder import Run, write_json
 from distbench.system import files
-from support.drills import Drill
-from support.hostile import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
-from support.pretended import SUITE
+from support.fault_table import Drill
+from support.fuzzing import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
+from support.pretended_suites import SUITE
 from support.records import case, failed, info, job_of, measured
 from support.runs import QUICK, Done, call, run_in
 
@@ -491,7 +491,7 @@ def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
     }
     readers = {name for name, source in sources.items() if "@reads_runs\n" in source}
     assert readers == sources.keys() - LAUNCHING
-    assert readers == {command.words[0] for command in COMMANDS}, "hostile.py tries them all"
+    assert readers == {command.words[0] for command in COMMANDS}, "fuzzing.py tries them all"
 
 
 def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.drill("10,000 random changes of runs, gates and a calibration, each read by a command")
 def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill: Drill) -> None:
-    script = Path(__file__).parents[2] / "support" / "hostile.py"
+    script = Path(__file__).parents[2] / "support" / "fuzzing.py"
     # one for each of the processors that CI has
     started = [
         subprocess.Popen([sys.executable, script, str(seed), "5000"], stdout=subprocess.PIPE, text=True)

@@ -21,8 +21,8 @@ import pytest
 from distbench.core.errors import UsageError
 from distbench.record import lock
 from distbench.record.run_folder import Run
-from support.drills import Drill
-from support.held import Held, hear_hangups, until
+from support.fault_table import Drill
+from support.paused_command import Held, hear_hangups, until
 from support.records import case, info, measured
 from support.runs import call
 

@@ -39,7 +39,7 @@ from distbench.report.palette import (
     collective_color,
 )
 from distbench.report.view import Chapter, chapters
-from support.evidence import check_record, differing, none, reference, rounding
+from support.check_records import check_record, differing, none, reference, rounding
 from support.records import case, failed, info, measured, with_options
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")

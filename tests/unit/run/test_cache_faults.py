@@ -24,7 +24,7 @@ from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader,
 from distbench.suite import load_suite
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import PLUGINS, QUICK, Done, Finished
 
 Run = Callable[..., Finished]

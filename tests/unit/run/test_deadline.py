@@ -14,7 +14,7 @@ from distbench.launchers.slurm.queue import job_seconds_left
 from distbench.run import StopRequest, ignore_time_warning
 from distbench.run.deadline import AllocationTimeLimit
 from support import fake_slurm
-from support.held import Held
+from support.paused_command import Held
 from support.runs import QUICK, Done, call
 
 LATE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"

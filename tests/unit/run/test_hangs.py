@@ -27,7 +27,7 @@ from distbench.record import Status
 from distbench.run.control import StopRequest
 from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, stopped_rank, waits_text
 from distbench.run.trial_monitor import TrialMonitor
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in
 
 LIMITS = TimeLimits(start=1, step=1, trial=30)

@@ -14,7 +14,7 @@ import pytest
 
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import PLUGINS, Done, call
 
 SUITE = """

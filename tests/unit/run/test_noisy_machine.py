@@ -19,8 +19,8 @@ from distbench.cli.noisy_repeats import NoisyTrialRounds
 from distbench.cli.preflight import CpuContention
 from distbench.run import Observer
 from distbench.suite import load_suite
-from support.histories import stored
 from support.records import case, failed, measured
+from support.run_histories import stored
 from support.runs import call
 
 SUITE = """

@@ -13,8 +13,8 @@ from distbench.plan import PlannedTrial
 from distbench.record import NO_REFERENCE_TEXT, NODE_LOST_PHASE, Failure, Status
 from distbench.record.run_folder import Run
 from distbench.run.trial_index import TrialIndex
-from support.drills import Drill
-from support.held import Held
+from support.fault_table import Drill
+from support.paused_command import Held
 from support.records import case, failed, info, job_of, measured, unsupported
 from support.runs import call
 

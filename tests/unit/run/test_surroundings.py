@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import MODELS, QUICK, call
 
 NO_COERCION = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -19,16 +19,16 @@ from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
-from support import plans
+from support import planned_suites
 from support.records import case
 from support.runs import Finished
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 OPTIONS = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 32}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
 # rows, layers, positions, width
 B, L, S, D = 8, 2, 32, 64
-planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
+planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
     seq_len: int, precision: str, why: str, tmp_path: Path
 ) -> None:
     changed = {"workload": MODEL.replace("32}}", f"{seq_len}}}}}"), "precision": precision}
-    machine = dataclasses.replace(plans.MACHINE, device="cuda")
+    machine = dataclasses.replace(planned_suites.MACHINE, device="cuda")
     problem = planned(tmp_path, "cp: {implementation: ring}", 4, machine=machine, **changed).problem
     assert why in (problem or "")
     assert bool(why) == bool(problem)

@@ -23,7 +23,7 @@ from distbench.record.run_folder import Run
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
-from support import plans
+from support import planned_suites
 from support.records import case
 from support.runs import Finished
 
@@ -42,7 +42,7 @@ WHOLE = 5 * 64 + 2 * 256 * 64
 def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan.PlannedCase:
     """The only case of ``zero`` with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
-    return plans.planned(folder, f"zero: {{{options}}}", world_size, machine=MACHINE, **sections)
+    return planned_suites.planned(folder, f"zero: {{{options}}}", world_size, machine=MACHINE, **sections)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does(
 def test_mics_is_planned_where_deepspeed_can_train_so(version: str, can: bool, tmp_path: Path) -> None:
     there = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": version})
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}"}
-    found = plans.planned(tmp_path, "zero: {mics_shard_size: 2}", 4, machine=there, **sections)
+    found = planned_suites.planned(tmp_path, "zero: {mics_shard_size: 2}", 4, machine=there, **sections)
     assert (found.problem is None, found.case.label) == (can, "zero3+mics2")
 
 

@@ -17,7 +17,7 @@ from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.plan import PlannedCase, make_plan
 from distbench.suite import Overrides, load_suite
-from support.emulated import CLASSIFIER, DECODER, emulated, laboratory
+from support.emulation import CLASSIFIER, DECODER, emulated, laboratory
 from support.records import case
 from support.runs import Finished
 

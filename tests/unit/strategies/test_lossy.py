@@ -28,7 +28,7 @@ from distbench.strategies.ddp.lossy import are_replicas_equal, powersgd_elements
 from distbench.suite import load_suite
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
-from support.evidence import DDP
+from support.check_records import DDP
 from support.records import case, measured
 from support.runs import PLUGINS, Finished
 

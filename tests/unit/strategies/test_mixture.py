@@ -20,7 +20,7 @@ from distbench.metrics.experts import ExpertLoad
 from distbench.record.run_folder import Run
 from distbench.strategies.ep import ExpertParallel
 from distbench.workloads.base import Workload
-from support.plans import planned
+from support.planned_suites import planned
 from support.records import case
 from support.runs import Finished
 

@@ -29,7 +29,7 @@ from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded_elements
 from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
-from support.elsewhere import older_deepspeed
+from support.environments import older_deepspeed
 from support.records import case, measured
 from support.runs import PLUGINS, Finished
 

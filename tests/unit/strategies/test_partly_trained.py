@@ -12,7 +12,7 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.zero import Zero
 from support.records import case
 from support.runs import Finished, run_in
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 ADAPTED = """
 workload: {user: {model: "odd:Adapted", length: 16}}

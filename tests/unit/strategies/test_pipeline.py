@@ -22,10 +22,10 @@ from distbench.strategies.pp.cuts import split_layers
 from distbench.strategies.pp.schedules import SCHEDULES, schedule_bubble
 from distbench.suite import Overrides, load_suite
 from distbench.workloads.stages import PipelineStages
-from support import plans
+from support import planned_suites
 from support.records import case
 from support.runs import Finished
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
@@ -48,7 +48,7 @@ def problem(folder: Path, options: str, world_size: int, **changed: str) -> str:
 def planned(folder: Path, options: str, world_size: int, **changed: str) -> PlannedCase:
     """The only case of a pipeline with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
-    return plans.planned(folder, f"pp: {{{options}}}", world_size, **sections)
+    return planned_suites.planned(folder, f"pp: {{{options}}}", world_size, **sections)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,9 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
     planned(tmp_path, "split: time", 2)
     loaded = load_suite(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
     told = [
-        text for text in runtime_caveats(loaded, make_plan(loaded, plans.MACHINE)) if text.startswith("pp: ")
+        text
+        for text in runtime_caveats(loaded, make_plan(loaded, planned_suites.MACHINE))
+        if text.startswith("pp: ")
     ]
     assert len(told) == 1
     assert "split: time: layers are timed at the start of the run and then split into stages" in told[0]

@@ -19,10 +19,10 @@ from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
-from support import plans
+from support import planned_suites
 from support.records import case, info, measured
 from support.runs import Done, Finished
-from support.theory import against_theory
+from support.theory_checks import against_theory
 
 MODEL = (
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
@@ -31,7 +31,7 @@ L, D, S, V = 2, 64, 32, 256
 NORMS = (2 * L + 1) * D
 # rows
 B = 8
-planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
+planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
 
 
 @pytest.mark.parametrize(

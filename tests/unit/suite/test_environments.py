@@ -35,7 +35,7 @@ from distbench.run import trial_launch
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.interpreters import REQUIRED_PACKAGES
 from distbench.system.machine import ops_folder
-from support.elsewhere import beside, older_deepspeed
+from support.environments import beside, older_deepspeed
 from support.records import case, info, measured
 from support.runs import Finished
 

@@ -11,7 +11,7 @@ import pytest
 
 from distbench.ipc.trial_files import log_file
 from distbench.system.log_files import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, MAX_LOG_BYTES, BoundedLogs, read_tail
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import QUICK, run_in
 
 

@@ -22,7 +22,7 @@ from distbench.run.control import StopRequest
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory
-from support.drills import Drill
+from support.fault_table import Drill
 from support.runs import MODELS, Finished
 
 GIB = 1 << 30

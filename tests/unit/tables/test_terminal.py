@@ -21,8 +21,8 @@ from distbench.gate.view import calibration_table
 from distbench.record.progress import ProgressEvent
 from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.table import Field, Table, TableCell, TableRow
-from support.histories import stored
 from support.records import case, failed, measured
+from support.run_histories import stored
 from support.runs import call
 
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"

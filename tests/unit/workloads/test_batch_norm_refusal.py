@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.plans import planned
+from support.planned_suites import planned
 
 
 def test_statistics_of_all_ranks_are_refused_on_cpus_before_launch(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from distbench.cli import main
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads.base import Workload
-from support.families import PUBLISHED
+from support.model_families import PUBLISHED
 
 
 def workload(**options: Any) -> Workload:

@@ -13,8 +13,8 @@ from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.gate import calibration
 from distbench.gate.calibration import CaseCalibration
 from distbench.record.run_folder import write_json
-from support.hostile import Survived, changed, repeated
-from support.pretended import COMMON
+from support.fuzzing import Survived, changed, repeated
+from support.pretended_suites import COMMON
 from support.runs import PLUGINS, call
 
 SUITE = f"{COMMON}launcher: pretend\nstrategies: [pretended]\n"

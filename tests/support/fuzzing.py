@@ -1,7 +1,7 @@
 """Run folders from anybody: one random change to a run that was measured, and a command that reads it.
 
 Each change is read by one command, drawn so that each reads thousands or, if it takes long, dozens of them.
-``python tests/support/hostile.py SEED COUNT`` makes COUNT changes in a process of its own, one in forty of a
+``python tests/support/fuzzing.py SEED COUNT`` makes COUNT changes in a process of its own, one in forty of a
 gate (``hostile_gates``), and prints, as JSON, how long the slowest command took and how much memory the
 process held. It fails on the first change that is not survived.
 """
@@ -378,7 +378,7 @@ if __name__ == "__main__":
     os.environ.pop(PLUGIN_PATH_VARIABLE, None)
     number, many = map(int, sys.argv[1:])
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from support.hostile_gates import gate_attacks
+    from support.gate_fuzzing import gate_attacks
 
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
         of_gates = gate_attacks(many // 40, Path(other), seed=number)

@@ -17,9 +17,9 @@ import psutil
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.trial_files import progress_file, read_progress
 from distbench.system.machine import RUN_ID_VARIABLE
-from support.bench import Bench
-from support.chores import soon
+from support.network_nodes import Bench
 from support.runs import MODELS, PLUGINS, QUICK, Finished
+from support.shell_jobs import soon
 
 SUITE = (
     QUICK.replace("trials: 1", "trials: 3").replace("steps: 3", "steps: 12").replace("step: 30", "step: 8")

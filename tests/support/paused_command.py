@@ -13,7 +13,7 @@ from typing import Any
 
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record.run_folder import Run
-from support.pretended import held_by
+from support.pretended_suites import held_by
 from support.runs import PLUGINS
 
 

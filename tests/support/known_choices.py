@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from distbench.core.case import Case
 from distbench.core.case import PluginChoice as Plugin
 from distbench.record import Record
-from support.evidence import check_record, differing, reference, rounding
+from support.check_records import check_record, differing, reference, rounding
 from support.records import case, measured
 
 MIB = 2**20
