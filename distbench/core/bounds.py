@@ -1,4 +1,4 @@
-"""Ranges of numbers and lengths, stated at the field that they bound: ``steps: Annotated[int, Bound(1)]``."""
+"""Bounds of numbers and texts, declared in the type of a field: ``steps: Annotated[int, Bound(1)]``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ class Bound:
     low: float
     high: float = 2**31 - 1
     open_low: bool = False
-    """Whether *low* itself is out of range."""
+    """True if *low* itself is out of range."""
     open_high: bool = False
 
     def problem(self, value: float) -> str | None:
-        """What is wrong with *value*, or None; NaN is in no range."""
+        """Problem with *value*, or None; NaN is out of every range."""
         if not value >= self.low or (self.open_low and value == self.low):
             return f"must be {'above' if self.open_low else 'at least'} {self.low:g}"
         if value > self.high or (self.open_high and value == self.high):
@@ -32,20 +32,20 @@ class Bound:
 
 @dataclass(frozen=True)
 class MaxLength:
-    """How long a text may be."""
+    """Maximum length of a text."""
 
     characters: int
 
     def problem(self, value: str) -> str | None:
-        """What is wrong with *value*, or None."""
+        """Problem with *value*, or None."""
         return f"must have at most {self.characters:,} characters" if len(value) > self.characters else None
 
 
 Name = Annotated[str, MaxLength(1 << 16)]
-"""A text that names something, which may stand in thousands of places of a page."""
+"""A name, which may occur thousands of times on a page."""
 Count = Annotated[int, Bound(1)]
-"""A number of things, of which there is at least one."""
+"""A count of at least 1."""
 Positive = Annotated[float, Bound(0, open_low=True)]
 """A number above 0."""
 Fraction = Annotated[float, Bound(0, 1, open_high=True)]
-"""A number from 0 to below 1."""
+"""A number of at least 0 and below 1."""

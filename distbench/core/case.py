@@ -4,8 +4,8 @@ Plain frozen dataclasses: the plan makes them, a trial carries them as JSON, the
 them, and a record keeps them. The id of a case is a hash of exactly these fields.
 
 A field, or an option of a plug-in, that was added after record format 3 says so: ``field(default=1,
-metadata={"since": 4})``. At its default it takes no part in an id, so that a case keeps the id, and with it
-the history, that it had before the field existed.
+metadata={"since": 4})``. At its default it is left out of the id, so a case keeps the id and the history
+that it had before the field existed.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from typing import Annotated, Any, Literal
 from distbench.core.bounds import Bound, Count, Fraction, Name, Positive
 
 MAX_WORLD_SIZE = 1_000_000
-"""The largest world size of a case: records have lists as long as that."""
+"""Largest world size of a case: records contain lists of that length."""
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-"""Not at all, or a mode of torch.compile."""
+"""A mode of torch.compile; none: no compilation."""
 Float8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
-"""Not at all, or a recipe of torchao: how many scales a matrix has, and which products are in float8."""
+"""A recipe of torchao: scales per matrix, and products in float8; none: no float8."""
 FLOAT8_ALIGNMENT = 16
-"""Of what every size of a matrix product in float8 is a multiple, as torch._scaled_mm demands."""
+"""Divisor of every dimension of a float8 matrix product, as torch._scaled_mm requires."""
 Device = Literal["cpu", "cuda"]
 OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
 
@@ -36,29 +36,29 @@ CURRENT_ENVIRONMENT = "current"
 """The Python environment that distbench itself runs in; a suite names others."""
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
-"""What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
+"""Model states (ZeRO), which a training keeps between steps: the kinds of memory that have a theory."""
 TORCH_DTYPE_NAMES: dict[str, str] = {
     "fp64": "float64",
     "fp32": "float32",
     "bf16": "bfloat16",
     "fp16": "float16",
 }
-"""What torch calls each dtype."""
+"""torch's name of each dtype."""
 DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 
 SELECTIVE_CHECKPOINT_OPS = (
     *("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution"),
-    # which of these is scaled_dot_product_attention, if it is not products and a softmax, torch decides
+    # torch picks one of these for scaled_dot_product_attention, unless it uses products and a softmax
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
-"""ATen's operations whose outputs ``activation_checkpointing: selective`` keeps: all that count as model
-FLOPs, so that only what is cheap is made again (norms, activations, casts). torchtitan's ``op`` mode keeps
-every second product; the selective recomputation of Korthikanti et al. (arXiv:2205.05198) is another one:
-it makes the core of attention again."""
+"""ATen operators whose outputs ``activation_checkpointing: selective`` keeps: all that count as model
+FLOPs, so only cheap operators are recomputed (norms, activations, casts). torchtitan's ``op`` mode keeps
+every second product; the selective recomputation of Korthikanti et al. (arXiv:2205.05198) differs from
+both: it recomputes the core of attention."""
 
 CaseField = Literal[
     "strategy",
@@ -73,7 +73,7 @@ CaseField = Literal[
     "threads",
     "environment",
 ]
-"""What cases that are compared may differ in, where the caller says so: a field of a case, or of its part."""
+"""A field of a case, or of one of its parts, in which compared cases may differ if the caller allows it."""
 
 EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "strategy",
@@ -82,10 +82,10 @@ EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "threads",
     "environment",
 )
-"""How a case does its work on a given number of devices; it computes the same numbers whatever these are."""
+"""Fields that set how a given number of devices does the work; the computed numbers don't depend on them."""
 
 TUNABLE_FIELDS: tuple[CaseField, ...] = (*EXECUTION_FIELDS, "activation_checkpointing", "compile")
-"""What is chosen for a training on a given number of devices: the means, whether to recompute and compile."""
+"""Fields to choose for a given number of devices: execution, recomputation and compilation."""
 
 
 @functools.cache
@@ -114,13 +114,13 @@ class PluginChoice:
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_yaml(self) -> dict[str, Any]:
-        """The plug-in as in YAML."""
+        """The plug-in as a suite has it in YAML."""
         return {self.name: self.options}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How the samples of one optimizer step are divided.
+    """Division of the samples of one optimizer step.
 
     ``global_batch_size == micro_batch_size * gradient_accumulation_steps * ranks with rows of their own``:
     those are all ranks, or fewer where some split the model and share rows.
@@ -210,7 +210,7 @@ class PrecisionConfig:
 
     @property
     def is_scaled_dynamically(self) -> bool:
-        """Whether the loss scale follows the gradients."""
+        """True if the loss scale follows the gradients."""
         return self.loss_scale == "dynamic"
 
     @property
@@ -231,7 +231,7 @@ class PrecisionConfig:
 class MeasureConfig:
     """How a case is measured."""
 
-    # optimizers make their state in the first step, which is no step to be timed
+    # optimizers create their states in the first step, which must not be timed
     warmup: Annotated[int, Bound(1, 1_000_000)] = 3
     """Steps per trial before the timed window."""
     steps: Annotated[int, Bound(1, 1_000_000)] = 10
@@ -285,7 +285,7 @@ class TimeLimits:
     trial: float = 3600.0
 
     def overridden_by(self, overrides: TimeLimitOverrides) -> "TimeLimits":
-        """These, but for those that are *overrides* for."""
+        """These limits, with *overrides* applied."""
         return dataclasses.replace(self, **{k: v for k, v in vars(overrides).items() if v is not None})
 
 
@@ -310,37 +310,37 @@ class Case:
     seed: int
     initial_weights: Literal["exact", "drawn"] = field(default="exact", metadata={"since": 4})
     """exact: as the model's constructor draws them one after another. drawn: from the same distributions, but
-    each by its tensor's name and its place there, so that a rank draws only what it keeps."""
+    each element by its tensor's name and its index, so a rank draws only what it keeps."""
     compile: CompileMode = field(default="none", metadata={"since": 4})
-    """How torch.compile makes code of each layer; all else runs as it is written."""
+    """Mode of torch.compile for each layer; all else runs eagerly."""
     environment: Name = field(default=CURRENT_ENVIRONMENT, metadata={"since": 4})
     """Name of the Python environment that its processes run in, as the suite calls it."""
 
     @functools.cached_property
     def id(self) -> str:
         """Hash of everything that defines the work, without the names (ten hex digits)."""
-        # asdict would copy every part of every case, which a plan of thousands feels
+        # asdict would copy every part of every case, which is slow for a plan of thousands
         decides = {key: value for key, value in identity_fields(self).items() if key not in _NAME_FIELDS}
         text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=identity_fields)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
     def depends_on_batch_division(self) -> bool:
-        """Whether the workload is declared to be another training for each division of a batch into parts.
+        """True if the workload declares that its training depends on how a batch is divided.
 
-        BatchNorm takes the statistics of one micro-batch of one rank there.
+        BatchNorm then takes the statistics of one micro-batch of one rank.
         """
         return self.workload.options.get("batch_norm") == "per_rank"
 
     def matches(self, glob: str) -> bool:
-        """Whether the label, the name, or the first parts of the name match *glob*: ``ddp``, ``*/ws2``."""
+        """True if *glob* matches the label, the name, or its first parts: ``ddp``, ``*/ws2``."""
         whole = any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))
         return whole or fnmatch.fnmatchcase(self.name, f"{glob}/*")
 
     def work_key(self, ignoring: Collection[CaseField] = ()) -> tuple[tuple[str, Hashable], ...]:
-        """What the case is asked to do but for the axes *ignoring*, as pairs of axis and value.
+        """Requested work of the case without the axes *ignoring*, as pairs of axis and value.
 
-        Equal for two cases that are asked to do the same work, whatever they have on those axes.
+        Equal for two cases that request the same work, whatever their values on those axes.
         """
         relaxed: Collection[str] = ignoring
         return tuple(

@@ -27,19 +27,19 @@ class Column:
     unit: str
     """``s``, ``B``, ``tokens/s``, or empty for a pure number."""
     better: Better
-    """Direction of better, or None where there is none."""
+    """Direction that is better; None: neither."""
     over_ranks: RankReduction
-    """How ranks become one number."""
+    """Reduction of the values of all ranks to one number."""
     doc: str
     """The definition, with its source."""
     per_step: bool = False
-    """Whether a rank gives one number per step; its value is then the mean over the steps."""
+    """True if a rank gives one number per step; its value is then the mean over the steps."""
 
 
 def columns_of(
     unit: str, better: Better, over_ranks: RankReduction, *, per_step: bool = False
 ) -> Callable[..., tuple[Column, ...]]:
-    """Function that makes columns of one kind: name -> definition, by keyword."""
+    """Return a function that makes columns of one kind from ``name=definition`` arguments."""
     return lambda **docs: tuple(
         Column(name, unit, better, over_ranks, doc, per_step) for name, doc in docs.items()
     )
@@ -65,4 +65,4 @@ class TableSpec:
     doc: str
     columns: tuple[TableColumn, ...]
     by_rank: bool = True
-    """Whether a row is of a rank, in the column ``rank``; else it was sampled from outside of the ranks."""
+    """True if a row belongs to a rank (column ``rank``); False: it was sampled outside of the ranks."""

@@ -5,7 +5,7 @@ DistbenchError
 │   ├── SuiteError          all mistakes in a suite file at once
 │   └── RecordError         a run or record that can't be read because it is damaged
 │       ├── FormatError     ... or too old, or too new
-│       └── ContentError    ... or its files do not hold what it says, which is noticed when they are parsed
+│       └── ContentError    ... or its files differ from what it says, which is noticed when they are parsed
 └── InfrastructureError     exit 4: machine failure (full disk, folder not writable)
 """
 
@@ -25,7 +25,7 @@ class UnsupportedCase(Exception):
 
 
 class Mismatch(Exception):
-    """What runs in a rank is not what was requested; the message lists every difference."""
+    """A rank runs something other than was requested; the message lists every difference."""
 
 
 class DistbenchError(Exception):
@@ -68,7 +68,7 @@ class InfrastructureError(DistbenchError):
 
 
 class Null:
-    """A value that is null, where None means that there is no value."""
+    """Marker of a null value where None means that there is no value."""
 
 
 NULL = Null()
@@ -99,7 +99,7 @@ class SuiteError(UsageError):
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """``"did you mean 'x'? Allowed: a, b"``, with the closest allowed name."""
+    """Hint with the closest allowed name: ``"did you mean 'x'? Allowed: a, b"``."""
     names = sorted(allowed, key=_natural_sort_key)
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     # letters are exchanged more often than forgotten: ddp, not dp, for dpp
@@ -109,7 +109,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
 
 
 def _natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Key by which 3b comes before 70b."""
+    """Sort key that puts 3b before 70b."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
@@ -120,7 +120,7 @@ def _short_repr(value: object, limit: int = 60) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """*value* as a suite would say it on one line."""
+    """*value* as one line of YAML in a suite."""
     if value is None or value is NULL:
         return "null"
     if isinstance(value, bool):

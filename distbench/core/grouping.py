@@ -1,4 +1,4 @@
-"""Items in groups."""
+"""Group items by key."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_pairs(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    """The second of each of *pairs* by the first, in the order in which they come."""
+    """Second items of *pairs* by their first items, in the order of *pairs*."""
     groups: dict[K, list[T]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
@@ -16,5 +16,5 @@ def group_pairs(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """*items* by their key, groups and items in the order in which they come."""
+    """*items* by their key; groups and items keep the order of *items*."""
     return group_pairs((key(item), item) for item in items)

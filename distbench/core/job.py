@@ -1,7 +1,7 @@
-"""Kinds of job, found among the plug-ins, and the trials that they plan.
+"""Job kinds (plug-ins), job options, and the trials that they plan.
 
-Suites, plans, records and runs ask ``JobKind``; what its records say is asked of ``analysis.job_results``.
-Only what serves one kind alone names it, as the gate names measuring.
+Suites, plans, records and runs use ``JobKind``; ``analysis.job_results`` interprets its records. Only code
+that serves a single kind names it, as the gate names measuring.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from distbench.core.suite_mistakes import Problem
 T = TypeVar("T", bound="JobOptions")
 
 MEASURE = "measure"
-"""The kind whose trials are the numbers of a case; a suite always has it."""
+"""Kind whose trials measure a case; every suite has it."""
 REFERENCE = "reference"
-"""The role of a trial that others of its kind are compared with."""
+"""Role of a trial that others of its kind are compared with."""
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the ranks of a trial get besides the case; each kind adds fields with defaults of its own."""
+    """Options of a job, given to the ranks beside the case; each kind adds fields with defaults."""
 
     role: str = ""
-    """What the trial is to others of its kind, such as ``case`` or ``reference``."""
+    """Role of the trial among those of its kind, such as ``case`` or ``reference``."""
     of: str = ""
     """Id of the case that the trial is made for; empty: the case that it trains."""
     reference: str = ""
-    """Id of the reference that the case is compared with; of a reference its own."""
+    """Id of the reference that the case is compared with; for a reference, its own id."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, without the fields that are left empty."""
+        """The options as plain JSON types, without fields that are left empty."""
         plain = dataclasses.asdict(self)
         empty = {field.name for field in dataclasses.fields(self) if field.default in ("", None)}
         return {key: value for key, value in plain.items() if key not in empty or value not in ("", None)}
@@ -51,18 +51,18 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What the ranks of a trial do once they have joined."""
+    """Kind and options of a trial's job."""
 
     kind: str = MEASURE
     options: JobOptions = field(default_factory=JobOptions)
 
     @property
     def provided_reference(self) -> str:
-        """Id of the reference whose result this job gives; empty: of none."""
+        """Id of the reference that this job provides; empty: it provides none."""
         return self.options.reference if self.options.role == REFERENCE else ""
 
     def options_as(self, options_type: type[T]) -> T:
-        """The options, which are those of *options_type*."""
+        """The options, typed as *options_type*."""
         assert isinstance(self.options, options_type)
         return self.options
 
@@ -72,7 +72,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], source: str) -> JobSpec:
-        """The job that ``to_json`` described; of a kind that is not installed only what all kinds share.
+        """Job from the output of ``to_json``; for a kind that is not installed, only the shared fields.
 
         Raises:
             RecordError: the kind is missing, or an option has the wrong type.
@@ -103,7 +103,7 @@ class PlannedTrial:
     input_file: str = ""
     """File in that folder that an earlier task of the same job leaves."""
     problem: str | None = None
-    """Why it can't be launched here, for its record."""
+    """Reason why it can't be launched here, for its record; None if it can."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -117,45 +117,45 @@ class PlannedTrial:
 
 
 class JobKind(ABC):
-    """A kind of job. A frozen dataclass without fields; what a suite may set are those of ``section``.
+    """A kind of job: a frozen dataclass without fields; a suite sets the fields of ``section``.
 
-    Loading it imports neither torch nor numpy: ``ranks`` is imported in the ranks only, and what judges
-    and shows is imported where that is done.
+    Loading it imports neither torch nor numpy: only ranks import ``ranks``, and the code that judges and
+    shows results is imported where it is used.
     """
 
     name: ClassVar[str]
     """The word in ``job.kind`` of a record, and the section of a suite that asks for it."""
     folder: ClassVar[str]
-    """Folder of its records in that of a run."""
+    """Folder of its records inside the folder of a run."""
     section: ClassVar[type[Any]]
     """Frozen dataclass of the section of a suite: a docstring and bounds at each field."""
     options: ClassVar[type[JobOptions]] = JobOptions
-    """Frozen dataclass of what its ranks get besides the case; every field has a default."""
+    """Frozen dataclass of its job options; every field has a default."""
     is_default: ClassVar[bool] = False
-    """Whether a suite that leaves the section out asks for it all the same."""
+    """True if a suite without the section requests the job as well."""
     columns: ClassVar[tuple[Column, ...]] = ()
-    """The numbers that its ranks deliver besides those of metrics."""
+    """Columns that its ranks report besides those of metrics."""
     tables: ClassVar[tuple[TableSpec, ...]] = ()
-    """The tables that its ranks leave besides those of metrics."""
+    """Tables that its ranks report besides those of metrics."""
     uses_metrics: ClassVar[bool] = False
-    """Whether the metrics of the suite take part."""
+    """True if its trials use the metrics of the suite."""
     trains_model: ClassVar[bool] = True
-    """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
+    """True if its ranks train, or need other prior builds: initial weights, C++ ops."""
     is_deterministic: ClassVar[bool] = False
-    """Whether its ranks switch on deterministic algorithms; what they call is called again without those that
-    torch lacks. Of an iterator only the call itself is."""
+    """True if its ranks use deterministic algorithms. If torch lacks one, the function of ``ranks`` is called
+    again with non-deterministic ones allowed; for an iterator this covers only the call itself."""
     needs_shared_files: ClassVar[bool] = False
-    """Whether ranks read files that other ranks write, which takes a file system that their nodes share."""
+    """True if ranks read files of other ranks, which requires a file system that their nodes share."""
     phases: ClassVar[tuple[str, ...]] = ()
-    """The phases of its ranks that have steps, in their order; by default one, called as the kind."""
+    """Phases of its ranks that have steps, in order; by default one, named as the kind."""
     step_limit_key: ClassVar[str] = "step"
-    """The key of ``limits`` for one step of these phases."""
+    """Key of ``limits`` for one step of these phases."""
     ranks: ClassVar[str] = ".ranks:run"
     """``module:function``, relative to the plug-in's folder, that each rank calls."""
     order: ClassVar[int] = 50
-    """Its place in a run and in reports; lower comes first."""
+    """Sort key in a run and in reports; lower comes first."""
     follow_up_text: ClassVar[str] = ""
-    """What ``plan`` says of the trials that follow up on others, if the kind has such."""
+    """Text of ``plan`` about trials that follow up on others, if the kind has any."""
     missing_verdict_advice: ClassVar[str] = ""
     """Advice beside a recommendation for a case that has no verdict of this kind."""
 
@@ -165,33 +165,33 @@ class JobKind(ABC):
 
     @abstractmethod
     def planned_trials(self, section: Any, cases: Sequence[Case], machine: Machine) -> Iterable[PlannedTrial]:
-        """Trials of *cases* that *section* asks for, in the order of launch."""
+        """Trials of *cases* that *section* requests, in the order of launch."""
 
     def perturbed_trials(self, section: Any, cases: Sequence[Case]) -> Iterable[PlannedTrial]:
         """Trials of *cases* from weights perturbed by rounding; by default none."""
         return ()
 
     def predicted_seconds(self, task: PlannedTrial) -> float | None:
-        """Seconds that *task* will take, by what is known before it is launched; None: nothing is known."""
+        """Predicted duration of *task* in seconds, before it is launched; None: unknown."""
         return None
 
     def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
-        """Steps, one after another, that *task* has time for, in a run that measures as *measure* says.
+        """Number of sequential steps that *task* has time for, in a run that measures by *measure*.
 
-        1 where ``predicted`` tells what it takes, or where it trains nothing to speak of.
+        1 if ``predicted_seconds`` gives its duration, or if it trains next to nothing.
         """
         return 1
 
     def plan_note(self, tasks: Sequence[PlannedTrial]) -> str:
-        """What ``plan`` says of *tasks* of this kind beside their number; by default nothing."""
+        """Text of ``plan`` about *tasks* of this kind besides their number; empty by default."""
         return ""
 
     def problems(self, section: Any, cases: Sequence[Case]) -> list[Problem]:
-        """Mistakes in *section* that show only beside the cases of the suite."""
+        """Mistakes in *section* that depend on the cases of the suite."""
         return []
 
     def is_empty(self, section: Any) -> bool:
-        """Whether *section* asks for no trial at all."""
+        """True if *section* requests no trial at all."""
         return False
 
 
@@ -199,7 +199,7 @@ PLUGIN_BASE = JobKind
 
 
 def job_kinds() -> tuple[JobKind, ...]:
-    """Every kind of job, in the order in which a run makes their trials.
+    """All job kinds, in the order in which a run launches their trials.
 
     Raises:
         UsageError: a plug-in can't be imported, or two share a word or a folder.
@@ -208,7 +208,7 @@ def job_kinds() -> tuple[JobKind, ...]:
 
 
 def job_kind(name: str) -> JobKind:
-    """Kind of job that *name* names, as ``job.kind`` of a record does.
+    """Job kind called *name*, as in ``job.kind`` of a record.
 
     Raises:
         UsageError: there is none, or a plug-in can't be imported.

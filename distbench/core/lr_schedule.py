@@ -1,6 +1,6 @@
-"""Learning-rate schedules: how large the rate of each update is, the same function for every engine.
+"""Learning-rate schedules: the rate of each update, by one function for every engine.
 
-Warm-up is linear and comes before any of them: update k of W has (k + 1) / W of the rate, as in torchtitan,
+Warm-up is linear and precedes all of them: update k of W has (k + 1) / W of the rate, as in torchtitan,
 so that the first one is not lost. After it
 
 - ``constant`` stays;
@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterator
 from distbench.core.case import OptimizerConfig
 
 FINITE_SCHEDULES = ("linear", "cosine", "wsd")
-"""Schedules that fall towards the end of the training, so that they must know it."""
+"""Schedules that fall towards the end of the training, and so need its length."""
 
 
 def is_scheduled(spec: OptimizerConfig) -> bool:
-    """Whether the rate ever changes."""
+    """True if the rate ever changes."""
     return spec.schedule != "constant" or spec.warmup_steps > 0
 
 
 def lr_factor(spec: OptimizerConfig, update: int) -> float:
-    """Fraction of the learning rate that *update* has, the first update being 0."""
+    """Fraction of the learning rate at *update*; the first update is 0."""
     warm = spec.warmup_steps
     if update < warm:
         return (update + 1) / warm
@@ -37,7 +37,7 @@ def lr_factor(spec: OptimizerConfig, update: int) -> float:
 
 
 def breakpoints(spec: OptimizerConfig) -> list[int]:
-    """Updates, in their order, from which on another law gives the rate."""
+    """Updates, sorted, from which on a different formula gives the rate."""
     found = {spec.warmup_steps, *([spec.total_steps or 0] if spec.schedule in FINITE_SCHEDULES else [])}
     if spec.schedule == "wsd":
         found.add(decay_start(spec))
@@ -55,7 +55,7 @@ def schedule_text(spec: OptimizerConfig) -> str:
 
 
 def schedule_problems(spec: OptimizerConfig) -> Iterator[tuple[str, str]]:
-    """Options that don't belong to the schedule, or that it lacks: each with what is wrong and what to do."""
+    """Yield options that the schedule lacks or does not have, each with the problem and its fix."""
     name, total = spec.schedule, spec.total_steps
     if name in FINITE_SCHEDULES and total is None:
         yield "total_steps", f"missing: {name} falls until that update; set it to that of the real training"
@@ -72,7 +72,7 @@ def schedule_problems(spec: OptimizerConfig) -> Iterator[tuple[str, str]]:
 
 
 def decay_start(spec: OptimizerConfig) -> int:
-    """Update from which on a schedule that ends falls."""
+    """First update of the decay of a finite schedule."""
     if spec.schedule != "wsd":
         return spec.warmup_steps
     return (spec.total_steps or 0) - (spec.decay_steps or 0)
@@ -91,13 +91,13 @@ def _inverse_sqrt(spec: OptimizerConfig, update: int) -> float:
 
 
 def _progress(spec: OptimizerConfig, update: int) -> float:
-    """Fraction of the way from the begin of the decay to its end, from 0 to 1."""
+    """Fraction of the decay that is done at *update*, from 0 to 1."""
     begin, end = decay_start(spec), spec.total_steps or 0
     return min(max((update - begin) / max(end - begin, 1), 0.0), 1.0)
 
 
 def _interpolate(spec: OptimizerConfig, fraction: float) -> float:
-    """Between the final fraction (*fraction* 0) and all of the rate (*fraction* 1)."""
+    """Interpolate between the final fraction (*fraction* 0) and the full rate (*fraction* 1)."""
     return spec.final_lr_fraction + (1 - spec.final_lr_fraction) * fraction
 
 

@@ -1,4 +1,4 @@
-"""What a case may use: the devices, cores, memory and packages of a machine or of identical nodes."""
+"""Resources for cases: devices, cores, memory and packages of a machine or of identical nodes."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ def core_count() -> int:
 
 
 def package_folder(package: str) -> str:
-    """Folder of *package*, which is not imported; empty: it is not installed."""
+    """Folder of *package*, found without importing it; empty: it is not installed."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return next(iter(places or ()), "")
@@ -32,18 +32,18 @@ class Machine:
     packages: dict[str, str]
     """Relevant installed distributions with their versions."""
     has_libaio: bool
-    """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
+    """True if libaio can be loaded, which DeepSpeed's NVMe offload needs."""
     has_compiler: bool
-    """Whether a C++ compiler is on the path."""
+    """True if a C++ compiler is on the path."""
     has_ninja: bool = True
-    """Whether ninja is, with which DeepSpeed builds its ops and looks whether they are up to date."""
+    """True if ninja is on the path; DeepSpeed uses it to build its ops and to check if they are current."""
     cores: int = field(default_factory=core_count)
     """CPU cores of one node that ranks may use."""
     nodes: int = 1
     device_memory: int | None = None
     """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
     compute_capability: float | None = None
-    """NVIDIA's number for what the oldest CUDA device can do; None: unknown, or computing on CPUs."""
+    """Lowest compute capability of the CUDA devices; None: unknown, or computing on CPUs."""
     memory: int | None = None
     """Bytes of host memory of one node that ranks may use; None: unknown."""
     python: str = field(default_factory=platform.python_version)

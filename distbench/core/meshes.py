@@ -1,4 +1,4 @@
-"""A device mesh by its sizes: the ranks of a dimension, and the coordinates of a rank. Without torch."""
+"""Device meshes: sizes of dimensions, and coordinates and groups of ranks. Without torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 MESH_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
-last one."""
+"""Names of dimensions, outermost first, as in torchtitan: consecutive ranks differ in the last one."""
 MESH_OPTION_KEYS = (*MESH_DIMENSIONS, "ep")
-"""All that the option ``mesh`` of a strategy may have: ``ep`` is of the same ranks as others."""
+"""Keys of a strategy's option ``mesh``; ``ep`` uses the same ranks as other dimensions."""
 DATA_DIMENSIONS = ("dp_replicate", "dp_shard")
 """Dimensions whose ranks process different samples."""
 
 
 @dataclass(frozen=True)
 class MeshShape:
-    """Ranks in several dimensions."""
+    """Shape of a device mesh: ranks in several dimensions."""
 
     sizes: Mapping[str, int]
     """Ranks of each dimension, at least 1, outermost first."""
 
     @classmethod
     def from_request(cls, requested: Mapping[str, int], ranks: int, rest: str) -> MeshShape:
-        """The mesh that was *requested* for; the dimension *rest* has what the others leave of *ranks*.
+        """The *requested* mesh, whose dimension *rest* gets the *ranks* that the others leave.
 
-        Of a mesh with a ``mesh_size_problem`` it has 1 at least.
+        If the mesh has a ``mesh_size_problem``, *rest* gets at least 1.
         """
         others = math.prod(size for name, size in requested.items() if name != rest)
         sizes = {rest: max(1, ranks // others), **requested}
@@ -44,7 +43,7 @@ class MeshShape:
         return self.size(*DATA_DIMENSIONS)
 
     def size(self, *names: str) -> int:
-        """Ranks of the dimensions *names* together; 1 of those that the mesh doesn't have."""
+        """Product of the sizes of dimensions *names*; a dimension that the mesh lacks counts as 1."""
         return math.prod(self.sizes.get(name, 1) for name in names)
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -55,28 +54,28 @@ class MeshShape:
         return {name: places[name] for name in self.sizes}
 
     def group_rank(self, rank: int, names: Iterable[str]) -> int:
-        """Number of *rank* among those that differ from it in the dimensions *names* alone."""
+        """Index of *rank* in its group over the dimensions *names*."""
         place, number = self.coordinates(rank), 0
         for name in names:
             number = number * self.size(name) + place.get(name, 0)
         return number
 
     def spanned_dimensions(self, ranks: Iterable[int]) -> str | None:
-        """The dimension over which a group of *ranks* is, ``tp``; of several: ``dp_shard x tp``.
+        """Dimensions that a group of *ranks* spans: ``tp``, or several: ``dp_shard x tp``.
 
-        Those in which their places differ. None: the group has one rank, or the mesh is not known.
+        Those in which their coordinates differ. None: the group has one rank, or the mesh is unknown.
         """
         places = [self.coordinates(rank) for rank in ranks]
         names = [name for name in self.sizes if len({place[name] for place in places}) > 1]
         return " x ".join(names) or None
 
     def data_rank(self, rank: int) -> int:
-        """Which part of the samples *rank* has."""
+        """Data-parallel rank of *rank*: the index of its part of the samples."""
         return self.group_rank(rank, DATA_DIMENSIONS)
 
 
 def requested_sizes(option: Mapping[Any, int] | Literal["auto"]) -> dict[str, int]:
-    """Sizes that the *option* ``mesh`` of a strategy gives; of all meshes (``auto``) none."""
+    """Sizes in the *option* ``mesh`` of a strategy; none for ``auto`` (all meshes)."""
     return {} if option == "auto" else dict(option)
 
 
@@ -93,12 +92,12 @@ def all_factorizations(ranks: int, names: Sequence[str]) -> list[dict[str, int]]
 
 
 def divisor_meshes(ranks: int, name: str) -> list[dict[str, int]]:
-    """All sizes of the dimension *name* of several of that many *ranks*; all of them, first, is not named."""
+    """Meshes for each size of the dimension *name* that divides *ranks*; all ranks (first) is ``{}``."""
     return [{}, *({name: size} for size in range(2, ranks) if ranks % size == 0)]
 
 
 def mesh_size_problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
-    """Why *ranks* don't fit the *asked* mesh, or None; for *rest* see ``MeshShape.from_request``."""
+    """Reason why *ranks* don't fit the mesh *asked* for, or None; *rest*: see ``MeshShape.from_request``."""
     product = math.prod(asked.values())
     if product == ranks if rest in asked else ranks % product == 0:
         return None
@@ -111,23 +110,23 @@ def mesh_size_problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | 
 
 
 def mesh_text(asked: Mapping[str, int]) -> str:
-    """*asked* as a suite has it."""
+    """The mesh *asked* for, as written in a suite."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in asked.items()) + "}"
 
 
 def alternatives_if_invalid(
     asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]
 ) -> list[dict[str, int]] | None:
-    """Those ``similar_meshes`` the mesh *asked* for, if it has a ``mesh_size_problem``; None: it has none."""
+    """``similar_meshes`` of the mesh *asked* for, if it has a ``mesh_size_problem``; None: it has none."""
     return similar_meshes(asked, ranks, rest, names) if mesh_size_problem(asked, ranks, rest) else None
 
 
 def similar_meshes(
     asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]
 ) -> list[dict[str, int]]:
-    """Meshes of all *ranks* over the dimensions *names*, those most like the one *asked* for first.
+    """Meshes of all *ranks* over the dimensions *names*, the most similar to the one *asked* for first.
 
-    *rest* is in them only if it was asked for, other dimensions also if they have several ranks.
+    They contain *rest* only if it was asked for, and other dimensions also if those have several ranks.
     """
     every_mesh = (_relevant_dimensions(sizes, asked, rest) for sizes in all_factorizations(ranks, names))
     others = (mesh for mesh in every_mesh if mesh != asked)
@@ -140,9 +139,9 @@ def _relevant_dimensions(sizes: Mapping[str, int], asked: Mapping[str, int], res
 
 
 def _distance(mesh: Mapping[str, int], asked: Mapping[str, int]) -> tuple[int, ...]:
-    """How many dimensions *mesh* has besides those *asked* for, how many sizes differ, and by how much.
+    """Sort key of *mesh*: dimensions added to *asked*, differing sizes, sizes of 1, sum of differences.
 
-    A dimension of one rank is none, so that it differs most.
+    A dimension of one rank is not a real one, so meshes with more of these sort later.
     """
     differences = [abs(size - asked.get(name, 1)) for name, size in mesh.items()]
     ones = list(mesh.values()).count(1)

@@ -1,4 +1,4 @@
-"""Finds plug-ins: one file or one folder is one plug-in, named in a suite as the file or folder is.
+"""Find and load plug-ins: one file or folder each, named in a suite as the file or folder is.
 
 A plug-in is a frozen dataclass in ``distbench/<kind>/<name>.py`` or ``distbench/<kind>/<name>/__init__.py``,
 or in the same place below any folder listed in ``DISTBENCH_PLUGINS`` (separated as ``PATH`` is). A folder
@@ -27,7 +27,7 @@ from distbench.core.errors import UsageError, did_you_mean
 
 PLUGIN_KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH_VARIABLE = "DISTBENCH_PLUGINS"
-# lower layers ask kinds of job, so what they ask lies below them
+# lower layers use job kinds, so the base of job kinds lies below them
 _SEAMS = {"jobs": "distbench.core.job", "views": "distbench.report.view"}
 _PACKAGE = Path(__file__).parents[1]
 
@@ -58,24 +58,24 @@ def load_plugin(kind: str, name: str) -> type[Any]:
 
 @functools.cache
 def built_in_plugins(kind: str) -> Mapping[str, type[Any]]:
-    """distbench's own plug-ins of *kind* by name: what a record may be read with, as no foreign code runs."""
+    """distbench's own plug-ins of *kind* by name; safe for reading records, as no foreign code runs."""
     return {name: _load(kind, name, "") for name in sorted(_plugin_files(kind, ""))}
 
 
 def create_plugin(kind: str, choice: PluginChoice) -> Any:
-    """The plug-in that *choice* names, with its options.
+    """Create the plug-in that *choice* names, with its options.
 
-    Options come from JSON, which has lists only; a frozen plug-in holds tuples.
+    Options come from JSON, which only has lists; a frozen plug-in holds tuples.
     """
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in choice.options.items()}
     return load_plugin(kind, choice.name)(**given)
 
 
 def load_submodule_plugin(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None:
-    """The subclass of *base* in *module* of a plug-in that is a folder; None: it has no such module.
+    """Subclass of *base* in *module* of a plug-in that is a folder; None: it has no such module.
 
     Raises:
-        UsageError: there is no such plug-in, or the module can't be imported or has not one such class.
+        UsageError: there is no such plug-in, or the module can't be imported or does not have one such class.
     """
     package = sys.modules[load_plugin(kind, name).__module__]
     if not hasattr(package, "__path__"):
@@ -101,17 +101,17 @@ def option_infos(plugin: type[Any]) -> list[OptionInfo]:
 def summary(plugin: type[Any]) -> str:
     """First paragraph of the plug-in's docstring; empty: it has none of its own."""
     doc = inspect.getdoc(plugin)
-    # what ``dataclass`` writes is its signature
+    # ``dataclass`` writes the signature
     return "" if doc and doc.startswith(f"{plugin.__name__}(") else _first_paragraph(doc)
 
 
 def has_options(kind: str) -> bool:
-    """Whether a suite gives options to plug-ins of *kind*."""
+    """True if a suite gives options to plug-ins of *kind*."""
     return bool(getattr(_base_module(kind), "HAS_OPTIONS", True))
 
 
 def file_summary(kind: str, name: str) -> str:
-    """First paragraph of the docstring of a plug-in's file, which is not imported."""
+    """First paragraph of the docstring of a plug-in's file, read without importing it."""
     tree = ast.parse(
         _plugin_files(kind, os.environ.get(PLUGIN_PATH_VARIABLE, ""))[name].read_text(encoding="utf-8")
     )
@@ -127,7 +127,7 @@ def _singular(kind: str) -> str:
 
 
 def _plugin_files(kind: str, plugin_path: str) -> dict[str, Path]:
-    """File of each plug-in of *kind* by name; read afresh each time, so a new file counts at once."""
+    """File of each plug-in of *kind* by name; not cached, so a new file counts at once."""
     places: dict[str, Path] = {}
     for folder in [_PACKAGE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
         try:
@@ -135,7 +135,7 @@ def _plugin_files(kind: str, plugin_path: str) -> dict[str, Path]:
         except OSError:
             # a plug-in folder need not have every kind
             continue
-        # modules in distbench's own room that are shared code, on which plug-ins may build
+        # shared modules in distbench's own folder, which plug-ins may use
         helpers = getattr(_base_module(kind), "HELPERS", ()) if folder.parent == _PACKAGE else ()
         with entries:
             for entry in entries:
@@ -157,7 +157,7 @@ def _base_module(kind: str) -> ModuleType:
     return importlib.import_module(_SEAMS.get(kind, f"distbench.{kind}.base"))
 
 
-# a plan of many cases asks for the same few plug-ins thousands of times; a refusal is not kept
+# a plan of many cases loads the same few plug-ins thousands of times; an error is not cached
 @functools.cache
 def _load(kind: str, name: str, plugin_path: str) -> type[Any]:
     places = _plugin_files(kind, plugin_path)
@@ -183,7 +183,7 @@ def _import_plugin(kind: str, name: str, file: Path) -> ModuleType:
 
 @contextmanager
 def _import_errors_reported(file: str) -> Iterator[None]:
-    """Whatever a plug-in raises, which is foreign code, is a message about its *file*."""
+    """Turn whatever a plug-in (foreign code) raises into a UsageError about its *file*."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -230,10 +230,10 @@ def _class_definition(cls: type[Any]) -> ast.ClassDef:
 
 def _type_texts(plugin: type[Any]) -> dict[str, str]:
     try:
-        # resolved, an alias is what it stands for, and a bound is left out
+        # resolving replaces an alias by its target and drops bounds
         hints = typing.get_type_hints(plugin)
     except NameError:
-        # the checks of a suite say so; here the types are shown as written
+        # the checks of a suite report it; here the types are shown as written
         return {field.name: str(field.type) for field in dataclasses.fields(plugin)}
     plain = {name for name, hint in hints.items() if isinstance(hint, type) and not typing.get_args(hint)}
     return {

@@ -1,9 +1,9 @@
-"""Reads frozen dataclasses back from the plain JSON types that ``dataclasses.asdict`` made of them.
+"""Decode frozen dataclasses from the plain JSON types that ``dataclasses.asdict`` made of them.
 
 A missing key takes its default (an earlier version did not write it), and an unknown key is ignored (a later
-version of the same format added it). Whoever wrote the data, what is read has the types and the bounds
-(``bounds``) of its fields: ``Annotated[dict[str, Any], D]`` is a mapping whose keys, where they are keys of
-the ``TypedDict`` *D*, hold what *D* says.
+version of the same format added it). Whoever wrote the data, decoded values have the types and the bounds
+(``bounds``) of their fields. ``Annotated[dict[str, Any], D]`` is a mapping in which the keys of the
+``TypedDict`` D have the types that D declares.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ T = TypeVar("T")
 ValueDecoder = Callable[[Any], Any]
 
 MAX_JSON_VALUES = 1_000_000
-"""Values of a JSON file. A run of 10,000 cases has some 600,000; each takes up to 250 bytes when parsed."""
+"""Maximum values of a JSON file. A run of 10,000 cases has some 600,000; one takes up to 250 bytes parsed."""
 MAX_TEXT_LENGTH = 1 << 20
-"""Characters of one text; what distbench writes is clipped far below (``clipping.clipped``)."""
+"""Maximum characters of a text; distbench cuts what it writes far below (``text.truncate_middle``)."""
 _MAX_DEPTH = 40
 _MAX_DIGITS = 30
 
@@ -40,7 +40,7 @@ class _DecodingError(Exception):
 
 
 def decode(cls: Callable[..., T], plain: object, source: str) -> T:
-    """Instance of the dataclass *cls* that *plain*, the content of *source*, describes.
+    """Decode *plain*, the content of *source*, to an instance of the dataclass *cls*.
 
     Raises:
         RecordError: a key without a default is missing, or a value has the wrong type or is out of bounds.
@@ -54,12 +54,12 @@ def decode(cls: Callable[..., T], plain: object, source: str) -> T:
 
 
 def parse_json(data: bytes, source: str) -> Any:
-    """JSON value in *data*, the content of *source*.
+    """Parse *data*, the content of *source*, as JSON.
 
     Raises:
-        RecordError: it is no JSON, or larger or deeper than any that distbench writes.
+        RecordError: it is not JSON, or larger or deeper than any that distbench writes.
     """
-    # a value takes two bytes at least, so that most files need not be counted
+    # a value takes at least two bytes, so values need not be counted in most files
     if len(data) > 2 * MAX_JSON_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
         raise RecordError(f"{source}: more than {MAX_JSON_VALUES:,} values; not written by distbench")
     try:
@@ -75,14 +75,14 @@ def parse_json(data: bytes, source: str) -> Any:
 
 
 def _parse_int(digits: str) -> int:
-    """A number that is a float without an overflow: most are used as one."""
+    """Integer that converts to a float without an overflow: most are used as one."""
     if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number of more than {_MAX_DIGITS} digits")
     return int(digits)
 
 
 def replace_nonfinite(data: Any) -> Any:
-    """*data* with null for what is infinite or no number: JSON has no word for it."""
+    """*data* with null in place of infinities and NaN, which JSON lacks."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
@@ -147,7 +147,7 @@ def _dataclass_decoder(cls: Any) -> ValueDecoder:
 
 
 def _bounded_decoder(read: ValueDecoder, limits: Sequence[Any]) -> ValueDecoder:
-    """What *read* reads, within bounds, or with the keys of a ``TypedDict``."""
+    """Decoder that applies *read*, then checks bounds, or the keys of a ``TypedDict``."""
     keys = {
         key: _decoder_of(hint)
         for limit in limits
@@ -159,7 +159,7 @@ def _bounded_decoder(read: ValueDecoder, limits: Sequence[Any]) -> ValueDecoder:
     def check(value: Any) -> Any:
         held = read(value)
         if held is None:
-            # of ``int | None``, what is bound is the number
+            # in ``int | None`` the bound applies to the number
             return held
         for bound in bounds:
             if problem := bound.problem(held):
@@ -177,7 +177,7 @@ def _bounded_decoder(read: ValueDecoder, limits: Sequence[Any]) -> ValueDecoder:
 
 
 def _union_decoder(readers: Sequence[ValueDecoder], parts: int) -> ValueDecoder:
-    """What the first of *readers* reads that can; null if they are not all of the *parts*."""
+    """Decoder that tries *readers* in order; it takes null if they are fewer than *parts*."""
     *others, last = readers
     takes_null = len(readers) < parts
 
@@ -193,7 +193,7 @@ def _union_decoder(readers: Sequence[ValueDecoder], parts: int) -> ValueDecoder:
 
 
 def _sequence_decoder(kind: type, parts: Sequence[Any]) -> ValueDecoder:
-    """A list, or a tuple of any length or of that of its hint."""
+    """Decoder of a list, or of a tuple of any length or of the length of its hint."""
     read_item = _decoder_of(parts[0])
     length = len(parts) if kind is tuple and parts[-1] is not Ellipsis else None
 
@@ -214,9 +214,9 @@ def _sequence_decoder(kind: type, parts: Sequence[Any]) -> ValueDecoder:
 
 
 def _mapping_decoder(read_value: ValueDecoder) -> ValueDecoder:
-    """A mapping from text.
+    """Decoder of a mapping from text.
 
-    What equals the last one that was read is that one: the records of a run repeat their descriptions.
+    A mapping that equals the last decoded one gives the same object: records of a run repeat descriptions.
     """
     last: list[Any] = [None, None]
 
@@ -238,13 +238,13 @@ def _mapping_decoder(read_value: ValueDecoder) -> ValueDecoder:
 
 
 def _decode_any_mapping(plain: Any) -> Any:
-    """A mapping of whatever JSON can hold."""
+    """Check a mapping of arbitrary JSON values, and return it."""
     _check_depth(_BASIC_DECODERS[Mapping](plain))
     return plain
 
 
 def _check_depth(value: Any, depth: int = 0) -> Any:
-    """*value* of any type, if no reader need fear its depth."""
+    """Check that *value*, of any type, is not nested too deeply, and return it."""
     if depth > _MAX_DEPTH:
         raise _DecodingError(f"nested deeper than {_MAX_DEPTH} levels")
     if type(value) in _CONTAINERS:

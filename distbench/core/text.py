@@ -1,4 +1,4 @@
-"""Text of suites, models and logs: made safe to show, cut to a length, listed in sentences."""
+"""Sanitize, shorten and list text of suites, models and logs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
 )
 _ERROR_LINE = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
-# of the compiler's driver and of ninja: that a part of them failed
+# lines of the compiler driver and of ninja that only report a failed part
 _BUILD_SUMMARY = re.compile(r"collect2: |ninja: build stopped|FAILED: ")
 
 
 def strip_control_characters(text: str) -> str:
-    """*text* without anything that a terminal or browser would act on; line ends and tabs stay."""
+    """*text* without characters that a terminal or browser would act on; line ends and tabs stay."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
@@ -31,7 +31,7 @@ def one_line(text: str, limit: int = 300) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """*text* with its middle left out if it is longer than *limit*: names differ at the end."""
+    """*text* without its middle if it is longer than *limit*: names differ at the end."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2
@@ -39,7 +39,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def join_limited(names: Sequence[str], limit: int = 6) -> str:
-    """*names* as a list in a sentence, cut after *limit* with the number of the others."""
+    """*names* as a list in a sentence: the first *limit*, and the number of the others."""
     left = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {left} more" if left > 0 else "")
 
@@ -48,7 +48,7 @@ def truncate_middle(text: str, limit: int, whole: str) -> str:
     """*text* without its middle if it is longer than *limit* characters.
 
     Args:
-        whole: Where all of it is, for whoever reads the rest.
+        whole: Text that says where the full text is.
     """
     if len(text) <= limit:
         return text
@@ -58,9 +58,9 @@ def truncate_middle(text: str, limit: int, whole: str) -> str:
 
 
 def compiler_error_line(text: str) -> str:
-    """The line of *text*, an error with a compiler's output in it, that says what is wrong.
+    """Line with the error in *text*, an error message that contains a compiler's output.
 
-    What stands before the output is kept. A text without such a line is returned as it is.
+    The text before the output is kept. A text without such a line is returned as it is.
     """
     lines = [line.strip() for line in text.splitlines()]
     telling = [line for line in lines if _ERROR_LINE.search(line) and not _BUILD_SUMMARY.match(line)]

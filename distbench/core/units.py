@@ -52,10 +52,10 @@ def parse_fraction(text: str) -> float:
 
 
 def format_number(value: float, half: float = 0.0) -> str:
-    """A plain number with thousands separators, to two digits of *half*, half the width of its interval.
+    """Format a number with thousands separators, to two digits of *half*, half its interval's width.
 
-    Of a number below 100 it shows three digits at most, of others no decimals; that alone if *half* is 0, for
-    then nobody knows how much of it is noise.
+    A number below 100 gets at most three digits, a larger one no decimals. If *half* is 0, only this rule
+    applies, as the noise is unknown.
     """
     if value != value or value in (float("inf"), float("-inf")):
         return str(value)
@@ -68,19 +68,20 @@ def format_number(value: float, half: float = 0.0) -> str:
 
 
 def _places(value: float, digits: int) -> int:
-    """How many decimals show so many *digits* of *value*; below 0 if they end left of the point."""
+    """Number of decimals that show *digits* digits of *value*; below 0 if they end left of the point."""
     return digits - 1 - math.floor(math.log10(abs(value))) if value else 0
 
 
 def format_percent(fraction: float) -> str:
-    """``0.4%``, ``9.5%``, ``23%``."""
+    """A fraction as a percentage: ``0.4%``, ``9.5%``, ``23%``."""
     return f"{fraction:.0%}" if abs(fraction) >= 0.0995 else f"{fraction:.1%}"
 
 
 def format_ratio_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """A ratio and the ends of its interval, to two digits of half the width, and 1.00 only for what is 1.
+    """Format a ratio and the ends of its interval, to two digits of half the width.
 
-    Half the width tells how many digits mean something (JCGM 100:2008, 7.2.6).
+    Half the width determines the significant digits (JCGM 100:2008, 7.2.6). An end is shown as 1.00 only if
+    it is 1.
     """
     half = (high - low) / 2
     decimals = 2 if half <= 0 else min(4, max(0, _places(half, 2)))
@@ -104,34 +105,34 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bitrate(bits_per_s: float) -> str:
-    """Speed of a link, in the units in which links are sold: ``198 Mbit/s``, ``92.4 Gbit/s``."""
+    """Bit rate of a link: ``198 Mbit/s``, ``92.4 Gbit/s``."""
     # as rounded, so that no text says 1e+03 Mbit/s
     return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 999.5e6 else f"{bits_per_s / 1e6:.3g} Mbit/s"
 
 
 def format_count(count: int, noun: str) -> str:
-    """``1 pair``, ``5 pairs``, ``2 processes``."""
+    """A count with its noun: ``1 pair``, ``5 pairs``, ``2 processes``."""
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def join_words(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Words as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def nearest_multiples(of: int, number: int) -> str:
-    """The multiples *of* a number next to *number*, the smaller one if there is one: ``28 or 32``."""
+    """Multiples of *of* next to *number*, ``28 or 32``; only the larger one if the smaller is 0."""
     below = number // of * of
     return f"{below} or {below + of}" if below else str(of)
 
 
 MISSING_TEXT = "–"
-"""Text of a number that is not known."""
+"""Text of an unknown number."""
 
 
 def format_value(value: float | None, unit: str, half: float = 0.0) -> str:
-    """*value* in *unit* (``B``, ``s`` or any other word, then with the digits that *half* allows)."""
+    """Format *value* in *unit*: ``B``, ``s``, or any other word (then to the digits that *half* allows)."""
     if value is None:
         return MISSING_TEXT
     if unit == "B":

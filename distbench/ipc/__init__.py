@@ -1,1 +1,1 @@
-"""What the processes of a run exchange: files in its folder, and messages between nodes. Without torch."""
+"""Communication of a run's processes: files in its folder, messages between nodes. Without torch."""

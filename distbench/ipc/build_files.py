@@ -1,4 +1,4 @@
-"""Files through which a run and its preparation communicate: what to build, and a journal of it."""
+"""Files between a run and its preparation: the items to build, and a journal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from distbench.system.files import write_atomic
 
 @dataclass(frozen=True)
 class BuildItem:
-    """Something that is built once, before any trial."""
+    """An item to build once, before any trial."""
 
     kind: Literal["metric", "strategy", "weights"]
     name: str
-    """What it is called in messages; no two have the same."""
+    """Unique name in messages."""
     data: dict[str, Any]
     """Choice of the metric, or a case of the strategy or with those weights, as JSON."""
     file: str = ""
@@ -27,25 +27,25 @@ class BuildItem:
 
 @dataclass(frozen=True)
 class BuildFailure:
-    """Why an item could not be built."""
+    """Reason why an item could not be built."""
 
     reason: str
     refused: bool = False
-    """Whether what it is for is unsupported, and nothing broke."""
+    """True if its purpose is unsupported, and nothing broke."""
 
 
 @dataclass(frozen=True)
 class BuildEvent:
-    """A line of the journal: an item was begun or has ended."""
+    """Line of the journal: an item was begun or has ended."""
 
     item: str
     ended: bool = False
     failed: str = ""
-    """Why it could not be built; empty if it was."""
+    """Reason why it could not be built; empty if it was."""
     refused: bool = False
-    """Whether what it is for is unsupported, and nothing broke."""
+    """True if its purpose is unsupported, and nothing broke."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know."""
+    """Notes for the user."""
 
 
 def write_items(file: Path, items: list[BuildItem]) -> None:
@@ -60,25 +60,25 @@ def read_items(file: Path) -> list[BuildItem]:
 
 
 def journal_file(file: Path) -> Path:
-    """File of the journal of the preparation that *file* asks for."""
+    """Journal file of the preparation whose items are in *file*."""
     return file.with_suffix(".journal")
 
 
 def append_event(file: Path, event: BuildEvent) -> None:
-    """Append *event* to the journal of the preparation that *file* asks for."""
+    """Append *event* to the journal of the preparation whose items are in *file*."""
     with journal_file(file).open("a") as stream:
         stream.write(json.dumps(dataclasses.asdict(event)) + "\n")
 
 
 class BuildJournalReader:
-    """Reads the journal of a preparation while it grows."""
+    """Reader of a preparation's journal while it grows."""
 
     def __init__(self, file: Path) -> None:
         self._file = journal_file(file)
         self._offset = 0
 
     def read_new(self) -> list[BuildEvent]:
-        """Events since the last call; a line that is still being written is left for the next."""
+        """Events since the last call; a line that is still being written is left for the next call."""
         with self._file.open("rb") as stream:
             stream.seek(self._offset)
             *lines, _ = stream.read().split(b"\n")

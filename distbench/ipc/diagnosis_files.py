@@ -1,4 +1,4 @@
-"""Files through which ``distbench doctor`` and the ranks that it sends out communicate."""
+"""Files between ``distbench doctor`` and the ranks that it launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distbench.system.host_state import HostState
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """What the ranks are to look at."""
+    """Request to the ranks of a diagnosis."""
 
     device: Device
     folders: list[str]
@@ -25,10 +25,10 @@ class DiagnosisRequest:
     ops: str
     """Folder of C++ ops."""
     timeout_s: float
-    """Seconds that the group may take to form, and a message to arrive."""
+    """Seconds allowed for the group to form, and for a message to arrive."""
 
     def write(self, file: Path) -> None:
-        """Write the order to *file*; the folder exists."""
+        """Write the request to *file*; the folder exists."""
         write_atomic(file, json.dumps(dataclasses.asdict(self)))
 
     @classmethod
@@ -39,7 +39,7 @@ class DiagnosisRequest:
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """Where a rank is."""
+    """Position of a rank in its group and on its node."""
 
     rank: int
     local_rank: int
@@ -49,40 +49,40 @@ class RankPlacement:
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> RankPlacement:
-        """As torchrun names it in the environment."""
+        """Placement in the environment *variables*, with torchrun's names."""
         names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE")
         return cls(*(int(variables[name]) for name in names))
 
 
 @dataclass(frozen=True)
 class JoinResult:
-    """How a rank met the others."""
+    """Result of joining the group."""
 
     member: int
-    """Its number among those that met."""
+    """Its rank in the group."""
     seconds: float
-    """Time until all had met."""
+    """Time until all had joined."""
     interface: str
-    """Network interface that gloo and NCCL were told to use; empty: they chose."""
+    """Network interface configured for gloo and NCCL; empty: they chose."""
     address: str
     """Its address; empty: unknown."""
     speed_bits_per_s: float | None
-    """Speed of the interface's hardware; None: it does not say, or has none."""
+    """Speed of the interface's hardware; None: it reports none, or there is no hardware."""
 
 
 @dataclass(frozen=True)
 class LinkTest:
-    """Two members sent each other the same number of bytes at the same time."""
+    """Simultaneous transfer of the same number of bytes in both directions between two members."""
 
     peer: int
-    """Number of the other member; this one's is lower."""
+    """Rank of the other member; this one's is lower."""
     bytes: int
-    """Sent in each direction."""
+    """Bytes sent in each direction."""
     seconds: float
     round_trip_s: float
-    """Time of a message of a few bytes, there and back; median."""
+    """Median round-trip time of a message of a few bytes."""
     clock_ahead_s: float
-    """By how much the other's system clock is ahead, to within half of a round trip."""
+    """Seconds by which the other's system clock is ahead, to within half a round trip."""
 
 
 @dataclass(frozen=True)
@@ -96,30 +96,30 @@ class AllReduceTest:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank has found; what it did not come to is missing."""
+    """Report of one rank; results that it did not reach are missing."""
 
     placement: RankPlacement
     facts: dict[str, Any] | None = None
-    """Of the host, from its first rank."""
+    """Facts about the host, from its first rank."""
     host_state: HostState | None = None
-    """Of the host, from its first rank."""
+    """State of the host, from its first rank."""
     busy_cores: float | None = None
-    """Cores of the host that others kept busy meanwhile, from its first rank."""
+    """Cores of the host that other processes kept busy meanwhile, from its first rank."""
     blocked_peers: list[int] = field(default_factory=list)
     """GPUs of the host that this rank's GPU can't access directly."""
     join: JoinResult | None = None
     link_tests: list[LinkTest] = field(default_factory=list)
     all_reduce: AllReduceTest | None = None
     error: str = ""
-    """Why it did not come further."""
+    """Reason why it did not get further."""
 
     def write(self, folder: Path) -> None:
-        """Write it to *folder*, in place of an earlier one."""
+        """Write the report to *folder*, in place of an earlier one."""
         write_atomic(_file(folder, self.placement.rank), json.dumps(dataclasses.asdict(self)))
 
     @classmethod
     def read(cls, folder: Path, rank: int) -> RankReport | None:
-        """What *rank* has written to *folder*; None: nothing."""
+        """Report of *rank* in *folder*; None: there is none."""
         file = _file(folder, rank)
         return decode(cls, json.loads(file.read_text()), str(file)) if file.is_file() else None
 

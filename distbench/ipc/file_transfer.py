@@ -1,4 +1,4 @@
-"""Files on their way over a wire: in pieces, and whole with the right SHA-256 digest or not at all."""
+"""File transfer over a channel in chunks; only files with the right SHA-256 digest are stored."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any, BinaryIO
 from distbench.system.files import atomic_path
 
 ChannelMessage = tuple[dict[str, Any], bytes]
-"""What ``Wire.send`` takes."""
+"""Arguments of ``AuthenticatedChannel.send``."""
 
-# small enough for a heartbeat between two, also where the network is slow
+# small enough for a heartbeat between two chunks, also on a slow network
 _CHUNK_BYTES = 256 << 10
 
 
 class TransferError(Exception):
-    """A file that came is not what was sent, or has no business here."""
+    """A received file differs from the sent one, or does not belong here."""
 
 
 def file_chunks(file: Path, name: str) -> Iterator[ChannelMessage]:
-    """Messages that carry *file*, as long as it is now, to whoever calls it *name*.
+    """Yield messages that carry *file* up to its current size; the receiver calls it *name*.
 
     Raises:
         OSError: it can't be read.
@@ -41,7 +41,7 @@ def file_chunks(file: Path, name: str) -> Iterator[ChannelMessage]:
 
 
 def cached_sha256(file: Path) -> str:
-    """SHA-256 of *file* in hex digits; one that has not changed is read once.
+    """SHA-256 of *file* in hex digits; an unchanged file is read only once.
 
     Raises:
         OSError: it can't be read.
@@ -64,24 +64,24 @@ class _PartialFile:
 
 
 class FileReceiver:
-    """Puts files that come in pieces into a folder, each when it is whole."""
+    """Receiver of files in chunks; each file appears in a folder once it is complete."""
 
     def __init__(self, folder: Path, is_expected: Callable[[str], bool] = lambda _: True) -> None:
-        """Into *folder*, but nothing by a name that is not *is_expected*."""
+        """Receive files into *folder*; names for which *is_expected* is false are rejected."""
         self._folder, self._is_expected = folder, is_expected
         self._partial: dict[str, _PartialFile] = {}
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take in a piece that ``file_chunks`` made.
+        """Store a chunk that ``file_chunks`` made.
 
         Raises:
-            TransferError: its file is not to lie in the folder, or is not what was sent.
+            TransferError: its file does not belong in the folder, or differs from the sent one.
             OSError: it can't be written.
         """
         if not isinstance(name := message["piece"], str):
             raise TransferError(f"{name!r} came, which is no name of a file")
         if message["at"] == 0:
-            # one that was given up is sent again from its begin
+            # an abandoned file is sent again from its beginning
             self._drop(name)
         try:
             if name not in self._partial:
@@ -97,7 +97,7 @@ class FileReceiver:
             raise
 
     def close(self) -> None:
-        """Drop what is not whole."""
+        """Drop incomplete files."""
         for name in list(self._partial):
             self._drop(name)
 

@@ -3,12 +3,12 @@
 Both ends know the token of the run, which no message contains. The handshake: the controller sends a nonce,
 the agent answers with its own and the HMAC-SHA256 of its role and both nonces under the token, and the
 controller sends the same for its role. A nonce is used once and a role once, so neither a replayed nor a
-reflected proof is one. Then each message is a frame: its length (4 bytes), its HMAC under a key that is made
-of the token and both nonces, and the message. The HMAC is over the direction, the number of the frame in
-it, and the message, so that what is changed, repeated, left out or put in ends the connection. Nothing is
-encrypted: whoever listens reads along.
+reflected proof is valid. Then each message is a frame: its length (4 bytes), its HMAC under a key derived
+from the token and both nonces, and the message. The HMAC covers the direction, the number of the frame in
+it, and the message, so a changed, repeated, missing or injected message ends the connection. Nothing is
+encrypted: an eavesdropper can read all messages.
 
-Each end sends an empty message every second, from a thread of its own, so that one that is stopped, or whose
+Each end sends an empty message every second, from a thread of its own, so an end that is stopped, or whose
 host or network is gone, falls silent.
 """
 
@@ -34,19 +34,19 @@ CONTROLLERS_VARIABLE = "DISTBENCH_CONTROLLERS"
 """Environment variable with the addresses of the controller, ``host:port`` separated by commas."""
 
 NODE_VARIABLE = "DISTBENCH_NODE"
-"""Environment variable with the name of an agent's node; without it, it is that of its host."""
+"""Environment variable with the name of an agent's node; by default the name of its host."""
 
 PATIENCE_VARIABLE = "DISTBENCH_PATIENCE_S"
-"""Environment variable with the seconds for which an agent looks for the controller, and for it to come back.
+"""Environment variable with the seconds that an agent tries to reach a controller, also a lost one.
 
 Without it an agent tries each address once, and ends with its connection.
 """
 
 CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
-"""Roles."""
+"""Roles of the two ends."""
 
 SILENCE_TIMEOUT_S = 30.0
-"""An end that was silent for so long is gone: both say something every second."""
+"""Silence after which an end counts as gone: both send something every second."""
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 _NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
@@ -65,9 +65,9 @@ T = TypeVar("T", bound=int | _HasDescriptor)
 
 
 def wait_readable(sources: Iterable[T], seconds: float | None) -> list[T]:
-    """Those of *sources*, descriptors or what has one, from which can be read, after up to *seconds*.
+    """Wait up to *seconds* for readable *sources* (descriptors or objects with one), and return those.
 
-    ``select`` has no room for a descriptor above 1,023, of which a controller of many agents has some.
+    ``select`` takes no descriptor above 1,023, and a controller of many agents has some.
     """
     with selectors.DefaultSelector() as selector:
         for source in sources:
@@ -88,13 +88,13 @@ class AuthenticatedChannel:
     """One end of a connection whose other end has proved that it knows the token."""
 
     def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
-        """Prove to each other who is at *connection*, which is closed if that fails.
+        """Authenticate both ends of *connection*, which is closed if that fails.
 
         Args:
-            role: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``: what this end is.
+            role: Role of this end: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``.
 
         Raises:
-            WireError: the other end does not know *token*, or says nothing for 5 seconds.
+            ChannelError: the other end does not know *token*, or is silent for 5 seconds.
         """
         self._socket, self._role = connection, role
         self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
@@ -103,7 +103,7 @@ class AuthenticatedChannel:
         self._sending = threading.Lock()
         self._heard_at = time.monotonic()
         self.alive = True
-        """Whether the other end has not closed the connection."""
+        """True until the connection is closed."""
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
@@ -111,7 +111,7 @@ class AuthenticatedChannel:
         except (OSError, ChannelError) as error:
             connection.close()
             raise ChannelError(f"no handshake: {error}") from error
-        # whoever reads nothing must not hold up who writes
+        # an end that does not read must not block the one that writes
         connection.settimeout(_USER_TIMEOUT_MS / 1000)
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
@@ -125,15 +125,15 @@ class AuthenticatedChannel:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any], data: bytes = b"") -> None:
-        """Send *message*, unless the other end is gone; it gets *data*, unless empty, by the key ``data``.
+        """Send *message*, unless the other end is gone; *data*, unless empty, arrives as its key ``data``.
 
         Raises:
-            WireError: it is larger than what the other end takes.
+            ChannelError: it is larger than the other end accepts.
         """
         # JSON on one line has no line break of its own
         whole = b"\n".join([json.dumps(message).encode(), data]) if data else json.dumps(message).encode()
         if len(whole) > _MAX_MESSAGE_BYTES:
-            # the other end would take it for what nobody has sent
+            # the other end would treat it as a message that nobody has sent
             raise ChannelError(
                 f"a message of {len(whole):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
             )
@@ -146,10 +146,10 @@ class AuthenticatedChannel:
                 self.alive = False
 
     def receive(self, seconds: float) -> list[dict[str, Any]]:
-        """Messages that have come, waiting up to *seconds* for the first.
+        """Return received messages, waiting up to *seconds* for the first.
 
         Raises:
-            WireError: what came is not from the other end, or not in its order; the connection is closed.
+            ChannelError: the data is not from the other end, or is out of order; the connection is closed.
         """
         if not self.alive or not wait_readable([self._socket], seconds):
             return []
@@ -177,9 +177,9 @@ class AuthenticatedChannel:
         return message
 
     def seconds_silent(self) -> float:
-        """Seconds since the other end was last heard; 0 while there is something that nobody has read yet.
+        """Seconds since the other end was last heard; 0 while there is unread data.
 
-        Who starts ranks reads nothing meanwhile, and on a busy node imports take longer than silence may.
+        An end that starts ranks reads nothing meanwhile, and imports on a busy node may exceed the limit.
         """
         if self.alive and wait_readable([self._socket], 0):
             return 0.0
@@ -196,7 +196,7 @@ class AuthenticatedChannel:
             self.send({})
 
     def _next_frame(self) -> bytes | None:
-        """The next whole frame of what has come; None if there is none yet."""
+        """Next complete frame of the received data; None if there is none yet."""
         head = _LENGTH.size + _MAC_BYTES
         if len(self._pending) < head:
             return None
@@ -218,7 +218,7 @@ class AuthenticatedChannel:
         return _hmac(self._key, sender, struct.pack(">Q", number), data)
 
     def _handshake(self, token: bytes) -> bytes:
-        """Key of this connection."""
+        """Authenticate both ends, and return the key of this connection."""
         end = time.monotonic() + _HANDSHAKE_TIMEOUT_S
         nonce = secrets.token_bytes(_NONCE_BYTES)
         if self._role == CONTROLLER_ROLE:
@@ -249,6 +249,6 @@ class AuthenticatedChannel:
 
 
 def _hmac(key: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 (RFC 2104) of *parts*, each with its length, so that no two lists give the same."""
+    """HMAC-SHA256 (RFC 2104) of *parts*, each prefixed by its length, so no two lists are alike."""
     whole = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
     return hmac.digest(key, whole, "sha256")

@@ -1,4 +1,4 @@
-"""Files through which a run and the ranks of a trial communicate, all in the trial's folder."""
+"""Files between a run and the ranks of a trial, all in the trial's folder."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from distbench.core.serialization import decode
 from distbench.system.files import write_atomic
 
 SKETCH_COLUMNS = tuple(f"s{i:02}" for i in range(16))
-"""The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
+"""Columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
 DRAWS_KEY = "draws_random_numbers"
 """Key of a record's environment: true if the model drew random numbers while it trained, as dropout does."""
 NO_DROPOUT_KEY = "without_dropout"
-"""Key of a record's environment: which dropout of the model was turned off, in words."""
+"""Key of a record's environment: dropout of the model that was turned off, in words."""
 LOSS_DTYPE_KEY = "loss_dtype"
-"""Key of a record's environment: dtype of the loss that the model's micro-batches gave."""
+"""Key of a record's environment: dtype of the loss of the model's micro-batches."""
 DETERMINISM_KEY = "determinism"
-"""Key of the environment where algorithms are deterministic: ``STRICTLY_DETERMINISTIC``, or what is
-excepted."""
+"""Key of a record's environment with deterministic algorithms: ``STRICTLY_DETERMINISTIC``, or the
+exceptions."""
 STRICTLY_DETERMINISTIC = "strict"
 _SLOW_WRITE_S = 0.005
-"""Seconds of a write from which on a file system is slow: a local one takes some microseconds."""
+"""Duration of a write on a slow file system: a local one takes some microseconds."""
 _MAX_SLOW_WRITES = 3
-"""So many in a row: a rank gives as many signs before its first step."""
+"""Slow writes in a row before a thread takes over: a rank writes as many marks before its first step."""
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
+"""Errors of a disk that takes no more data; also exit codes of a rank that can't write its error."""
 
 PREPARE_FOLDER = "prepare"
-"""Name of the folder of a run with what is built or found out once for all of its trials."""
+"""Folder of a run for results that are built or determined once for all of its trials."""
 
 
 def fingerprint_version(digest: str) -> str:
-    """Law by which a fingerprint with that *digest* was made: those of one say nothing beside another's.
+    """Version of a fingerprint with *digest*; fingerprints of different versions are not comparable.
 
-    Empty: the first one, whose digests do not name it.
+    Empty: the first version, whose digests do not name it.
     """
     return digest.rpartition("-")[0]
 
@@ -81,12 +81,12 @@ class TrialInstructions:
 
 
 def result_file(folder: Path, rank: int) -> Path:
-    """File of what *rank* measured; it exists only if the rank has finished."""
+    """File with the result of *rank*; it exists only if the rank has finished."""
     return folder / f"rank{rank}.json"
 
 
 def partial_result_file(folder: Path, rank: int) -> Path:
-    """File of what *rank* had measured when it went on to what may fail; ``result_file`` in the end."""
+    """File with the result of *rank* so far, while the rest may still fail; then ``result_file``."""
     return folder / f"rank{rank}.interim.json"
 
 
@@ -106,10 +106,10 @@ def progress_file(folder: Path, rank: int) -> Path:
 
 
 class ProgressWriter:
-    """Writes a rank's signs of life: a few bytes overwritten in place, cheap enough for every step.
+    """Writer of a rank's progress marks: a few bytes overwritten in place, cheap enough for every step.
 
-    Where several writes in a row were slow, as on file systems of networks, a thread writes the latest from
-    then on: a step must not wait for it, and what is read there is late anyway.
+    After several slow writes in a row, as on network file systems, a thread writes the latest mark: a step
+    must not wait for it, and readers there are late anyway.
     """
 
     def __init__(self, file: Path, write: Callable[[int, bytes, int], int] = os.pwrite) -> None:
@@ -127,7 +127,7 @@ class ProgressWriter:
             return
         began = time.perf_counter()
         self._write(self._descriptor, line, 0)
-        # a single one may have been a process that was given no CPU
+        # a single slow write may be a process that got no CPU
         self._slow = self._slow + 1 if time.perf_counter() - began > _SLOW_WRITE_S else 0
         if self._slow == _MAX_SLOW_WRITES:
             self._queue = SimpleQueue()
@@ -141,23 +141,23 @@ class ProgressWriter:
             with suppress(Empty):
                 while True:
                     line = queue.get_nowait()
-            # the next one may get through
+            # the next write may succeed
             with suppress(OSError):
                 self._write(self._descriptor, line, 0)
 
 
 @dataclass(frozen=True)
 class ProgressMark:
-    """A rank's sign of life."""
+    """Progress mark of a rank."""
 
     phase: str = "start"
     step: int = 0
     sequence: int = 0
-    """Counts the signs of the rank, so that a new one differs from the last, whatever any clock says."""
+    """Number of the mark, so that a new one differs from the last, whatever any clock says."""
 
 
 def read_progress(file: Path) -> ProgressMark | None:
-    """The last sign of life of a rank; None before the first."""
+    """Last progress mark of a rank; None before the first."""
     try:
         phase, step, number = file.read_text().split()
         return ProgressMark(phase, int(step), int(number))
@@ -166,7 +166,7 @@ def read_progress(file: Path) -> ProgressMark | None:
 
 
 def write_progress(file: Path, mark: ProgressMark) -> None:
-    """Write the *mark* of life of a rank that writes its own to a file which is not seen here."""
+    """Write the progress *mark* of a rank whose own file is not visible here."""
     descriptor = os.open(file, os.O_CREAT | os.O_WRONLY, 0o644)
     os.pwrite(descriptor, _encode(mark), 0)
     os.close(descriptor)
@@ -178,7 +178,7 @@ def _encode(mark: ProgressMark) -> bytes:
 
 @dataclass
 class PhaseTimer:
-    """Where this rank is, and how long each phase took."""
+    """Current phase of this rank, and the duration of each phase."""
 
     progress: ProgressWriter
     current: str = "start"
@@ -186,7 +186,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time the body as phase *name* and show it to the parent."""
+        """Time the body as phase *name*, and report it to the parent."""
         self.current = name
         self.progress.report(name)
         began = time.perf_counter()
@@ -194,5 +194,5 @@ class PhaseTimer:
         self.add(name, time.perf_counter() - began)
 
     def add(self, name: str, seconds: float) -> None:
-        """Add *seconds* to those of phase *name*, which a job with several trainings passes several times."""
+        """Add *seconds* to phase *name*, which a job with several trainings passes several times."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds

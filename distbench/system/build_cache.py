@@ -1,7 +1,7 @@
-"""C++ libraries that are built into the cache: tried before a rank loads them, and built again if damaged.
+"""C++ libraries in the build cache: tested before a rank loads them, and rebuilt if damaged.
 
 A power cut or a full disk can leave a library that ends every process that loads it, without a message. torch
-builds DeepSpeed's ops in place, so no rename protects them: what is there is tried in a child process.
+builds DeepSpeed's ops in place, so no rename protects them: a child process tries to load a library first.
 """
 
 import ctypes
@@ -18,19 +18,19 @@ from distbench.system.processes import exit_text
 
 
 class NativeLibraryError(Exception):
-    """A library can't be built for what this machine lacks, or was just built and can't be loaded."""
+    """A library can't be built for lack of something on this machine, or can't be loaded after its build."""
 
 
 def ensure_built(library: Path, build: Callable[[], object], outputs: Path) -> list[str]:
-    """Call *build*, which makes *library*, unless it is there and can be loaded; return notes for the user.
+    """Call *build* to make *library*, unless it exists and can be loaded; return notes for the user.
 
-    What it is linked to (torch) has to be imported already.
+    Libraries that it links to (torch) must already be imported.
 
     Args:
-        outputs: All that *build* makes, a file or a folder: a damaged library is removed with it.
+        outputs: Everything that *build* makes, a file or a folder: a damaged library is removed with it.
 
     Raises:
-        LibraryError: the new library can't be loaded either.
+        NativeLibraryError: the new library can't be loaded either.
         OSError: the cache can't be written.
     """
     if library.exists() and not load_error(library):
@@ -49,7 +49,7 @@ def ensure_built(library: Path, build: Callable[[], object], outputs: Path) -> l
 
 
 def load_error(library: Path) -> str | None:
-    """Why *library* can't be loaded, tried in a child process; None if it can."""
+    """Reason why *library* can't be loaded, tried in a child process; None if it can."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -66,7 +66,7 @@ def load_error(library: Path) -> str | None:
 def _load(library: Path, pipe: int) -> NoReturn:
     code = 1
     try:
-        # a crash is an answer here; nobody needs a dump of it
+        # a crash is a valid answer here and needs no core dump
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         ctypes.CDLL(str(library))
         code = 0

@@ -1,9 +1,9 @@
-"""What the kernel counts of memory: processes that it killed for want of it, the limit, the peak.
+"""Memory accounts of the kernel: OOM kills, limit and peak.
 
-The cgroup of this process is asked first: ``memory.oom_control`` of cgroup v1 (the kernel's
+The cgroup of this process comes first: ``memory.oom_control`` of cgroup v1 (the kernel's
 admin-guide/cgroup-v1/memory.rst), ``memory.events`` of v2 (admin-guide/cgroup-v2.rst). Both count a kill
-before its victim gets the SIGKILL, also one for want of memory on the whole machine. Where neither can be
-read, ``oom_kill`` of /proc/vmstat counts those of the machine.
+before its victim gets the SIGKILL, also one because the whole machine is out of memory. Where neither can
+be read, ``oom_kill`` of /proc/vmstat counts the kills of the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-# what v1 shows for no limit depends on the size of a page; no machine has an exbibyte
+# v1's number for no limit depends on the page size; no machine has an exbibyte
 _NO_LIMIT = 1 << 60
 
 
@@ -22,25 +22,25 @@ class CgroupMemory:
     """Memory as the kernel accounts for it."""
 
     scope: Literal["cgroup", "machine"]
-    """Whose memory it is: that of the cgroup of this process, or of the whole machine."""
+    """Scope of the account: the cgroup of this process, or the whole machine."""
     oom_kills: int
-    """Processes that the kernel killed because there was not enough."""
+    """Processes that the kernel killed because memory ran out."""
     limit_bytes: int | None = None
-    """Bytes that there are; None: unknown, or the cgroup has no limit."""
+    """Total bytes available; None: unknown, or the cgroup has no limit."""
     peak_bytes: int | None = None
-    """Most bytes in use at a time; None: not counted."""
+    """Peak bytes in use; None: not counted."""
     free_bytes: int | None = None
-    """Bytes that are left below the tightest limit; None: unknown, or there is no limit."""
+    """Free bytes below the tightest limit; None: unknown, or there is no limit."""
 
     def since(self, before: CgroupMemory | None) -> CgroupMemory | None:
-        """This account, with only the kills after *before*; None if those can't be told."""
+        """This account with only the kills after *before*; None if those are unknown."""
         if before is None or before.scope != self.scope:
             return None
         return replace(self, oom_kills=self.oom_kills - before.oom_kills)
 
 
 def read_cgroup_memory(proc: Path = Path("/proc")) -> CgroupMemory | None:
-    """Account of the cgroup of this process, or else of the machine; None if neither can be read."""
+    """Account of this process's cgroup, otherwise of the machine; None if neither can be read."""
     for read in (_of_cgroup_v1, _of_cgroup_v2, _of_machine):
         try:
             return read(proc)
@@ -88,24 +88,24 @@ def _of_machine(proc: Path) -> CgroupMemory:
 
 
 def _cgroup(proc: Path, kind: str, controller: str) -> tuple[Path, Path]:
-    """Folder of the cgroup of this process, and the top of its hierarchy as far as it is mounted here.
+    """Folder of this process's cgroup, and the top of its hierarchy as far as it is mounted here.
 
     Raises:
-        LookupError: there is no such hierarchy, or no part of it with the cgroup in it is mounted here.
+        LookupError: there is no such hierarchy, or its part with the cgroup is not mounted here.
     """
     path = _path(proc, controller)
     for line in (proc / "self/mountinfo").read_text().splitlines():
         mount, _, what = line.partition(" - ")
         root, top = map(_unescaped, mount.split()[3:5])
         type_, _, options = what.split(" ", 2)
-        # in a container the part that is mounted may begin at the cgroup itself
+        # in a container the mounted part may begin at the cgroup itself
         if type_ == kind and controller in ["", *options.split(",")] and path.is_relative_to(root):
             return Path(top) / path.relative_to(root), Path(top)
     raise LookupError(f"{kind} {path} is not mounted")
 
 
 def _path(proc: Path, controller: str) -> Path:
-    """Path of the cgroup of this process in the hierarchy of *controller*; that of v2 has none."""
+    """Path of this process's cgroup in the hierarchy of *controller*; empty for v2, which has none."""
     for line in (proc / "self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

@@ -1,4 +1,4 @@
-"""Files that may lie in anybody's folder: safe names, bounded reads of regular files, atomic writes.
+"""File access that is safe in anybody's folder: names, bounded reads of regular files, atomic writes.
 
 A read opens no FIFO, device or link, and takes no more than its limit. A write follows no link either, and a
 kill or a full disk leaves the old file or the new one.
@@ -30,7 +30,7 @@ def read_bounded(file: Path, limit: int, *, follow: bool = False) -> bytes:
         follow: Follow a symbolic link: only where the user named *file*.
 
     Raises:
-        OSError: it can't be read, is larger or no regular file; ``strerror`` says which.
+        OSError: it can't be read, is larger, or is not a regular file; ``strerror`` says which.
     """
     with _open_regular(file, limit, follow=follow) as stream:
         data = stream.read(limit + 1)
@@ -40,7 +40,7 @@ def read_bounded(file: Path, limit: int, *, follow: bool = False) -> bytes:
 
 
 def folders(folder: Path) -> list[Path]:
-    """Folders in *folder*, by name; none where it is not there, or goes away meanwhile."""
+    """Folders in *folder*, sorted by name; none if it does not exist, or disappears meanwhile."""
     found: list[Path] = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         found = [Path(entry.path) for entry in entries if _is_folder(entry)]
@@ -51,7 +51,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # a link to itself leads nowhere
+        # a link to itself has no target
         return False
 
 
@@ -59,7 +59,7 @@ def read_range(file: Path, start: int, limit: int) -> bytes:
     """Up to *limit* bytes of a regular file, from *start* on.
 
     Raises:
-        OSError: it can't be read, or is no regular file.
+        OSError: it can't be read, or is not a regular file.
     """
     with _open_regular(file, sys.maxsize, follow=False) as stream:
         stream.seek(start)
@@ -70,7 +70,7 @@ def sha256_bounded(file: Path, limit: int) -> str:
     """SHA-256 of a regular file of at most *limit* bytes, in hex digits.
 
     Raises:
-        OSError: as of ``read_bounded``.
+        OSError: as in ``read_bounded``.
     """
     made = hashlib.sha256()
     with _open_regular(file, limit, follow=False) as stream:
@@ -108,7 +108,7 @@ def _too_large(limit: int) -> OSError:
 def atomic_path(file: Path) -> Iterator[Path]:
     """Yield a temporary path; at the end its content is flushed to disk and renamed to *file*.
 
-    The path is in a new folder that only this user may enter: nobody can have laid a link in its place.
+    The path is in a new folder that only this user may enter: nobody can have placed a link there.
 
     Raises:
         OSError: it could not be written; *file* is as before.
@@ -137,14 +137,14 @@ def write_atomic(file: Path, text: str) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Wait until no other process is in this context for *path*; the lock ends with its process.
+    """Exclude other processes from this context for *path*; the lock ends with its process.
 
     Raises:
         OSError: the folder of *path* can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("a") as lock:
-        # some network file systems have no locks: two processes may then do the same
+        # some network file systems have no locks: two processes may then do the same work
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

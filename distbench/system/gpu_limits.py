@@ -1,6 +1,7 @@
-"""What NVML says of a machine's GPUs that decides how fast they are: limits, clocks, errors, and their links.
+"""Facts from NVML that affect the speed of a machine's GPUs: limits, clocks, errors and links.
 
-https://docs.nvidia.com/deploy/nvml-api/. What a device or its driver does not say is absent, with its words.
+https://docs.nvidia.com/deploy/nvml-api/. A fact that a device or its driver does not report is absent, with
+NVML's reason.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-# nvml.h, nvmlGpuTopologyLevel_t: what the shortest path between two GPUs crosses, as nvidia-smi topo calls it
+# nvml.h, nvmlGpuTopologyLevel_t: the shortest path between two GPUs, with the names of nvidia-smi topo
 _PCIE_PATHS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _MEGA = 1e6
 
 
 def gpu_facts(nvml: Any) -> dict[str, Any]:
-    """``gpu_states`` of each GPU, and ``gpu_links`` between pairs (``0-1``: ``NVLink`` or what PCIe crosses).
+    """Facts ``gpu_states`` of each GPU and ``gpu_links`` of pairs (``0-1``: ``NVLink`` or the PCIe path).
 
-    Powers are in W, clocks in Hz; ``absent`` of a state says why a fact is missing. Empty without a driver.
+    Powers are in W, clocks in Hz; ``absent`` of a state has the reasons for missing facts. Empty without a
+    driver.
 
     Args:
         nvml: The module ``pynvml``, or one like it.
@@ -36,7 +38,7 @@ def gpu_facts(nvml: Any) -> dict[str, Any]:
 
 
 def lowered_power_limits(facts: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
-    """GPUs whose power limit is below their default: number -> both, in W; *facts* of a record."""
+    """GPUs with a power limit below its default, in the *facts* of a record: index -> both, in W."""
     found = {}
     states = facts.get("gpu_states")
     for i, state in enumerate(states if isinstance(states, list) else []):
@@ -77,7 +79,7 @@ def _readings(nvml: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
 
 
 def _link(nvml: Any, one: Any, other: Any) -> str:
-    """How two GPUs reach each other."""
+    """Connection between two GPUs."""
     try:
         if (
             nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)

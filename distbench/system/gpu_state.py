@@ -1,4 +1,4 @@
-"""The health of a host's GPUs, from NVML (https://docs.nvidia.com/deploy/nvml-api/)."""
+"""Health of a host's GPUs, from NVML (https://docs.nvidia.com/deploy/nvml-api/)."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 _THROTTLE_REASONS = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
 # nvml.h, NVML_NVLINK_MAX_LINKS
 _MAX_NVLINKS = 18
-# a host that says so has no GPU that torch could use
+# errors of a host without a GPU that torch could use
 _NO_DRIVER = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """The state of one GPU; None: the device or its driver does not say."""
+    """State of one GPU; None: the device or its driver does not report it."""
 
     name: str
     uuid: str
     uncorrected_errors: int | None
     """Uncorrected ECC errors since the driver was loaded."""
     is_throttled: bool | None
-    """Whether the clocks are lowered to save the hardware: heat or power brake."""
+    """True if the clocks are lowered to protect the hardware: heat or power brake."""
     memory_used_bytes: int | None
     process_count: int | None
     """Processes that compute on it."""
     pcie_lanes: int | None
     """Width of the PCIe link."""
     max_pcie_lanes: int | None
-    """What it can be with this device in this host."""
+    """Maximum width of the link with this device in this host."""
     nvlinks: list[bool]
-    """Whether each NVLink is up; empty: it has none."""
+    """State of each NVLink (True: up); empty: it has none."""
 
 
 def inspect_gpus(nvml: Any) -> tuple[list[GpuState], str]:
-    """State of all GPUs of this host, and why it is unknown; both empty: it has none.
+    """State of all GPUs of this host, and the reason why it is unknown; both empty: it has none.
 
     Args:
         nvml: The module ``pynvml``, or one like it.

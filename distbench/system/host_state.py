@@ -1,4 +1,4 @@
-"""The state of a host: limits, space, names and locks."""
+"""State of a host: limits, disk space, addresses, build locks and GPUs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _INFINIBAND = Path("/sys/class/infiniband")
 
 @dataclass(frozen=True)
 class HostState:
-    """The state of a host, as it sees itself."""
+    """State of a host, as it sees itself."""
 
     name: str
     """Its host name."""
     addresses: list[str]
-    """Addresses that its own name stands for; empty: none."""
+    """Addresses that its own name resolves to; empty: none."""
     shm_free_bytes: int | None
-    """Free space of ``/dev/shm``, through which NCCL's ranks of a node communicate; None: there is none."""
+    """Free bytes in ``/dev/shm``, through which NCCL's ranks of a node communicate; None: it is missing."""
     max_open_files: int
-    """Descriptors that a process may have; -1: any number."""
+    """Maximum open descriptors of a process; -1: unlimited."""
     max_locked_bytes: int
-    """Memory that a process may lock; -1: all. RDMA locks its buffers."""
+    """Maximum bytes that a process may lock; -1: unlimited. RDMA locks its buffers."""
     infiniband_devices: list[str]
     """InfiniBand or RoCE devices."""
     free_bytes: dict[str, int]
-    """Folder -> free space of its file system."""
+    """Folder -> free bytes on its file system."""
     unwritable_folders: list[str]
-    """Folders in which nothing can be written."""
+    """Folders without write permission."""
     build_locks: dict[str, float]
     """Lock of an op that is being built -> its age in seconds."""
     gpus: list[GpuState] = field(default_factory=list)
     gpu_error: str = ""
-    """Why nothing is known of its GPUs; empty: it is, or it has none."""
+    """Reason why the state of its GPUs is unknown; empty: it is known, or there are none."""
 
 
 def inspect_host(folders: Iterable[Path], ops: Path, *, resolve_name: bool = True) -> HostState:
@@ -51,9 +51,9 @@ def inspect_host(folders: Iterable[Path], ops: Path, *, resolve_name: bool = Tru
     Args:
         folders: Folders that runs write to.
         ops: Folder of C++ ops, each with a lock while it is built.
-        resolve_name: Ask what its name resolves to, which takes seconds where no name server answers.
+        resolve_name: Resolve its name, which takes seconds if no name server answers.
     """
-    # it takes some milliseconds, which a process that only imports this need not wait for
+    # the import takes milliseconds, which a process that only imports this module need not spend
     import pynvml
 
     found, unknown = inspect_gpus(pynvml)

@@ -1,6 +1,6 @@
-"""Another Python environment in which trials run: where its Python is, what it has, what it starts with.
+"""Other Python environments for trials: interpreter, packages and environment variables.
 
-It runs this distbench, whatever version it has itself, and needs only what ranks import.
+They run this distbench, whatever version they contain, and need only what ranks import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import distbench
 from distbench.system.machine import cache_folder, ops_folder
 
 MIN_PYTHON = (3, 11)
-"""The oldest Python that can run distbench."""
+"""Oldest Python that can run distbench."""
 REQUIRED_PACKAGES = {
     "numpy": "numpy",
     "psutil": "psutil",
@@ -32,12 +32,12 @@ REQUIRED_PACKAGES = {
     "safetensors": "safetensors",
     "torch": "torch",
 }
-"""Modules that ranks import whatever they train, and the distributions that have them."""
+"""Modules that all ranks import -> the distributions that provide them."""
 
 _LIMIT_S = 120.0
 _EXPECTED = "the folder of a virtual environment, or its python"
 _REMAKE_HINT = "make that environment anew on this machine, or give another"
-# it must run on any Python, until it knows that it is one that distbench runs on
+# must run on any Python up to its check of the version
 _PROBE_CODE = f"""
 import json, sys
 told = {{"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix}}
@@ -52,7 +52,7 @@ print(json.dumps(told))
 
 
 class InterpreterError(Exception):
-    """It can't run trials; the message says why, and what to do."""
+    """A Python that can't run trials; the message has the reason and what to do."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Interpreter:
     """A Python that can run trials."""
 
     executable: str
-    """Its executable."""
+    """Path of the executable."""
     prefix: str
     """Folder of its environment."""
     version: str
@@ -70,20 +70,20 @@ class Interpreter:
     """Folder of DeepSpeed's package; empty: it is not installed."""
 
     def environment(self, device: str, inherited: str | None = None) -> dict[str, str]:
-        """Variables with which processes that compute on *device* start in it.
+        """Environment variables for processes in it that compute on *device*.
 
         Args:
-            inherited: ``PYTHONPATH`` without it; None: what this process has.
+            inherited: ``PYTHONPATH`` to extend; None: that of this process.
         """
         return {
             "PYTHONPATH": make_python_path(inherited),
-            # strategies name the folder of this process, in which the two would rebuild each other's ops
+            # strategies name the folder of this process, where the two would rebuild each other's ops
             "TORCH_EXTENSIONS_DIR": str(ops_folder(self.prefix, self.packages, device)),
         }
 
 
 def find_python(path: Path) -> Path | None:
-    """The Python that *path* is, or that of the virtual environment; None: it is neither."""
+    """Python at *path*, an executable or a virtual environment; None: it is neither."""
     inside = path / "bin" / "python"
     if inside.is_file():
         return inside.absolute()
@@ -92,10 +92,10 @@ def find_python(path: Path) -> Path | None:
 
 @functools.cache
 def inspect_interpreter(path: Path) -> Interpreter:
-    """The Python at *path*, an executable or the folder of a virtual environment.
+    """Inspect the Python at *path*, an executable or the folder of a virtual environment.
 
     Raises:
-        UnfitError: there is none, or it can't run trials.
+        InterpreterError: there is none, or it can't run trials.
     """
     python = find_python(path)
     if python is None:
@@ -129,7 +129,7 @@ def _missing_text(path: Path) -> str:
 
 
 def _query(python: Path) -> dict[str, Any]:
-    """What *python* tells of itself."""
+    """Facts that *python* reports about itself."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE_CODE],
@@ -158,7 +158,7 @@ def _query(python: Path) -> dict[str, Any]:
 
 
 def _start_error_text(error: OSError) -> str:
-    """Why a file that is there is no program."""
+    """Reason why an existing file is not a program."""
     if error.errno == errno.ENOEXEC:
         return f"it is no program for this platform ({platform.system()}, {platform.machine()})"
     if error.errno == errno.ENOENT:
@@ -167,12 +167,12 @@ def _start_error_text(error: OSError) -> str:
 
 
 def make_python_path(inherited: str | None = None) -> str:
-    """Link this distbench into the cache; return ``PYTHONPATH`` with that folder before what is *inherited*.
+    """Link this distbench into the cache; return ``PYTHONPATH`` with that folder before *inherited*.
 
-    So nothing else that lies beside this distbench is found by the other interpreter.
+    The other interpreter then finds nothing else that lies beside this distbench.
 
     Args:
-        inherited: None: what this process has.
+        inherited: ``PYTHONPATH`` to extend; None: that of this process.
     """
     package = Path(distbench.__file__).resolve().parent
     # one for each checkout: several may share the cache

@@ -1,4 +1,4 @@
-"""Logs of ranks: cut where they grow without end; the part of one that a record keeps."""
+"""Logs of ranks: cut if they grow too large; excerpts for records."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_LOG_BYTES = 64 << 20
-"""Bytes from which on a log is cut."""
+"""Size in bytes above which a log is cut."""
 KEPT_HEAD_BYTES, KEPT_TAIL_BYTES = 1 << 20, 8 << 20
-"""Bytes of its begin and of its end that a cut leaves."""
+"""Bytes of its beginning and of its end that a cut keeps."""
 _EXCERPT_BYTES = 4000
 
 
 class BoundedLogs:
-    """Growing logs; each keeps its beginning and its end whenever it exceeds ``MAX_LOG_BYTES`` bytes.
+    """Growing logs; each is cut to its beginning and its end above ``MAX_LOG_BYTES`` bytes.
 
-    Who writes one is neither asked nor slowed down: it appends, so that its next line follows what was left.
-    What it writes in the microseconds before a cut may be lost.
+    The writer of a log is neither involved nor slowed down: it appends, so its next line follows the kept
+    end. What it writes in the microseconds before a cut may be lost.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._omitted = dict.fromkeys(files, 0)
 
     def trim(self) -> None:
-        """Cut those that have passed the limit.
+        """Cut the logs that exceed the limit.
 
         Raises:
             OSError: one can't be written.
@@ -45,7 +45,7 @@ class BoundedLogs:
                 begin,
                 KEPT_HEAD_BYTES + os.pwrite(descriptor, _omission_line(self._omitted[file]), KEPT_HEAD_BYTES),
             )
-            # the tail, and what is appended meanwhile, unless that is faster than it is copied
+            # the tail, and data appended meanwhile, unless it comes faster than it is copied
             while source < begin + 2 * KEPT_TAIL_BYTES and (
                 part := os.pread(descriptor, KEPT_TAIL_BYTES, source)
             ):
@@ -61,7 +61,7 @@ def _omission_line(omitted: int) -> bytes:
 
 
 def log_excerpt(file: Path) -> str:
-    """What a record keeps of the log *file*: its end, with the place of the whole; empty if there is none."""
+    """Excerpt of the log *file* for a record: its end, and the name of the file; empty if there is none."""
     text = read_tail(file, _EXCERPT_BYTES)
     size = file.stat().st_size if text else 0
     return f"[the last of {size:,} bytes of {file.name}]\n{text}" if size > _EXCERPT_BYTES else text
@@ -72,7 +72,7 @@ def read_tail(file: Path, size: int) -> str:
     try:
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - size))
-            # and no more, should it grow faster than it is read
+            # and no more, if it grows faster than it is read
             return stream.read(size).decode(errors="replace")
     except FileNotFoundError:
         return ""

@@ -1,4 +1,4 @@
-"""This machine, inspected without torch: devices, packages, and the facts that a record keeps."""
+"""Inspection of this machine without torch: devices, packages, and facts for records."""
 
 import ctypes.util
 import functools
@@ -25,7 +25,7 @@ RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
 T = TypeVar("T")
 
 CUPY_DISTRIBUTIONS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
-"""Distributions that cupy comes in, by the version of CUDA."""
+"""Distributions of cupy, by CUDA version."""
 
 _PACKAGES = (
     *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
@@ -75,7 +75,7 @@ _ROCM_DEVICE = Path("/dev/kfd")
 
 
 def detect_machine(device: str = "auto") -> Machine:
-    """This machine, for a suite whose ``device`` is *device* (auto, cpu or cuda)."""
+    """Detect this machine, for a suite whose ``device`` is *device* (auto, cpu or cuda)."""
     gpus = visible_gpu_count()
     chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
     return Machine(
@@ -92,7 +92,7 @@ def detect_machine(device: str = "auto") -> Machine:
 
 
 def available_memory() -> int:
-    """Bytes of host memory that processes may use: what the machine has, or the limit of the cgroup."""
+    """Bytes of host memory that processes may use: the machine's total, or the limit of the cgroup."""
     own = cgroup_memory.read_cgroup_memory()
     limit = own.limit_bytes if own else None
     return _total_memory() if limit is None else min(limit, _total_memory())
@@ -111,12 +111,12 @@ def visible_gpu_count() -> int:
 
 
 def unsupported_gpu_text(rocm_device: Path = _ROCM_DEVICE) -> str:
-    """Why this machine has no GPU that ranks could use, where something looks like one; else empty."""
+    """Reason why ranks can't use GPUs that this machine seems to have; otherwise empty."""
     return "AMD's GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _gpu_names() else ""
 
 
 def gpu_index(uuid: str) -> int | None:
-    """Number of the GPU *uuid* on this machine, as nvidia-smi counts; None if the driver does not tell."""
+    """Index of the GPU *uuid* on this machine, as in nvidia-smi; None if the driver does not report it."""
     import pynvml
 
     try:
@@ -127,7 +127,7 @@ def gpu_index(uuid: str) -> int | None:
 
 
 def cxx_compiler() -> list[str] | None:
-    """Command of the C++ compiler (``CXX``, or else g++ or c++), or None."""
+    """Command of the C++ compiler (``CXX``, otherwise g++ or c++), or None."""
     # CXX may hold options or a wrapper, such as "ccache g++"
     commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [["g++"], ["c++"]]
     return next((command for command in commands if command and shutil.which(command[0])), None)
@@ -143,12 +143,12 @@ def search_path() -> str:
 
 
 def is_installed(package: str) -> bool:
-    """Whether Python would find *package*, which is not imported: one installed in place, too."""
+    """True if Python would find *package*, also one installed in place; it is not imported."""
     return importlib.util.find_spec(package) is not None
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:
-    """How to install what *extra* lists; not by the name distbench, which may be another's on an index."""
+    """Instructions to install *extra*; not by the name distbench, which may be another's on an index."""
     return f"in distbench's checkout: {pip} install -e '.[{extra}]'"
 
 
@@ -182,7 +182,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """distbench's cache folder (``DISTBENCH_CACHE``, or else in the user's cache folder)."""
+    """distbench's cache folder (``DISTBENCH_CACHE``, otherwise in the user's cache folder)."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
 
@@ -190,9 +190,9 @@ def cache_folder() -> Path:
 def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUINFO) -> Path:
     """Folder of the C++ ops that are built for *device* by the Python environment at *prefix*.
 
-    One for each: the compiler's command holds the paths of the environment, so two that share a folder
-    rebuild each other's ops, in the middle of a trial. And one for each kind of CPU: they are built with
-    the instructions of the one at hand. *installed* are the versions of its packages.
+    Each environment has its own: the compiler's command contains its paths, so two that share a folder
+    rebuild each other's ops in the middle of a trial. So has each kind of CPU, as ops are built for the
+    local one. *installed* are the versions of the environment's packages.
     """
     versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
     place = hashlib.sha256(f"{prefix}\n{cpu_features(cpus)}".encode()).hexdigest()[:8]
@@ -217,12 +217,12 @@ def _gpu_names() -> tuple[str, ...]:
 
 
 def _gpu_memory() -> list[int]:
-    """Bytes of each GPU, in the order of their names; empty: not all of them tell it."""
+    """Bytes of each GPU, in the order of their names; empty: not all of them report it."""
     return _of_each_gpu(lambda nvml, handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
 
 
 def _capabilities() -> list[float]:
-    """Compute capability of each GPU, in the order of their names; empty: not all of them tell it."""
+    """Compute capability of each GPU, in the order of their names; empty: not all of them report it."""
 
     def capability(nvml: Any, handle: Any) -> float:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -237,7 +237,7 @@ def _of_each_gpu(ask: Callable[[Any, Any], T]) -> list[T]:
     try:
         return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(len(_gpu_names()))]
     except pynvml.NVMLError:
-        # GPUs that share the memory of the host answer that they don't support the question
+        # GPUs that share the memory of the host report that they don't support the query
         return []
 
 
@@ -258,7 +258,7 @@ def _gpu_facts() -> dict[str, Any]:
 
 @functools.cache
 def cpu_features(cpus: Path = _CPUINFO) -> str:
-    """What the first CPU is and can do, by which ``-march=native`` chooses instructions."""
+    """Model and features of the first CPU, by which ``-march=native`` chooses instructions."""
     first = cpus.read_text().partition("\n\n")[0]
     telling = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
     return "\n".join(line for line in first.splitlines() if line.partition(":")[0].strip() in telling)

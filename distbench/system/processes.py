@@ -1,6 +1,6 @@
 """Processes of a run: each carries the run's id, so that none is left behind.
 
-The state of one is a letter of ``/proc/PID/stat`` (man 5 proc): T and t are stopped, D is a wait that no
+A process state is a letter of ``/proc/PID/stat`` (man 5 proc): T and t are stopped, D is a wait that no
 signal ends, Z has ended and waits to be reaped.
 """
 
@@ -23,14 +23,14 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class RankRange:
-    """Ranks of a launch that one node starts, and where all of them meet."""
+    """Ranks of a launch that one node starts, and the address of their rendezvous."""
 
     world_size: int
     """Ranks of the launch, on all of its nodes."""
     count: int
     """Ranks on this node."""
     first: int = 0
-    """The first of them; the others follow it."""
+    """Number of the first of them; the others follow it."""
     node_rank: int = 0
     node_count: int = 1
     master_address: str = "127.0.0.1"
@@ -40,11 +40,11 @@ class RankRange:
 
     @property
     def has_rank_0(self) -> bool:
-        """Whether the rendezvous is opened on this node."""
+        """True if this node opens the rendezvous."""
         return self.first == 0
 
     def environment(self, local_rank: int, port: int) -> dict[str, str]:
-        """Variables that place a rank, as torchrun names them."""
+        """Environment variables that place a rank, with torchrun's names."""
         return {
             "MASTER_ADDR": self.master_address,
             "MASTER_PORT": str(port),
@@ -66,21 +66,21 @@ def die_with_parent(parent: int) -> None:
 
 
 def resume_without_parent() -> None:
-    """Undo ``die_with_parent``: have the kernel only continue this process, should it be stopped by then.
+    """Undo ``die_with_parent``: have the kernel only continue this process if it is stopped by then.
 
-    It is for a process that ends by itself when its parent has, and in order, if it runs. The signal that
-    continues harms nothing where it comes early: it comes when the thread ends that started this process.
+    It is for a process that ends in order by itself after its parent, unless it is stopped. An early SIGCONT
+    does no harm: it comes when the thread that started this process ends.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whoever descends from this process and has lost its own."""
+    """Become the parent of all descendants of this process that have lost their own."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_children(exclude: Collection[int] = (), timeout_s: float = 5.0) -> None:
-    """Kill and reap the children of this process except *exclude*, and with ``adopt_orphans`` theirs in turn.
+    """Kill and reap this process's children except *exclude*, and with ``adopt_orphans`` theirs in turn.
 
     One in an uninterruptible wait is left after *timeout_s* seconds.
     """
@@ -100,7 +100,7 @@ def child_pids() -> list[int]:
 
 
 def _reap_children() -> bool:
-    """Reap the children that have ended; whether there are others."""
+    """Reap the children that have ended; return True if others are left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -110,7 +110,7 @@ def _reap_children() -> bool:
 
 
 def kill_tree(root: int, timeout_s: float = 5.0) -> None:
-    """Kill all that descends from process *root*, which its end would set free, and then *root*."""
+    """Kill all descendants of process *root*, which would survive its end, and then *root*."""
     end = time.monotonic() + timeout_s
     while left := [pid for pid in _descendants(root) if process_state(pid) not in ("", "Z")]:
         for pid in left:
@@ -181,12 +181,12 @@ def kill_run(run_id: str, exclude: Collection[int] = (), timeout_s: float = 10.0
 
 
 def exit_text(code: int) -> str:
-    """How a process ended that has exit code *code*: negative is the signal that ended it."""
+    """Text about the end of a process with exit *code*; negative: the signal that ended it."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL``; ``signal 40`` for one of the real-time signals, which have no names."""
+    """Name of a signal: ``SIGKILL``; ``signal 40`` for real-time signals, which have no names."""
     try:
         return signal.Signals(number).name
     except ValueError:

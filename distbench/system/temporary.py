@@ -1,4 +1,4 @@
-"""Temporary folders: what a killed process could not remove, the next one that makes one does."""
+"""Temporary folders; making one also removes those that killed processes left behind."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ _NAME = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """New folder that is removed at the end."""
+    """Yield a new folder that is removed at the end."""
     for entry in os.scandir(tempfile.gettempdir()):
         if _NAME.fullmatch(entry.name):
             _remove_if_abandoned(Path(entry.path))
@@ -31,7 +31,7 @@ def _locked() -> tuple[Path, int]:
     """New folder and the lock on it, which the kernel releases whatever ends this process."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        # another process may take it for an abandoned one until it is locked, and remove it
+        # until it is locked, another process may consider it abandoned and remove it
         with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX)

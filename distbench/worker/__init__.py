@@ -1,1 +1,1 @@
-"""The part of distbench that imports torch: the fork server of the ranks, and one rank of one trial."""
+"""Worker processes: everything that imports torch to run a trial."""

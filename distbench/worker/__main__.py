@@ -1,11 +1,11 @@
-"""``python -m distbench.worker``: the program that every launcher starts.
+"""Command line of worker processes: ``python -m distbench.worker COMMAND``.
 
 serve DESCRIPTOR MODULE...   a fork server: imports MODULEs, then forks ranks on request
 agent [PID]                  the agent of a run on a node; it ends with process PID, 0: its parent
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-examine FILE                 one rank of an examination, placed as those of a trial
+examine FILE                 one rank of a diagnosis, placed as those of a trial
 prepare FILE                 build C++ ops and initial weights
-construct FILE               construct models of the user's own, and write what is wrong with them
+construct FILE               construct the user's models, and write their problems
 export FILE                  send curves to an experiment tracker
 """
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _set_inductor_cache() -> None:
-    """Have torch keep what it compiles in distbench's cache, and not leave a folder in that of others."""
+    """Have torch keep compiled code in distbench's cache, and not leave a folder elsewhere."""
     folder = cache_folder() / "inductor"
     # where the cache can't be used, torch's own default has to do
     with suppress(OSError):

@@ -1,23 +1,23 @@
-"""The agent of a run on one node: starts and watches the node's ranks as the controller asks.
+"""Node agent: start and watch the ranks of one node for the controller.
 
-An engine (ssh, Slurm, ...) starts one on each node and owns it. It listens nowhere: it connects to the
+A launcher (ssh, Slurm, ...) starts one on each node and owns it. It listens nowhere: it connects to the
 controller, whose addresses and token are in its environment (or the token on its standard input). It starts
 ranks as the launcher ``local`` does, by fork servers, on the interface by which it reaches the controller.
 
 When the controller closes the connection, or is silent for too long, the run is over here: every process of
-it on this node is ended. An agent that can't be started again (``PATIENCE``) then connects once more, unless
-it was told that the run is over.
+it on this node is ended. An agent that can't be restarted (``PATIENCE_VARIABLE``) then connects again,
+unless the controller has said that the run is over.
 
 In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``, ``{"signal": n}``,
 ``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``, ``{"over": true}``. Out: ``{"node": facts}``,
 ``{"sees": bool}``, ``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank,
-...}``, ``{"states": {rank: letter}}``, ``{"samples": metric, "rows": [row]}`` (or ``"reason"`` why not) of a
-trial that was sampled and has ended, ``{"stopped": true}``, ``{"renewed": true}``.
+...}``, ``{"states": {rank: letter}}``, ``{"samples": metric, "rows": [row]}`` (or a ``"reason"``) of a
+sampled trial that has ended, ``{"stopped": true}``, ``{"renewed": true}``.
 
-On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.remote_files``).
-In: ``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``,
-``{"forget": true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``,
-``{"journal": [event]}`` of a preparation, ``{"told": true}``. What a rank has left goes before its ``exit``.
+On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.apart``). In:
+``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``, ``{"forget":
+true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``, ``{"journal":
+[event]}`` of a preparation, ``{"told": true}``. The files of a rank go before its ``exit``.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def run_agent(parent: int | None = None) -> None:
     """Serve the controller that the environment names, until it is gone.
 
     Args:
-        parent: The process that started this one, whose end, whatever it is, ends this one; 0: whichever did.
+        parent: The process that started this one, whose end ends this one; 0: the actual parent.
 
     Raises:
-        WireError: none of its addresses can be reached, or what is there does not know the token.
+        ChannelError: none of its addresses can be reached, or the other end does not know the token.
     """
     if parent is not None:
         die_with_parent(parent or os.getppid())
-    # an engine that passes no environment on passes the standard input
+    # a launcher that does not pass the environment on passes the standard input
     token = os.environ.pop(TOKEN_VARIABLE, "") or sys.stdin.readline().strip()
     patience_s = float(os.environ.get(PATIENCE_VARIABLE, "0"))
     # two agents of a run on one host must not take each other's ranks for leftovers
     tag = f"{os.environ[RUN_ID_VARIABLE]}@{node_name()}"
-    # those of an agent that was given up, and can't end them itself while it is stopped
+    # ranks of an abandoned agent, which can't end them while it is stopped
     kill_run(tag)
     is_over = False
     while not is_over:
@@ -111,11 +111,11 @@ def _connect(addresses: list[str], token: str) -> AuthenticatedChannel:
 
 
 class NodeAgent:
-    """Starts ranks on this node; those of one trial at a time."""
+    """Agent that starts ranks on this node, those of one trial at a time."""
 
     def __init__(self, wire: AuthenticatedChannel, run_id: str) -> None:
         self._wire = wire
-        # whether there are more ranks than cores was asked when the run was planned
+        # the plan of the run has already checked for more ranks than cores
         self._site = Local(oversubscribe=True).open_session(run_id)
         self._handle: RunningLaunch | None = None
         self._running: set[int] = set()
@@ -125,22 +125,22 @@ class NodeAgent:
         self._outbox: deque[Iterator[ChannelMessage]] = deque()
         self._last_update_at = 0.0
         self.run_ended = False
-        """Whether the controller has said that it needs no agents any more."""
+        """True once the controller has said that it needs no agents any more."""
 
     def run(self) -> None:
         """Serve until the controller is gone.
 
         Raises:
-            WireError: somebody has put something into the connection.
+            ChannelError: somebody has injected data into the connection.
         """
         self._wire.send({"node": node_facts(self._wire.address)})
         while self._wire.alive:
             self._flush()
-            # either wait ends at once when what is waited for comes
+            # either wait ends as soon as its event arrives
             if self._running:
                 self._poll_ranks(0.0 if self._outbox else _POLL_S)
             requests = self._wire.receive(0 if self._running or self._outbox else _POLL_S)
-            # asked after a look at what has come: to obey may have taken long, as digests of large files do
+            # checked after reading: a request may have taken long, such as digests of large files
             if self._wire.seconds_silent() > SILENCE_TIMEOUT_S:
                 return
             for request in requests:
@@ -177,7 +177,7 @@ class NodeAgent:
             self._handle_file_request(request)
 
     def _handle_file_request(self, request: dict[str, Any]) -> None:
-        """Obey a *request* about this node's copy of the run's folder."""
+        """Handle a *request* about this node's copy of the run's folder."""
         if "offer" in request:
             self._answer_offer(**request)
         elif "piece" in request and self._mirror:
@@ -191,7 +191,7 @@ class NodeAgent:
             self._mirror = None
 
     def _answer_offer(self, offer: list[tuple[str, str]], root: str) -> None:
-        """Say which of the files on *offer* are not in this node's copy of *root*."""
+        """Report the files on *offer* that are not in this node's copy of *root*."""
         try:
             self._mirror = self._mirror or RunMirror(root)
             self._enqueue({"lacks": self._mirror.missing_files(offer)})
@@ -203,7 +203,7 @@ class NodeAgent:
             launch = self._local_launch(**request)
             self._handle = self._site.launch(launch)
             assert launch.ranks
-            # they are watched from here on, also where nothing can be sampled
+            # ranks are watched from here on, also if nothing can be sampled
             self._running = set(range(launch.ranks.first, launch.ranks.first + launch.ranks.count))
             if launch.is_sampled:
                 self._samplers = NodeSamplers(launch)
@@ -215,10 +215,10 @@ class NodeAgent:
     def _local_launch(
         self, file: str, share: dict[str, Any], environment: dict[str, str], folder: str, **rest: Any
     ) -> LaunchSpec:
-        """What the controller asks to launch, as this node does it.
+        """Translate a launch request of the controller into a local launch.
 
         Raises:
-            OSError: what it needs is not here.
+            OSError: something that it needs is not here.
         """
         own = decode(RankRange, share, "launch request")
         interface = interface_with_address(self._wire.address)
@@ -230,7 +230,7 @@ class NodeAgent:
             is_preparation = rest["entry"] == "prepare"
             self._trial = self._mirror.open_trial(file, leaves, ranks, node, is_preparation=is_preparation)
             file = str(self._trial.file)
-            # what is imported from there is missed by name
+            # an import from the missing folder then fails by name
             folder = folder if Path(folder).is_dir() else str(self._mirror.folder)
         if not Path(folder).is_dir():
             raise OSError(f"there is no folder {folder}, in which the command runs")
@@ -264,7 +264,7 @@ class NodeAgent:
         if self._handle:
             self._handle.stop()
         self._handle, self._running = None, set()
-        # nobody asks for what a trial measured that was stopped
+        # nobody needs the results of a trial that was stopped
         self._outbox.clear()
         if self._trial:
             self._outbox.append(self._trial.current_files())
@@ -277,13 +277,13 @@ class NodeAgent:
         self._enqueue({"stopped": True})
 
     def _enqueue(self, message: dict[str, Any]) -> None:
-        """Send *message* after all that is on its way."""
+        """Send *message* after all queued messages."""
         self._outbox.append(iter([(message, b"")]))
         if len(self._outbox) == 1:
             self._flush()
 
     def _flush(self) -> None:
-        """Send the news of the trial, and one message of what waits."""
+        """Send the news of the trial, and one queued message."""
         if self._trial and time.monotonic() - self._last_update_at > _POLL_S:
             self._last_update_at = time.monotonic()
             for message in self._trial.updates():

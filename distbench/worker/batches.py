@@ -1,4 +1,4 @@
-"""The micro-batches of one rank: its rows of the global batch, the same at every world size."""
+"""Micro-batches of one rank, from the same global batch at every world size."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from distbench.data.base import BatchFunction, DataSource
 from distbench.strategies.base import Batch, RankContext
 
 MAX_PREFETCH_BYTES = 256 << 20
-"""Bytes of host memory that batches which are made ahead take at most."""
+"""Maximum bytes of host memory for prefetched batches."""
 
 
 class MicroBatchReader:
@@ -20,13 +20,13 @@ class MicroBatchReader:
     def __init__(
         self, context: RankContext, row_order_seed: int | None = None, batches: BatchFunction | None = None
     ) -> None:
-        """Open the data, or use *batches*; *order* seeds a permutation of the rows of each global batch."""
+        """Open the data, or use *batches*; *row_order_seed* shuffles the rows of each global batch."""
         case = context.case
         source: DataSource = registry.create_plugin("data", case.data)
         size = case.batch.global_batch_size
         self._batches = batches or source.open(context.workload.shape, case.seed, size)
         if row_order_seed is not None:
-            # where it matters which rows are together, they stay together
+            # rows that must share a micro-batch stay together
             block = case.batch.micro_batch_size if case.depends_on_batch_division else size
             self._batches = _permute_rows(self._batches, size, row_order_seed, block)
         self._context = context
@@ -37,10 +37,10 @@ class MicroBatchReader:
         self._prefetched: dict[int, dict[str, np.ndarray]] = {}
 
     def prefetch(self, steps: Sequence[int]) -> None:
-        """Make the batches of *steps*, so that only copying them is left: all, or none if they are large.
+        """Make the batches of *steps*, so that only copying is left: all of them, or none if they are large.
 
-        A GPU's host has to run ahead of it, and what it computes for a batch is in the way of launching
-        kernels, in another thread as well: Python runs one at a time. All or none, so that no step differs.
+        A GPU's host has to run ahead of it, and making a batch delays the launch of kernels, even in another
+        thread, as Python runs one at a time. All or none, so that no step differs.
         """
         for step in steps:
             self._prefetched[step] = arrays = self._batches(step, self._rows)
@@ -61,7 +61,7 @@ class MicroBatchReader:
         return batches
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
-        """Hash of this rank's rows of *step*, or of those *all_ranks* ranks, however they divide them."""
+        """Hash of this rank's rows of *step*, or with *all_ranks* of all rows, however they are divided."""
         size = self._context.case.batch.global_batch_size
         arrays = self._batches(step, range(size) if all_ranks else self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
@@ -79,13 +79,13 @@ def to_rank_device(arrays: dict[str, np.ndarray], context: RankContext) -> Batch
 def _to_device(device: torch.device, array: np.ndarray) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     if device.type == "cuda":
-        # a copy from pageable memory may wait for the device, so that the host could not run ahead of it
+        # a copy from pageable memory may wait for the device, and the host could then not run ahead of it
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def _permute_rows(batches: BatchFunction, size: int, seed: int, block: int) -> BatchFunction:
-    """*batches* of *size* rows in a random order within each *block* of them, drawn by *seed*."""
+    """*batches* of *size* rows, shuffled by *seed* within each *block* of rows."""
 
     def reordered(step: int, rows: range) -> dict[str, np.ndarray]:
         draws = np.random.default_rng([seed, step])

@@ -1,4 +1,4 @@
-"""One line on why something could not be built: of a compiler's output, the line that says what is wrong."""
+"""One-line texts for build errors: of a compiler's output, the line with the error."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _DISK_FULL_TEXT = "No space left on device"
 
 
 def build_error_text(error: Exception) -> str:
-    """What *error*, raised while something was built, means to the user."""
+    """Describe to the user an *error* that was raised during a build."""
     cache = cache_folder()
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
         problem = f"the cache {cache} can't be written ({error.strerror})"

@@ -1,4 +1,4 @@
-"""Checks on live objects, before anything is timed, that what runs is what was requested.
+"""Checks of the live engine, data and gradients against the request, before anything is timed.
 
 Today's tools start one process instead of two, run DDP instead of FSDP, feed all ranks the same data, or
 clip gradients by a hidden default, all with exit code 0.
@@ -18,10 +18,10 @@ from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker.batches import MicroBatchReader
 
-# far above rounding, which hardly differs between ranks, and far below ranks that are not synchronised
+# far above rounding differences between ranks, and far below those of ranks that are not synchronised
 _NORM_TOLERANCE = 1e-3
 _NOT_REPORTED = object()
-# settings that a rank which updates nothing can't tell
+# settings that a rank without trained elements cannot report
 _OPTIMIZER_KEYS = ("optimizer", "dtypes", "optimizer_state_on")
 
 
@@ -40,7 +40,7 @@ def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
 
 
 def check_data(reader: MicroBatchReader, context: RankContext) -> None:
-    """Raise Mismatch if two copies of the model would train on the same samples, or one on different ones.
+    """Raise Mismatch if model replicas share samples, or if the ranks of one replica don't.
 
     A collective call.
     """
@@ -62,10 +62,10 @@ def check_data(reader: MicroBatchReader, context: RankContext) -> None:
 
 
 def effective_settings(engine: Engine) -> dict[str, Any]:
-    """Effective settings of *engine*, those of its optimizer as a rank tells them that updates something.
+    """Effective settings of *engine*; optimizer settings come from a rank that updates parameters.
 
-    A rank may have no element of what is trained: a shard of frozen parameters alone, or none of the tensors.
-    A collective call.
+    A rank may have no trained element: only a shard of frozen parameters, or no tensor at all. A collective
+    call.
     """
     own = engine.effective_settings()
     every: list[dict[str, Any]] = [{}] * dist.get_world_size()
@@ -79,14 +79,14 @@ def effective_settings(engine: Engine) -> dict[str, Any]:
 
 
 def _updates_parameters(effective: dict[str, Any]) -> bool:
-    """Whether the rank with these settings has gradients or optimizer states."""
+    """True if the rank with these settings has gradients or optimizer states."""
     return any(effective.get("dtypes", {}).get(kind) for kind in ("gradients", "optimizer_state"))
 
 
 def check_effective(effective: dict[str, Any], context: RankContext, updates: int) -> None:
     """Raise Mismatch unless the effective settings of the engine are the requested ones.
 
-    *updates* is the number of updates that it has taken: by it the learning rate of the next one is known.
+    *updates* is the number of updates so far, which determines the learning rate of the next one.
     """
     case = context.case
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
@@ -111,26 +111,26 @@ def check_effective(effective: dict[str, Any], context: RankContext, updates: in
         "activation_checkpointing": case.activation_checkpointing,
         **strategy.required_settings(case),
     }
-    # only engines of compiled modules say so, and those with layers in float8
+    # only engines of compiled modules report this, and those with layers in float8
     if case.compile != "none" or "compile" in effective:
         expected["compile"] = case.compile
     if case.precision.float8 != "none" or "float8" in effective:
         expected |= {key: getattr(case.precision, key) for key in ("float8", "float8_emulated")}
     expected |= _expected_optimizer_settings(case.optimizer)
-    # an engine that says so has a schedule, whether or not one was asked for
+    # an engine that reports it has a schedule, whether or not one was requested
     is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED
     if is_told or lr_schedule.is_scheduled(case.optimizer):
         expected["optimizer.next_lr"] = case.optimizer.lr * lr_schedule.lr_factor(case.optimizer, updates)
     if (parameters := context.workload.parameters()) is not None:
         expected["parameters"] = parameters
     if strategy.data_parallel_size(case.world_size) == 1 and _look_up(effective, "dtypes.reduce") is None:
-        # where all devices have the same rows no gradients are reduced
+        # if all devices have the same rows, no gradients are reduced
         del expected["dtypes.reduce"]
     _require_equal({key: (value, _look_up(effective, key)) for key, value in expected.items()})
 
 
 def _expected_optimizer_settings(spec: OptimizerConfig, prefix: str = "optimizer") -> dict[str, Any]:
-    """Hyper-parameters of the optimizer that *spec* names, and of the one of its rest, under *prefix*."""
+    """Hyperparameters of the optimizer in *spec*, and of its companion for the rest, under *prefix*."""
     kind = optimizers.entry_of(spec)
     own = {
         f"{prefix}.{k}": v

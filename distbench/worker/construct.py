@@ -1,4 +1,4 @@
-"""Constructs the user's own models that a suite names, to find what is wrong with them before a run."""
+"""Construct the user's models before a run, to report errors early."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MAX_PROBLEM_LENGTH = 2_000
 _ROWS = 2
 _TRIED_LENGTHS = (128, 64, 32, 16)
 _MAX_ELEMENTS_IN_MEMORY = 20_000_000
-"""Elements that a model may have to be constructed in memory, where a table of positions refuses a length."""
+"""Maximum elements of a model that is constructed in memory, where position tables can refuse a length."""
 
 
 def construct_models(file: Path) -> None:
-    """Construct each of the workloads in *file*, and write beside it what came of each."""
+    """Construct each of the workloads in *file*, and write the results beside it."""
     asked = json.loads(file.read_text())
     told = [
         _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"])
@@ -39,14 +39,14 @@ def construct_models(file: Path) -> None:
 
 
 def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str]) -> dict[str, Any]:
-    """Error of the model of *choice*, the shape of its inputs, and which of *compute_dtypes* it refuses."""
+    """Problem of the model of *choice*, shape of its inputs, and the *compute_dtypes* that it refuses."""
     try:
         workload: Workload = registry.create_plugin("workloads", choice)
         module = _construct_module(workload)
         workload.layers(module)
         seen = _in_memory(module, workload)
     except Exception as error:
-        # user code: whatever it raises is the answer
+        # user code: any exception is an answer
         traceback.print_exc()
         told = truncate_middle(
             message_with_line(error, choice), _MAX_PROBLEM_LENGTH, "distbench run has the whole in its log"
@@ -57,7 +57,7 @@ def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str])
 
 
 def _refusal(module: nn.Module, device: str, compute: str) -> str:
-    """Why *module* is not trained in *compute* on a kind of *device*; empty: nothing is known against it."""
+    """Reason why *module* can't be trained in *compute* on *device*; empty: none is known."""
     try:
         weights.check_dtypes(module)
         if device == "cpu":
@@ -68,17 +68,17 @@ def _refusal(module: nn.Module, device: str, compute: str) -> str:
 
 
 def _construct_module(workload: Workload) -> nn.Module:
-    """The module, without its memory where the constructor allows that."""
+    """Construct the module, without its memory if the constructor allows that."""
     try:
         with torch.device("meta"):
             return workload.module()
     except Exception:
-        # one that looks at its numbers; a mistake is raised again
+        # a constructor that reads its numbers; a mistake is raised again
         return workload.module()
 
 
 def _in_memory(module: nn.Module, workload: Workload) -> nn.Module:
-    """*module* with its memory if that is small: without it no place in a table is out of range."""
+    """*module* with its memory if that is small: on the meta device no table index is out of range."""
     parameters = list(module.parameters())
     if not any(p.is_meta for p in parameters) or sum(p.numel() for p in parameters) > _MAX_ELEMENTS_IN_MEMORY:
         return module
@@ -86,7 +86,7 @@ def _in_memory(module: nn.Module, workload: Workload) -> nn.Module:
 
 
 def _input_shape(module: nn.Module) -> dict[str, Any]:
-    """``kind``, ``length`` and ``classes`` by which one forward pass gives logits; empty: none did."""
+    """``kind``, ``length`` and ``classes`` for which a forward pass gave logits; empty: none did."""
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     for length in _TRIED_LENGTHS:
         logits = _output(module, torch.zeros(_ROWS, length, dtype=torch.long, device=device))
@@ -107,6 +107,6 @@ def _output(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor | None:
     try:
         output = module(inputs)
     except Exception:
-        # user code, of which this asks whether it takes such inputs
+        # user code: it does not take such inputs
         return None
     return output if isinstance(output, torch.Tensor) else None

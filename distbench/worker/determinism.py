@@ -1,7 +1,8 @@
-"""Deterministic algorithms: what has no deterministic form is refused, until a model turns out to need it.
+"""Run a job with deterministic algorithms, as far as torch has them.
 
-With warnings only, attention on CUDA keeps a backward pass that adds in any order although it has another one
-(ATen, attention_backward.cu), so nothing would repeat itself in bits for the sake of what few models do.
+An operation without a deterministic implementation is an error, unless a model turns out to need it. With
+warnings only, attention on CUDA keeps a backward pass that adds in any order although it has another one
+(ATen, attention_backward.cu), so no training would be bitwise reproducible for the sake of a few models.
 """
 
 import os
@@ -23,7 +24,7 @@ _NONDETERMINISTIC_OPERATION = re.compile(r"(\S+) does not have a deterministic i
 
 
 def fix_cublas_workspace() -> None:
-    """Give cuBLAS the workspace that its deterministic mode needs; before this process first uses it.
+    """Give cuBLAS the workspace that its deterministic mode needs, before this process first uses cuBLAS.
 
     Source: docs.nvidia.com/cuda/cublas, "Results reproducibility".
     """
@@ -31,7 +32,7 @@ def fix_cublas_workspace() -> None:
 
 
 def share_nondeterministic_operation(exchange: StoreExchange, operation: str) -> str:
-    """The operation that some rank lacks, if this one lacks *operation*; empty: none does.
+    """Return an operation that any rank lacks, if this one lacks *operation*; empty: none lacks one.
 
     Raises:
         UnsupportedCase: this rank lacks one, and others neither lack one nor are done.
@@ -48,19 +49,20 @@ def share_nondeterministic_operation(exchange: StoreExchange, operation: str) ->
 
 
 def run_deterministically(job: Callable[[], T], share: Callable[[str], str]) -> tuple[T, str]:
-    """Result of *job* under deterministic algorithms, and how far they went: ``STRICT``, or why not.
+    """Run *job* with deterministic algorithms; return its result and the level of determinism.
 
-    Where torch names an operation that has no deterministic form here, *job* is done once more, and such are
-    allowed. All ranks do so or none: *share* makes of what this one lacks (empty: nothing) what any does.
+    The level is ``STRICTLY_DETERMINISTIC``, or a text about the exception. If torch names an operation
+    without a deterministic implementation, *job* runs again with such operations allowed. All ranks do so
+    or none: *share* maps the operation that this rank lacks (empty: none) to one that any rank lacks.
 
     Raises:
-        UnsupportedCase: one rank alone lacks one.
+        Refused: one rank alone lacks an operation.
     """
     torch.use_deterministic_algorithms(True)
     result, lacking = _try_strict(job)
     if not (lacking := share(lacking)):
         return result[0], STRICTLY_DETERMINISTIC
-    # out of the handler, as the error holds the engine in which it was raised
+    # outside of the handler, as the error holds the engine in which it was raised
     result.clear()
     torch.use_deterministic_algorithms(True, warn_only=True)
     needed = f"the training needs {lacking}, of which torch has none here"
@@ -68,13 +70,13 @@ def run_deterministically(job: Callable[[], T], share: Callable[[str], str]) -> 
 
 
 def match_nondeterministic_operation(error: Exception) -> re.Match[str] | None:
-    """The operation that torch has named in *error* as one without a deterministic form, as group 1."""
+    """Match of the operation without a deterministic implementation in torch's *error*, as group 1."""
     # a compiler wraps what torch raises
     return _NONDETERMINISTIC_OPERATION.search(str(error))
 
 
 def _try_strict(job: Callable[[], T]) -> tuple[list[T], str]:
-    """Result of *job*, or the operation that it lacks."""
+    """Result of *job*, or the operation that has no deterministic implementation."""
     try:
         return [job()], ""
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Dropout of a model: where it is, and the same model without it."""
+"""Find the dropout of a model, and turn it off."""
 
 import copy
 import dataclasses
@@ -16,13 +16,14 @@ from distbench.workloads import weights
 _DROPOUT_KEY = re.compile(
     r"^(?!summary_).*(drop(out)?|drop_?path|layer_?drop|pdrop)(_?(p|prob|probability|rate|ratio))?$"
 )
-"""Names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate. Those of summary_... are
-in every configuration of transformers' GPT-2, for a head that few models have and whose modules show it."""
+"""Names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate. Names with summary_ are
+excluded: every GPT-2 configuration of transformers has them, for a head that few models have and whose
+modules show its dropout."""
 
 
 @dataclass(frozen=True)
 class _Probability:
-    """A probability with which a module drops something."""
+    """A dropout probability of a module."""
 
     place: str
     owner: Any
@@ -35,9 +36,9 @@ class _Probability:
 
 
 def without_dropout(context: RankContext) -> tuple[RankContext, str]:
-    """*context* with a model without dropout, and the names of what was turned off; empty: nothing.
+    """*context* with a model without dropout, and a summary of what was turned off; empty: nothing.
 
-    Ranks have rows of their own, so that what each drops is not what one process would.
+    Ranks have rows of their own, so they would drop other elements than a single process.
     """
     found = list(_probabilities(weights.meta_module(context.workload)))
     if not found:
@@ -48,12 +49,12 @@ def without_dropout(context: RankContext) -> tuple[RankContext, str]:
     def module() -> nn.Module:
         made = make()
         for each in _probabilities(made):
-            # a configuration may be frozen; whether the model still draws is found out in its first step
+            # a configuration may be frozen; the first step shows if the model still draws random numbers
             with suppress(AttributeError):
                 setattr(each.owner, each.key, 0.0)
         return made
 
-    # a workload is frozen, and this one is nobody else's
+    # a workload is frozen, but nothing else uses this copy
     object.__setattr__(workload, "module", module)
     return dataclasses.replace(context, workload=workload), _summary(found)
 
@@ -73,7 +74,7 @@ def _summary(found: list[_Probability]) -> str:
 
 
 def _probabilities(module: nn.Module) -> Iterator[_Probability]:
-    """Probabilities above 0 in *module*: of modules that drop, and of functions that are told of them."""
+    """Yield the dropout probabilities above 0 in *module* and in its configurations."""
     configurations: dict[int, tuple[str, Any]] = {}
     for name, part in module.named_modules():
         drops = any(word in type(part).__name__ for word in ("Drop", "StochasticDepth"))
@@ -87,7 +88,7 @@ def _probabilities(module: nn.Module) -> Iterator[_Probability]:
 
 
 def _dropout_attributes(owner: Any, *keys: str) -> list[tuple[str, float]]:
-    """Attributes of *owner*, those *keys* and all named after dropping, that are a probability above 0."""
+    """Attributes of *owner* that are a probability above 0: *keys*, and all with a name for dropout."""
     return [
         (key, value)
         for key, value in vars(owner).items()
@@ -96,7 +97,7 @@ def _dropout_attributes(owner: Any, *keys: str) -> list[tuple[str, float]]:
 
 
 def _configurations(config: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """*config*, if it is an object with attributes, and those of its parts."""
+    """Yield *config*, if it is a configuration object, and those nested in it."""
     if not type(config).__name__.endswith("Config"):
         return
     yield place, config

@@ -1,4 +1,4 @@
-"""Evaluation of a model on rows that it never trains on, the same rows for every strategy."""
+"""Evaluation on held-out rows, the same for every strategy."""
 
 import functools
 from typing import Any
@@ -16,14 +16,14 @@ from distbench.worker.batches import to_rank_device
 from distbench.workloads.base import count_labels
 
 MAX_LOGITS = 2**24
-"""Logits in fp64 at a time: 128 MiB, where those of 8,192 tokens over 128,256 classes are 8.4 GB."""
+"""Maximum logits in fp64 at a time: 128 MiB; those of 8,192 tokens over 128,256 classes take 8.4 GB."""
 
 
 class HeldOutEvaluation:
-    """The figure of merit over the held-out rows, of which this rank evaluates its share."""
+    """Figure of merit over the held-out rows, of which this rank evaluates its share."""
 
     def __init__(self, context: RankContext, merit: HeldOutMetric, rows: dict[str, np.ndarray]) -> None:
-        """Cut *rows* (each array has them as its first axis) into this rank's parts."""
+        """Select this rank's share of *rows* (the first axis of each array), and cut it into parts."""
         self._loss, self._merit = context.workload.loss, merit
         # sharded parameters are gathered by all ranks together, so all need the same number of parts
         count = len(next(iter(rows.values())))
@@ -49,7 +49,7 @@ class HeldOutEvaluation:
         return float((nats / labels - self._merit.floor) * self._merit.scale)
 
     def _sums(self, part: Batch, module: nn.Module) -> torch.Tensor:
-        """Sums over the labels of *part*, as `sums_over` has them."""
+        """Sums over the labels of *part*, as in ``evaluation_sums``."""
         outputs: list[Any] = []
         with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
             self._loss(module, part)
@@ -69,8 +69,8 @@ def evaluation_sums(logits: torch.Tensor, labels: torch.Tensor, max_logits: int 
 
     Args:
         logits: (labels, classes), of any floating dtype
-        labels: (labels,), the right class of each, or IGNORED, which counts in none of them
-        max_logits: logits that are made exact together
+        labels: (labels,), the correct class of each, or IGNORE_INDEX, which counts in none of the sums
+        max_logits: logits that are converted to fp64 together
     """
     sums = logits.new_zeros(3, dtype=torch.float64)
     rows = max(1, max_logits // logits.shape[-1])

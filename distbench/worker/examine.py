@@ -1,7 +1,7 @@
-"""One rank of an examination: says what state its host is in, meets the others, and times the links between.
+"""One rank of ``distbench doctor``: describe the host, join the group, measure links.
 
-What it knows is written as soon as it knows it: a group that never forms still has its hosts described.
-On CPUs of several nodes only one rank of each takes part: it is nodes whose links are tried.
+Results are written as soon as they are known: a group that never forms still has its hosts described.
+On CPUs of several nodes only one rank of each takes part, as the links between nodes are tested.
 """
 
 import os
@@ -30,7 +30,7 @@ _POLL_S = 0.05
 
 
 def run_diagnosis(file: Path, listen_fd: int | None = None) -> NoReturn:
-    """Run the rank that ``RANK`` names of the examination in *file*, and end the process."""
+    """Run the rank that ``RANK`` names in the diagnosis of *file*, and end the process."""
     order, report = DiagnosisRequest.read(file), RankReport(RankPlacement.from_environment(os.environ))
     code = 0
     try:
@@ -49,14 +49,14 @@ def run_diagnosis(file: Path, listen_fd: int | None = None) -> NoReturn:
 
 
 def _wait_for_first_local_rank(folder: Path, placement: RankPlacement, timeout_s: float) -> None:
-    """Wait until the first rank of this host has seen its GPUs, which nobody of this visit uses before."""
+    """Wait until the first rank of this host has inspected its GPUs, which no other rank uses before."""
     end = time.monotonic() + timeout_s
     while not RankReport.read(folder, placement.rank - placement.local_rank) and time.monotonic() < end:
         time.sleep(_POLL_S)
 
 
 def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None) -> Iterator[RankReport]:
-    """Ever more of what this rank finds."""
+    """Yield the report of this rank, each time with more results."""
     place = report.placement
     interface = _socket_interface(order.device)
     address = _ipv4_address(interface)
@@ -84,7 +84,7 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
 
 
 def _measure_pairs(member: int, node: int, size: int, device: torch.device) -> Iterator[LinkTest]:
-    """Exchanges of every two nodes by their first members, then of every two members of a node."""
+    """Yield link tests between all pairs of nodes (by their first members), then inside this node."""
     told = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
     dist.all_gather(told, torch.tensor([node]))
     on = group_by(range(size), lambda each: int(told[each]))
@@ -117,7 +117,7 @@ def _inaccessible_peers(device: torch.device) -> list[int]:
 
 
 def _socket_interface(device: str) -> str:
-    """Interface that the collectives of a *device* are told to use; empty: none is named."""
+    """Network interface configured for collectives on *device*; empty: none."""
     gloo, nccl = INTERFACE_VARIABLES
     names = (nccl, gloo) if device == "cuda" else (gloo,)
     return next((os.environ[name] for name in names if os.environ.get(name)), "")

@@ -1,4 +1,4 @@
-"""Export of curves through the trackers of accelerate. Nothing goes to a network."""
+"""Export curves through the trackers of accelerate. Nothing goes to a network."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def export(file: Path) -> None:
     _set_offline_environment(Path(request["into"]), file.parent)
     from accelerate import PartialState
 
-    # the trackers look there whether this is the main process
+    # the trackers ask it if this is the main process
     PartialState(cpu=True)
     for run in request["runs"]:
         tracker = _tracker(request, run)
@@ -83,7 +83,7 @@ def _tracker(request: dict[str, Any], run: dict[str, Any]) -> Any:
 
 
 def _time_option(to: str, time: float | None) -> dict[str, float | int]:
-    """The argument that sets the time of a step; W&B always uses the time of the call."""
+    """Argument that sets the time of a step; W&B always uses the time of the call."""
     if time is None or to == "wandb":
         return {}
     return {"walltime": time} if to == "tensorboard" else {"timestamp": int(time * 1000)}

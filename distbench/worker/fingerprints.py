@@ -1,4 +1,4 @@
-"""Watches a training of the equivalence check, and keeps what it is compared by."""
+"""Record gradients, weighted parameter updates and buffers of a training."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from distbench.workloads import batch_norm, weights
 
 
 class FingerprintRecorder(TrainingRecorder):
-    """Curves of trainings; gradients of their first step; moves of parameters and buffers after each one."""
+    """Recorder of curves, first gradients, and parameter updates and buffers after each step."""
 
     def __init__(self, context: RankContext) -> None:
         super().__init__(context.rank)
         self._context = context
         self._updates: WeightedUpdates | None = None
-        """Of the training that is watched; on rank 0 alone."""
+        """Updates of the current training; only on rank 0."""
         self.diverged_replicas: Rows = []
-        """Of each training the first copy on another rank that is not that of rank 0."""
+        """First replica of each training that differs from that of rank 0."""
         self.notes: Rows = []
         norms = (
             batch_norm.batch_norm_layers(weights.meta_module(context.workload))
@@ -33,15 +33,15 @@ class FingerprintRecorder(TrainingRecorder):
         self._rank_local_buffers = {
             f"{name}.{buffer}" for name, norm in norms.items() for buffer, _ in norm.named_buffers()
         }
-        """Buffers of which each rank has its own by design."""
+        """Buffers that legitimately differ between ranks."""
 
     def before_training(self, training: str, engine: Engine) -> None:
-        """Watch from now on the *training* of *engine*, which has not taken any step."""
+        """Record the *training* of *engine* from now on, before its first step."""
         self.training = training
         self._record_state(-1, engine)
 
     def before_update(self, step: TrainingStep, engine: Engine) -> bool:
-        """Keep the curve, and the gradients of the first step; the others only weight the moves."""
+        """Record the curve, and the gradients of the first step; later ones only weight the updates."""
         super().before_update(step, engine)
         gradients: NamedTensors = engine.full_gradients()
         if self._updates:
@@ -54,11 +54,11 @@ class FingerprintRecorder(TrainingRecorder):
         return True
 
     def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
-        """Keep moves and buffers after *step*."""
+        """Record parameter updates and buffers after *step*."""
         self._record_state(step.number, engine)
 
     def _record_state(self, step: int, engine: Engine) -> None:
-        """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
+        """Record parameters and buffers after *step*, and the first replica that differs from rank 0's."""
         state: NamedTensors = engine.full_parameters()
         if step < 0:
             self._updates = WeightedUpdates() if self._is_rank_0 else None
@@ -76,7 +76,7 @@ class FingerprintRecorder(TrainingRecorder):
 
     @staticmethod
     def _tapped(tensors: NamedTensors, callback: Callable[[str, torch.Tensor], None]) -> NamedTensors:
-        """*tensors*, each of which is shown to *callback* on its way."""
+        """Yield *tensors*, after calling *callback* with each."""
         for name, tensor in tensors:
             callback(name, tensor)
             yield name, tensor
@@ -94,7 +94,7 @@ class FingerprintRecorder(TrainingRecorder):
             name: torch.view_as_real(buffer) if buffer.is_complex() else buffer
             for name, buffer in buffers.items()
         }
-        # whole numbers are constants, or count calls, of which accumulation makes more
+        # integers are constants, or count calls, of which accumulation makes more
         return {
             name: buffer
             for name, buffer in real.items()
@@ -103,5 +103,5 @@ class FingerprintRecorder(TrainingRecorder):
 
 
 def _has_buffers(context: RankContext) -> bool:
-    """Whether the model has any buffer."""
+    """True if the model has any buffer."""
     return next(weights.meta_module(context.workload).buffers(), None) is not None

@@ -1,9 +1,9 @@
 """FLOPs of any model: torch's ``FlopCounterMode`` over a forward and a backward pass of fake tensors.
 
 They have shapes and no memory, so nothing is computed. A product counts two FLOPs per multiplication and
-addition, a convolution and attention likewise; nothing is taken off for causal masking, and attention counts
-as the products that it is (with a fused kernel the counter would add the scores that its backward pass makes
-again). The gradient of a frozen parameter is computed by nobody, and so not counted.
+addition, a convolution and attention likewise; nothing is deducted for causal masking, and attention counts
+as its matrix products (with a fused kernel the counter would add the scores that its backward pass
+recomputes). The gradient of a frozen parameter is not computed, and so not counted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from distbench.workloads import weights
 from distbench.workloads.base import Workload, mean_of
 
 _ROWS = 2
-"""Samples of the pass: a single one is a special case to batch normalisation."""
+"""Samples of the pass: a single one is a special case for batch normalisation."""
 _MAX_REASON_LENGTH = 300
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 _GROUPED_MM = torch.ops.aten._grouped_mm
 _OPERATORS = ("aten", "prims", "prim")
-"""Namespaces of torch's own operators; nobody but its author knows the work of any other."""
+"""Namespaces of torch's own operators; only its author knows the work of any other."""
 _PRODUCT_NAMES = re.compile(
     r"(^|_)(mm|bmm|addmm|addbmm|baddbmm|mv|addmv|dot|trilinear|conv\w*|attention\w*|rnn\w*|fft\w*|cdist\w*"
     r"|linalg\w*|cholesky\w*|solve\w*|sparse\w*)(_|$)"
 )
-"""Names of torch's operators that multiply matrices, where the counter has no formula."""
+"""Names of torch's operators that multiply matrices, in case the counter has no formula for them."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Flops:
     """Model FLOPs of one sample; None where they are unknown."""
 
     model: int | None
-    """Of a forward and a backward pass."""
+    """FLOPs of a forward and a backward pass."""
     again: int | None
-    """Of what activation checkpointing computes again."""
+    """FLOPs that activation checkpointing recomputes."""
     unknown: str = ""
-    """Why ``model``, or else ``again``, is None."""
+    """Reason why ``model``, otherwise ``again``, is None."""
 
 
 def flops_of(context: RankContext) -> Flops:
-    """FLOPs of a sample of the case, by the formulas of its workload, or counted. A collective call."""
+    """FLOPs of a sample of the case, by its workload's formulas, or counted. A collective call."""
     workload, recomputes = context.workload, context.case.activation_checkpointing
     model = workload.flops_per_sample()
     # what ``selective`` keeps is all that the formulas count
@@ -81,7 +81,7 @@ def flops_of(context: RankContext) -> Flops:
 
 
 def count_flops(case: Case, workload: Workload, device: torch.device) -> Flops:
-    """FLOPs of a sample of *case* as torch counts them, of fake tensors on *device*."""
+    """Count the FLOPs of a sample of *case* with torch, on fake tensors on *device*."""
     model = None
     try:
         model = _count(case, workload, device, checkpoints=False)
@@ -91,14 +91,14 @@ def count_flops(case: Case, workload: Workload, device: torch.device) -> Flops:
     except _UncountedError as error:
         return Flops(model, None, str(error))
     except Exception as error:
-        # a model of anybody's, run in a way that its author did not foresee
+        # an arbitrary model, run in a way that its author did not foresee
         said = (str(error).strip().splitlines() or [""])[0][:_MAX_REASON_LENGTH]
         why = f"FLOPs can't be counted: on tensors without values the model raised {type(error).__name__}"
         return Flops(model, None, f"{why}: {said}" if said else why)
 
 
 def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints: bool) -> int:
-    """FLOPs of a sample, with those of what *case* computes again if it *checkpoints*.
+    """FLOPs of a sample; with *checkpoints*, including those that *case* recomputes.
 
     Raises:
         _UncountedError: the model runs operators whose work is unknown.
@@ -108,7 +108,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
     module = weights.meta_module(workload)
     if checkpoints:
         checkpoint_layers(case, list(dict.fromkeys(workload.layers(module))))
-    # what a model keeps beside its parameters and buffers is real
+    # tensors that a model keeps beside its parameters and buffers are real
     with FakeTensorMode(allow_non_fake_inputs=True):
         _make_fake(module, device)
         batch = {
@@ -125,7 +125,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
 
 @contextmanager
 def _without_fused_kernels() -> Iterator[None]:
-    """Context in which attention and recurrent layers run as the matrix products that they are."""
+    """Run attention and recurrent layers as plain matrix products inside the context."""
     libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
     were = [library.enabled for library in libraries]
     for library in libraries:
@@ -139,7 +139,7 @@ def _without_fused_kernels() -> Iterator[None]:
 
 
 def _make_fake(module: nn.Module, device: torch.device) -> None:
-    """Put fake tensors on *device* in the place of those of *module*; a tied one is made once."""
+    """Replace the tensors of *module* by fake ones on *device*; a tied one is made once."""
     made: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -164,7 +164,7 @@ class _UncountedError(Exception):
 
 
 class _UncountedOperators(TorchDispatchMode):
-    """Notes the operators that multiply and that a counter has no formula for."""
+    """Recorder of operators that multiply and for which a counter has no formula."""
 
     def __init__(self, known: Any) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _UncountedOperators(TorchDispatchMode):
             if namespace not in _OPERATORS or _PRODUCT_NAMES.search(name):
                 self.names.add(f"{namespace}::{name}")
         if packet is _GROUPED_MM:
-            # torch 2.13 has shapes of it for bf16 alone, and kernels for other dtypes too
+            # torch 2.13 infers its shape only for bf16, but has kernels for other dtypes too
             return _grouped_mm_output(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -186,14 +186,14 @@ class _UncountedOperators(TorchDispatchMode):
 def _grouped_mm_output(
     a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
 ) -> torch.Tensor:
-    """Output of a product by groups, whose rows, columns or inner dimension ends at *offs*."""
+    """Output of a grouped product, whose groups of rows, columns or inner elements end at *offs*."""
     groups = [] if offs is None or a.ndim != b.ndim else [len(offs)]
     stacked = [len(a)] if a.ndim == b.ndim == 3 else groups
     return a.new_empty(*stacked, a.shape[-2], b.shape[-1])
 
 
 def _grouped_mm_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-    """Of a product by groups: a row is multiplied with the matrix of its group alone."""
+    """FLOPs of a grouped product: a row is multiplied only with the matrix of its group."""
     stacked = a[0] if len(a) == len(b) == 3 else 1
     return 2 * stacked * a[-2] * a[-1] * b[-1]
 

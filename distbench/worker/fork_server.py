@@ -1,4 +1,4 @@
-"""The fork server of the ranks: imports torch once, then forks the ranks of each trial.
+"""Fork server (warm parent): import torch once, then fork the ranks of each trial.
 
 Importing torch and deepspeed takes every rank of every trial seconds; forking a process that has imported
 them takes milliseconds and gives a process as clean as a new one. The parent has one thread and never
@@ -11,7 +11,8 @@ letter}}``, ``{"pong": true}``, ``{"exit": rank, "code": n, "at": time, "memory"
 true}`` when all ranks have ended. When the other end closes, the run is over, and every rank is killed: a
 killed command leaves nothing behind.
 
-What ranks leave behind comes to this process, whatever its environment and session, and ends with the trial.
+Processes that ranks leave behind become children of this one, whatever their environment and session, and
+end with the trial.
 """
 
 import gc
@@ -47,7 +48,7 @@ from distbench.system.processes import (
 
 def run_fork_server(control: socket.socket, imports: list[str]) -> None:
     """Import *imports*, then serve requests from *control* until its other end closes."""
-    # while importing it can't notice that its parent was killed, so the kernel watches
+    # while it imports, it can't notice that its parent was killed, so the kernel watches
     die_with_parent(os.getppid())
     for module in imports:
         _import(module)
@@ -60,18 +61,18 @@ def run_fork_server(control: socket.socket, imports: list[str]) -> None:
 
 
 def _import(module: str) -> None:
-    """Import *module*, unless the version of its package that is installed has no such part."""
+    """Import *module*, unless the installed version of its package lacks it."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         is_a_part = "." in (error.name or "") and f"{module}.".startswith(f"{error.name}.")
         if not is_a_part:
             raise
-        # a rank that does need it says so itself
+        # a rank that needs it reports so itself
 
 
 class ForkServer:
-    """One fork server; serves one trial at a time."""
+    """Fork server; serves one trial at a time."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -79,7 +80,7 @@ class ForkServer:
         self._ranks: dict[int, int] = {}
         self._leftovers: list[str] = []
         self._memory = cgroup_memory.read_cgroup_memory()
-        # of what it has imported
+        # children of imported modules
         self._own_children = child_pids()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
@@ -168,7 +169,7 @@ class ForkServer:
                 run_rank(file, descriptor)
             code = 0
         except BaseException:
-            # what has not told it already has a log to tell it in
+            # an entry that has not reported it already has a log for it
             traceback.print_exc()
         finally:
             # never unwind into the copy of the server's loop
@@ -176,7 +177,7 @@ class ForkServer:
 
     def _reap(self) -> None:
         if not self._ranks:
-            # an orphan that was killed after the trial, or a child of what was imported
+            # an orphan that was killed after the trial, or a child of an imported module
             return
         while self._ranks:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,9 +225,10 @@ class ForkServer:
 
 
 def _has_initialised_cuda() -> bool:
-    """Whether what was imported has called CUDA, so that children can't use it: a child is asked.
+    """True if an import has initialised CUDA, which forked ranks could then not use.
 
-    This process itself may not know it: to count MIG instances torch calls CUDA without initialising itself.
+    Checked in a child, as this process may not know: torch counts MIG instances by calling CUDA without
+    initialising itself.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -235,7 +237,7 @@ def _has_initialised_cuda() -> bool:
     if child == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))
     has_called = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-    # a CUDA build looks for devices as it is imported where there is no driver, and so nothing to spoil
+    # without a driver, the import of a CUDA build looks for devices, but there is nothing to spoil
     return has_called and torch.cuda.is_available()
 
 

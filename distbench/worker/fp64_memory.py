@@ -1,4 +1,4 @@
-"""Whether a training in fp64 fits where this rank is, known before it is tried."""
+"""Check that an fp64 training fits into memory before it is tried."""
 
 import psutil
 import torch
@@ -8,16 +8,16 @@ from distbench.strategies.base import RankContext
 from distbench.system import cgroup_memory
 from distbench.workloads import weights
 
-# bytes an element: parameters, gradients and two moments in fp64, which ranks share
+# bytes per element: parameters, gradients and two moments in fp64, which are sharded over ranks
 _SHARDED_BYTES = 4 * 8
-# and on rank 0 what moves are told by: the start in fp64, and squares and doubts in fp32
+# on rank 0 also the state of the weighted updates: start in fp64, squares and noise ratios in fp32
 _RANK_0_BYTES = 8 + 2 * 4
 
 
 def fp64_memory_problem(context: RankContext) -> str:
-    """Why the states of a training in fp64 don't fit; empty: they do. A collective call.
+    """Reason why the states of an fp64 training don't fit; empty: they do. A collective call.
 
-    Activations are not counted, so one that just fits may still run out of memory.
+    Activations are not counted, so a training that just fits may still run out of memory.
     """
     elements = sum(parameter.numel() for parameter in weights.meta_module(context.workload).parameters())
     needed = elements * (_SHARDED_BYTES / context.world_size + (_RANK_0_BYTES if context.rank == 0 else 0))
@@ -37,6 +37,6 @@ def _free_memory(context: RankContext) -> float:
     nodes = context.node_of_rank or [0] * context.world_size
     free, account = psutil.virtual_memory().available, cgroup_memory.read_cgroup_memory()
     if account and account.free_bytes is not None:
-        # in a container: what the kernel still gives, whatever the machine has
+        # in a container: the rest below its limit, whatever the machine has
         free = min(free, account.free_bytes)
     return float(free) / list(nodes).count(nodes[context.rank])

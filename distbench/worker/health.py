@@ -1,7 +1,8 @@
-"""Health of a training: findings with step, rank and module.
+"""Detect loss spikes, broken gradients and diverging replicas of a training.
 
-Nothing here touches the model while it trains. Gradients and parameters are inspected every few steps through
-the engine's own calls; hooks are set only to trace a loss that is not finite.
+Findings have step, rank and module. Nothing here touches the model while it trains. Gradients and parameters
+are inspected every few steps through the engine's own calls; hooks are set only to trace a loss that is not
+finite.
 """
 
 import math
@@ -31,7 +32,7 @@ _MIN_NORMS = 3
 
 
 class TrainingHealth:
-    """Watches one training on one rank; every call is a collective call."""
+    """Monitor of one training on one rank; every call is a collective call."""
 
     def __init__(self, context: RankContext) -> None:
         self._context = context
@@ -57,7 +58,7 @@ class TrainingHealth:
             self._add(step, 0, "", "loss scale", text)
 
     def check_gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:
-        """Norm of all gradients and, if one is not finite, the description of that.
+        """Check the gradients; return their norm and, if one is not finite, a description.
 
         To be called between the last ``forward_backward`` and ``step``.
         """
@@ -66,7 +67,7 @@ class TrainingHealth:
         except NotImplementedError:
             # the norm is absent then, and the training continues
             return None, None
-        # rank 0 has them all, the others may have none; the device is waited for once
+        # rank 0 has them all, the others may have none; this waits for the device only once
         roots = torch.stack([*squares.values()]).sqrt().tolist() if squares else []
         norms = dict(zip(squares, roots, strict=True))
         shared: list[Any] = [norms]
@@ -92,7 +93,7 @@ class TrainingHealth:
     def locate_non_finite(
         self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]
     ) -> str:
-        """Repeat the forward pass of *step* and report the first module of *rank* that was not finite."""
+        """Repeat the forward pass of *step*; report the first module of *rank* with non-finite output."""
         if engine.updates_in_backward:
             text = "which module was first is not known: the backward pass has already updated the parameters"
             self._add(step, rank, "", "not finite", text)

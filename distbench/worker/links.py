@@ -1,4 +1,4 @@
-"""Times the links between the members of a group: each pair by itself, and all together."""
+"""Measure the links between ranks: each pair, and an all-reduce over all."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from distbench.ipc.diagnosis_files import AllReduceTest, LinkTest
 
-# long against a round trip, and short enough for every pair of a large cluster
+# long compared with a round trip, and short enough for every pair of a large cluster
 _MIN_DURATION_S = 0.03
 _MIN_BYTES, _MAX_BYTES = 1 << 16, 1 << 26
 _REPEATS = 3
@@ -17,7 +17,7 @@ _ROUND_TRIPS = 9
 
 
 def round_robin_pairs(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Every pair of *members*, lower first, in rounds in which nobody is in two of them.
+    """Yield rounds that cover every pair of *members*, lower first; no member is twice in a round.
 
     The circle method: https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method
     """
@@ -30,7 +30,7 @@ def round_robin_pairs(members: Sequence[int]) -> Iterator[list[tuple[int, int]]]
 
 
 def measure_pair(member: int, pair: tuple[int, int], device: torch.device) -> LinkTest | None:
-    """Exchange messages with the other of *pair*; what came of it if *member* is the first of the two."""
+    """Exchange messages within *pair*; return the result if *member* is the lower of the two."""
     peer = pair[1] if member == pair[0] else pair[0]
     round_trips, ahead_s = _measure_round_trips(member < peer, peer, device)
     size, seconds = _MIN_BYTES, _time_exchange(peer, _MIN_BYTES, device)
@@ -44,7 +44,7 @@ def measure_pair(member: int, pair: tuple[int, int], device: torch.device) -> Li
 
 
 def measure_all_reduce(device: torch.device) -> AllReduceTest:
-    """Time an all-reduce over all members; all get the same."""
+    """Time an all-reduce over all members; all get the same result."""
     size = _MIN_BYTES
     while (seconds := _time_all_reduce(size, device)) < _MIN_DURATION_S and size < _MAX_BYTES:
         size *= 4
@@ -53,7 +53,7 @@ def measure_all_reduce(device: torch.device) -> AllReduceTest:
 
 
 def _measure_round_trips(is_first: bool, peer: int, device: torch.device) -> tuple[list[float], float]:
-    """Seconds of round trips, and by how much the clock of *peer* is ahead, both on the first of the two.
+    """Seconds of round trips, and seconds that *peer*'s clock is ahead, on the first of the two.
 
     The offset is that of the shortest round trip, as in NTP (RFC 5905, section 8).
     """
@@ -75,7 +75,7 @@ def _measure_round_trips(is_first: bool, peer: int, device: torch.device) -> tup
 
 
 def _time_exchange(peer: int, size: int, device: torch.device) -> float:
-    """Seconds that both directions of *size* bytes took, the same number on both sides."""
+    """Seconds of a transfer of *size* bytes in both directions, the same number on both sides."""
     mine = torch.zeros(size, dtype=torch.uint8, device=device)
     theirs = torch.empty_like(mine)
     _send_and_receive(mine[:1], theirs[:1], peer)
@@ -96,7 +96,7 @@ def _send_and_receive(sent: torch.Tensor, received: torch.Tensor, peer: int) -> 
 
 
 def _time_all_reduce(size: int, device: torch.device) -> float:
-    """Seconds that an all-reduce of *size* bytes took on the slowest."""
+    """Seconds of an all-reduce of *size* bytes on the slowest rank."""
     tensor = torch.zeros(size // 4, device=device)
     dist.barrier()
     _synchronize(device)

@@ -1,4 +1,4 @@
-"""The node that an agent runs on."""
+"""Facts about an agent's node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distbench.system.machine import machine_facts, visible_gpu_count
 
 
 def node_facts(address: str) -> dict[str, Any]:
-    """What the controller has to know of this node, whose ranks the others reach at *address*."""
+    """Facts about this node for the controller; other nodes reach its ranks at *address*."""
     own = {
         "name": node_name(),
         "address": address,
@@ -29,7 +29,7 @@ def node_facts(address: str) -> dict[str, Any]:
 
 
 def _code_digest() -> str:
-    """Digest of the code of distbench here."""
+    """Digest of distbench's code on this node."""
     whole = hashlib.sha256()
     for file in sorted(Path(distbench.__file__).parent.rglob("*.py")):
         whole.update(file.read_bytes())
@@ -37,7 +37,7 @@ def _code_digest() -> str:
 
 
 def node_name() -> str:
-    """What this node is called: as its engine says, or else its host."""
+    """Name of this node: from its launcher's environment, otherwise its host name."""
     return os.environ.get(NODE_VARIABLE) or socket.gethostname().partition(".")[0]
 
 
@@ -50,13 +50,13 @@ def interface_with_address(address: str) -> str:
 
 
 def wait_for_file(file: str, content: str) -> bool:
-    """Whether *file* is there with *content*, as it is on a file system that the controller shares."""
+    """Wait up to 2 seconds for *file* with *content*: true on a shared file system."""
     end = time.monotonic() + 2
     while time.monotonic() < end:
         with suppress(OSError):
             if Path(file).read_text() == content:
                 return True
-        # file systems of a network show a new file when its folder is listed again
+        # network file systems show a new file when its folder is listed again
         with suppress(OSError):
             list(Path(file).parent.iterdir())
         time.sleep(0.05)

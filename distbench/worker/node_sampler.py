@@ -1,7 +1,7 @@
-"""What metrics sample on one node while a trial runs there, from outside of its ranks.
+"""Metric samplers of one node, outside of its ranks.
 
-The agent of the node does here what the command does where ranks are on its own machine. Rows are kept on the
-node until the trial has ended, so that nothing of it is on the network while ranks are.
+The agent of the node runs them as the command does for ranks on its own machine. Rows are kept on the node
+until the trial has ended, so that they don't use the network while ranks do.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from distbench.ipc.trial_files import TrialInstructions
 from distbench.launchers.base import LaunchError, LaunchSpec
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 
-# rows of a message: a long trial on many GPUs is larger than one message may be
+# rows per message: all rows of a long trial on many GPUs exceed the maximum size of a message
 _ROWS_PER_MESSAGE = 1000
 
 
 class NodeSamplers:
-    """The samplers of a trial on one node."""
+    """Samplers of a trial on one node."""
 
     def __init__(self, launch: LaunchSpec) -> None:
-        """Begin, with the metrics of the trial's file.
+        """Start sampling, with the metrics in the trial's file.
 
         Args:
             launch: The ranks that the node starts.
 
         Raises:
-            LaunchError: a metric can't.
+            LaunchError: a metric can't be sampled.
         """
         trial = TrialInstructions.read(launch.instructions)
         case = replace(trial.case, world_size=_local_devices(trial.case, launch))
@@ -42,7 +42,7 @@ class NodeSamplers:
             raise
 
     def stop(self) -> list[dict[str, Any]]:
-        """End the sampling; return the messages that tell what was sampled."""
+        """End the sampling; return the messages with the samples."""
         return [piece for name, sampler in self._samplers.items() for piece in _messages(name, sampler)]
 
     def _start(self, choice: PluginChoice, case: Case) -> None:
@@ -50,14 +50,14 @@ class NodeSamplers:
             metric: Metric = registry.create_plugin("metrics", choice)
             sampler = metric.sampler(case)
         except Exception as error:
-            # whatever a plug-in or a driver's library raises is told where the run is
+            # whatever a plug-in or a driver's library raises is reported to the controller
             raise LaunchError(sampler_failure(choice.name, error)) from error
         if sampler:
             self._samplers[choice.name] = sampler
 
 
 def _local_devices(case: Case, launch: LaunchSpec) -> int:
-    """Devices of *case* that the processes of *launch* have on this node: one may have all of them."""
+    """Devices of *case* that the processes of *launch* have on this node; one process may have them all."""
     assert launch.ranks
     return case.world_size * launch.ranks.count // launch.ranks.world_size
 

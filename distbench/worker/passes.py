@@ -1,7 +1,7 @@
 """The training loop of every pass, and the clock that times it.
 
-In the ``time`` pass it is the loop that a user would write by hand: nothing else runs but the clock, and
-hooks that a metric really overrides.
+In the ``time`` pass it is the loop that a user would write by hand: nothing else runs except the clock, and
+hooks that a metric actually overrides.
 """
 
 import itertools
@@ -29,7 +29,7 @@ Hook = Callable[..., Any]
 
 
 class PassRunner:
-    """Runs the passes of one rank one after another on the same engine and stream of data."""
+    """Runner of a rank's passes, one after another on the same engine and data stream."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class PassRunner:
         self._shared_results: dict[type[SharedResult], SharedResult] = {}
         self._step_times: dict[Pass, list[float]] = {}
         self.losses: list[float] = []
-        """Of every step so far."""
+        """Losses of every step so far."""
         self.loss_dtype = ""
-        """In which the engine gave those of the last pass."""
+        """Dtype of the engine's losses in the last pass."""
         self.result = RankResult()
-        """What the passes have given so far."""
+        """Result of the passes so far."""
 
     def run(
         self, name: Pass, steps: int, metrics: dict[str, Metric], progress: ProgressWriter
     ) -> PassContext:
-        """Run *steps* steps as pass *name*, and add what *metrics* make of them to the delivery."""
+        """Run *steps* steps as pass *name*, and add the values of *metrics* to the result."""
         session = self._session(name)
         mode = self._engine.without_communication() if name == "unsynced" else nullcontext()
         if mode is None:
@@ -66,14 +66,14 @@ class PassRunner:
         states = {key: metric.start(session) for key, metric in active.items()}
         before = _overridden_hooks("before_step", active, states)
         after = _overridden_hooks("after_step", active, states)
-        # before the window has ended nobody observes, so that no strategy sees where it begins
+        # nothing observes before the window has ended, so that no strategy sees where it begins
         if name not in ("warmup", "time") and (around := _overridden_hooks("around", active, states)):
             self._spans.target = _observing_span(session, around)
         self._engine.retain_gradients = name == "grad_norm"
         self._context.step.is_without_communication = name == "unsynced"
         clock = StepClock(self._context.device)
         losses = []
-        # all ranks start the window together, so that the first step includes no waiting for set-up
+        # all ranks start the window together, so the first step includes no wait for set-up
         dist.barrier()
         began = now()
         clock.mark()
@@ -117,7 +117,7 @@ class PassRunner:
         )
 
     def _step(self, step: int, checked: PassContext | None) -> list[torch.Tensor]:
-        """Losses of the micro-batches: averaging them belongs to no step."""
+        """Run one step; return the losses of its micro-batches, as averaging them belongs to no step."""
         with self._engine.span("data"):
             batches = self._reader.micro_batches(step)
         losses = [self._engine.forward_backward(batch) for batch in batches]
@@ -182,7 +182,7 @@ def _overridden_hooks(
 
 
 def _metric_values(name: str, metric: Metric, context: PassContext, state: Any) -> Values:
-    """Values of *metric*, or why there are none: whatever it raises costs its own numbers, not the trial."""
+    """Values of *metric*, or the reason for none: an exception costs its own numbers, not the trial."""
     try:
         return metric.values(context, state)
     except NotAvailable as reason:
@@ -195,7 +195,7 @@ def _metric_values(name: str, metric: Metric, context: PassContext, state: Any) 
 
 
 def _mean(losses: Sequence[torch.Tensor]) -> float:
-    """Mean in fp64, as the jobs that inspect a training take it: a mean in bf16 would round it."""
+    """Mean in fp64, as in the jobs that inspect a training: a mean in bf16 would round it."""
     return math.fsum(float(loss) for loss in losses) / len(losses)
 
 

@@ -1,4 +1,4 @@
-"""Perturbations as small as rounding."""
+"""Perturb weights and gradients by rounding errors."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from distbench.workloads.weights import DTYPES
 
 
 def write_perturbed_weights(context: RankContext, seed: int) -> Path:
-    """File by which this rank has the initial weights moved by rounding, with random seed *seed*.
+    """Write the file of initial weights perturbed by rounding errors with *seed*.
 
-    It has no weights: a rank moves those that it makes for itself, and whoever asked for it removes it.
+    It has no weights: a rank perturbs those that it makes for itself. The caller removes the file.
     """
     file = context.trial_folder / f"moved-{seed}-rank{context.rank}.safetensors"
     move = weights.Perturbation(str(context.weights_file), seed, context.case.precision.compute)
@@ -32,8 +32,8 @@ def clip_gradients(engine: Engine, limit: float, norm: float) -> None:
     """Scale the gradients of a torch engine down to *limit*; *norm* is their L2 norm, without error.
 
     The engine then finds nothing to clip. Its own norm may be far off: on CPUs torch adds the squares of a
-    tensor in fp32, one after another, which for 20 million elements is 0.1% short. A framework that shards
-    the tensor is less so.
+    tensor in fp32, one after another, which is 0.1% too small for 20 million elements. The error is smaller
+    in a framework that shards the tensor.
     """
     assert isinstance(engine, TorchEngine), "references are torch's own"
     if norm > limit:

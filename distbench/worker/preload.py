@@ -1,6 +1,6 @@
-"""Imports that the fork server does for every strategy, because torch would do them lazily in each rank.
+"""Modules that the fork server imports before it forks ranks.
 
-They are imported for their cost, not for their names.
+torch would import them lazily in each rank. They are imported for their cost, not for their names.
 """
 
 import importlib
@@ -19,7 +19,7 @@ import distbench.worker.trainer
 from distbench.core import registry
 from distbench.core.job import job_kinds
 
-# every rank reads its job, and imports what does it, its model and its data
+# every rank reads its job, and imports the job's function, its model and its data
 job_kinds()
 for job in registry.built_in_plugins("jobs").values():
     distbench.worker.rank.rank_function(job())
@@ -28,6 +28,6 @@ for kind in ("data", "workloads"):
 for kind in ("strategies", "metrics"):
     for plugin in registry.built_in_plugins(kind).values():
         for module in plugin.early_imports:
-            # whatever one strategy lacks, others must not fail by it; a rank that needs it says so itself
+            # a missing module of one strategy must not break others; a rank that needs it reports so itself
             with suppress(Exception):
                 importlib.import_module(module)

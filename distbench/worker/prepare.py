@@ -1,6 +1,6 @@
-"""Builds C++ ops and initial weights once, before anything is timed.
+"""Build C++ ops and initial weights before any trial.
 
-One process does it, so that ranks never compete for the compiler, in a folder of distbench's own, so that two
+One process does it, so that ranks never compete for the compiler, in distbench's own folder, so that two
 environments never rebuild each other's ops.
 """
 
@@ -16,7 +16,7 @@ from distbench.ipc.build_files import BuildEvent, BuildItem, append_event, read_
 from distbench.worker.build_errors import build_error_text
 from distbench.worker.user_code import user_line
 
-# characters of a reason, which may be the whole output of a compiler
+# maximum characters of a reason, which may be the whole output of a compiler
 _MAX_REASON_LENGTH = 4_000
 
 
@@ -41,16 +41,16 @@ def _build_and_report(item: BuildItem) -> BuildEvent:
 
 def _failure_text(error: Exception, item: BuildItem) -> str:
     workload = decode(Case, item.data, item.name).workload if item.kind == "weights" else None
-    # what is refused is the model as a whole
-    line = user_line(error, workload) if workload and not isinstance(error, UnsupportedCase) else ""
+    # a refusal concerns the model as a whole
+    line = user_line(error, workload) if workload and not isinstance(error, Refused) else ""
     return f"{build_error_text(error)} ({line})" if line else build_error_text(error)
 
 
 def _build(item: BuildItem) -> list[str]:
-    """Build *item*; return what the user should know."""
+    """Build *item*; return notes for the user."""
     if item.kind == "metric":
         choice = decode(PluginChoice, item.data, item.name)
-        # one written for an earlier version returns nothing
+        # a metric written for an earlier version returns nothing
         return registry.create_plugin("metrics", choice).prepare() or []
     case = decode(Case, item.data, item.name)
     if item.kind == "strategy":

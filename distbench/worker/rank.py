@@ -1,4 +1,4 @@
-"""One rank of one trial: joins the others, does its job with them, writes one file."""
+"""Run one rank of one trial, and write its result or its error."""
 
 import faulthandler
 import functools
@@ -51,8 +51,8 @@ from distbench.worker.user_code import user_line
 from distbench.workloads.base import Workload
 
 RankFunction = Callable[[TrialInstructions, RankContext, PhaseTimer], RankResult | Iterator[RankResult]]
-"""Trial, setting and phases in, what the rank delivers out. An iterator delivers ever more: if a rank fails
-later, all that every rank had delivered stands."""
+"""Function of trial, context and phase timer that returns the rank's result. An iterator yields ever more
+complete results: if a rank fails later, those that every rank has yielded stay valid."""
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
 _ATTENTION_KERNELS = {
@@ -61,14 +61,14 @@ _ATTENTION_KERNELS = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
-# characters of what a record keeps of an exception, which anybody may have raised
+# maximum characters of an exception in a record, as foreign code may have raised it
 _MAX_MESSAGE, _MAX_TRACEBACK = 4_000, 20_000
-# in a rank forked from a fork server this module was imported by that parent
+# in a rank forked from a fork server, that server has imported this module
 _IMPORTING_PID = os.getpid()
 
 
 def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
-    """Run the rank that ``RANK`` names of the trial in *file*, and end the process.
+    """Run the rank that ``RANK`` names in the trial of *file*, and end the process.
 
     *listen_fd* is the listening socket of the rendezvous, if the launcher has already bound one.
     """
@@ -78,7 +78,7 @@ def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
     progress = ProgressWriter(progress_file(folder, rank))
     progress.report("start")
     phases = PhaseTimer(progress)
-    # known also of a rank that fails, once it is
+    # once known, also reported by a rank that fails
     place: dict[str, Any] = {}
     trial: TrialInstructions | None = None
     try:
@@ -109,11 +109,11 @@ def rank_function(kind: JobKind) -> RankFunction:
 
 
 def _write_results(folder: Path, rank: int, results: Iterable[dict[str, Any]]) -> None:
-    """Write the last of *results*, each of which has more than the one before, and until then the latest."""
+    """Write each of the growing *results* as the partial result, and the last one as the result."""
     so_far, text = partial_result_file(folder, rank), ""
     for result in results:
         text = _encode(result)
-        # not flushed to disk, which takes its time: it has to outlive the process alone
+        # not flushed to disk, which takes time: it only has to outlive the process
         aside = so_far.with_suffix(".part")
         aside.write_text(text, encoding="utf-8")
         aside.replace(so_far)
@@ -126,7 +126,7 @@ def _encode(data: dict[str, Any]) -> str:
 
 
 def _write_error(file: Path, data: dict[str, Any]) -> int:
-    """Write *data*, why this rank fails, to *file*; the exit code, which says if the disk takes no more."""
+    """Write the error report *data* to *file*; return the exit code, which shows if the disk is full."""
     try:
         write_atomic(file, _encode(data))
     except OSError as error:
@@ -147,9 +147,9 @@ def _error_report(error: BaseException, phase: str, log: Path) -> dict[str, Any]
 
 
 def _free_device_memory(error: BaseException) -> int | None:
-    """Bytes free on the device, by which memory of the host that CUDA could not pin is told from its own.
+    """Free bytes on the device: distinguishes it from host memory that CUDA could not pin.
 
-    None: *error* is not of the memory that torch's allocator leaves to others, or CUDA does not answer.
+    None: *error* is not about memory outside of torch's allocator, or CUDA does not answer.
     """
     is_of_cuda = "out of memory" in str(error) and not isinstance(error, torch.OutOfMemoryError)
     if not (is_of_cuda and torch.cuda.is_initialized()):
@@ -167,7 +167,7 @@ def _run_job(
     listen_fd: int | None,
     rank_facts: dict[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Ever more of the result of this rank; what it runs on goes to *rank_facts* as soon as it is known."""
+    """Yield growing results of this rank; add facts about its device to *rank_facts* once known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
     kind = job_kind(trial.job.kind)
     if kind.is_deterministic:
@@ -195,11 +195,11 @@ def _run_job(
         case, workload, weights, device, rank, processes, folder, nodes, parts, found, store
     )
     job = functools.partial(rank_function(kind), trial, setting, phases)
-    # jobs that build many engines collect garbage before each, and what is imported by now is none
+    # jobs that build many engines collect garbage before each, and imported objects are never garbage
     gc.freeze()
     facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTING_PID}
     if kind.is_deterministic:
-        # before the parent takes ranks that wait for one another for hung
+        # shorter than the time after which the parent considers waiting ranks hung
         agreement = StoreExchange(store, rank, processes, trial.limits.step / 2)
         delivered, facts[DETERMINISM_KEY] = run_deterministically(
             job, functools.partial(share_nondeterministic_operation, agreement)
@@ -215,7 +215,7 @@ def _run_job(
 
 def _set_up_device(case: Case) -> torch.device:
     torch.set_num_threads(case.threads)
-    # what a model draws while it trains (dropout) must not depend on the process it was forked from
+    # random numbers of a training model (dropout) must not depend on the process it was forked from
     torch.manual_seed(case.seed)
     torch.set_float32_matmul_precision(case.precision.matmul)
     if case.device == "cpu":
@@ -230,7 +230,7 @@ def _set_up_device(case: Case) -> torch.device:
 
 
 def _device_facts(device: torch.device) -> dict[str, Any]:
-    """*device* as a record has it (``RankDevice``)."""
+    """Facts about *device* for a record (``RankDevice``)."""
     if device.type == "cpu":
         return {"kind": "cpu"}
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -238,7 +238,7 @@ def _device_facts(device: torch.device) -> dict[str, Any]:
 
 
 def _node_of_ranks(processes: int) -> list[int]:
-    """Number of the node of each rank, as their launcher numbers nodes. A collective call."""
+    """Node number of each rank, as the launcher counts nodes. A collective call."""
     told = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
     dist.all_gather(told, torch.tensor([int(os.environ["GROUP_RANK"])]))
     return [int(node) for node in told]

@@ -1,7 +1,7 @@
-"""The folder of a run on a node that does not share it: what ranks read comes here, what they write goes
-to the controller, which has them all in the run's folder.
+"""Mirror of the run's folder on a node without the shared file system.
 
-Ranks find the same files below it as below the run's folder elsewhere, and instructions name them here.
+Files that ranks read come here; files that they write go to the controller, which puts them into the run's
+folder. Paths below both folders are the same, and instructions name the files here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from distbench.system.temporary import temporary_folder
 
 
 class RunMirror:
-    """The run's folder on this node, in the folder for temporary files; ``close`` removes it."""
+    """The run's folder on this node, among the temporary files; ``close`` removes it."""
 
     def __init__(self, root: str) -> None:
         """Make the folder.
 
         Args:
-            root: The run's folder elsewhere.
+            root: Path of the run's folder on the nodes that share it.
         """
         self._root, self._cleanup = Path(root), ExitStack()
         self.folder = self._cleanup.enter_context(temporary_folder())
@@ -43,11 +43,11 @@ class RunMirror:
         self._problem = ""
 
     def missing_files(self, offered: Iterable[tuple[str, str]]) -> list[str]:
-        """Names of those files that are not here, of *offered* names and digests."""
+        """Names of the *offered* files (name and digest) that are missing here."""
         return [name for name, made in offered if not self._has(name, made)]
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take in a piece of a file; what goes wrong with it is the problem of the next trial."""
+        """Store a chunk of a file; an error becomes the problem of the next trial."""
         if self._problem:
             return
         try:
@@ -58,13 +58,13 @@ class RunMirror:
     def open_trial(
         self, file: str, outputs: Iterable[str], ranks: Iterable[int], node: str, *, is_preparation: bool
     ) -> MirroredTrial:
-        """The trial whose instructions came as *file* of the run's folder, ready for its *ranks* here.
+        """Open the trial whose instructions are *file* in the run's folder, for its *ranks* here.
 
         Args:
-            node: Comes into the names of files that go back, unless it is empty.
+            node: Inserted into the names of files that go back, unless it is empty.
 
         Raises:
-            OSError: what it needs could not be put here.
+            OSError: something that it needs could not be stored here.
         """
         if self._problem:
             problem, self._problem = self._problem, ""
@@ -85,7 +85,7 @@ class RunMirror:
         return file.is_file() and cached_sha256(file) == expected_digest
 
     def _relocate(self, value: Any) -> Any:
-        """*value*, parsed JSON, with each path in the run's folder as it is here, and its folder made."""
+        """*value*, parsed JSON, with paths in the run's folder replaced by those here (made if missing)."""
         if isinstance(value, dict):
             return {key: self._relocate(each) for key, each in value.items()}
         if isinstance(value, list):
@@ -98,12 +98,12 @@ class RunMirror:
 
 
 class MirroredTrial:
-    """A trial on this node, and what its ranks write."""
+    """A trial on this node, and the files that its ranks write."""
 
     def __init__(self, root: Path, file: Path, outputs: list[str], ranks: list[int], node: str) -> None:
         self._root, self._folder, self._outputs, self._node = root, file.parent, outputs, node
         self.file = file
-        """Its instructions."""
+        """File of its instructions."""
         self._journal = BuildJournalReader(file) if journal_file(file).is_file() else None
         self._marks: dict[int, ProgressMark] = {}
         self._exited: set[int] = set()
@@ -113,7 +113,7 @@ class MirroredTrial:
         self._messages_sent = 0
 
     def updates(self) -> Iterator[ChannelMessage]:
-        """What is new since the last call: signs of life, failures, what a preparation has done."""
+        """Yield news since the last call: progress marks, failures, events of a preparation."""
         self._logs.trim()
         seen = self._read_marks(self._unsent - self._exited)
         if new := {rank: sign for rank, sign in seen.items() if sign != self._marks.get(rank)}:
@@ -125,7 +125,7 @@ class MirroredTrial:
             yield from self._changed_file(error_file(self._folder, rank))
 
     def final_files(self, rank: int) -> Iterator[ChannelMessage]:
-        """All that *rank*, which has ended, has written; with the last rank also what the trial leaves."""
+        """Yield all files of *rank*, which has ended; with the last rank also those that the trial leaves."""
         self._exited.add(rank)
         yield from self.updates()
         for file in sorted(self._folder.glob(f"rank{rank}.*")):
@@ -137,24 +137,24 @@ class MirroredTrial:
                 yield from self._with_progress(self._changed_file(self._root / name))
 
     def current_files(self) -> Iterator[ChannelMessage]:
-        """What its ranks have printed and reported so far."""
+        """Yield the logs and results of ranks that are still running."""
         for rank in sorted(self._unsent):
-            # errors, and what ranks wrote that have not ended; a trace is of no use without them
+            # errors, and results of ranks that have not ended; a trace is of no use without them
             for file in (log_file(self._folder, rank), *sorted(self._folder.glob(f"rank{rank}.*json"))):
                 yield from self._changed_file(file)
 
     def remove(self) -> Iterator[ChannelMessage]:
-        """Remove its folder; nothing more comes of it."""
+        """Remove its folder; yields no message."""
         shutil.rmtree(self._folder, ignore_errors=True)
         yield from ()
 
     def _read_marks(self, ranks: set[int]) -> dict[int, ProgressMark]:
-        """The last signs of life of those *ranks* that have given one."""
+        """Last progress marks of those *ranks* that have written one."""
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in ranks}
         return {rank: sign for rank, sign in seen.items() if sign}
 
     def _with_progress(self, messages: Iterator[ChannelMessage]) -> Iterator[ChannelMessage]:
-        """*messages*, and signs that the ranks which have ended, but are not reported yet, make progress."""
+        """Yield *messages*, and new progress marks of ranks that have ended but are not yet reported."""
         for message in messages:
             yield message
             self._messages_sent += 1
@@ -164,7 +164,7 @@ class MirroredTrial:
             )
 
     def _changed_file(self, file: Path) -> Iterator[ChannelMessage]:
-        """*file*, if there is one, and it is not as it was sent before."""
+        """Yield *file* in chunks if it exists and has changed since it was last sent."""
         try:
             status = file.stat()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How ranks meet: a store at the address of rank 0, and a process group over it."""
+"""Join the process group over a store at the address of rank 0."""
 
 import datetime
 import os
@@ -13,28 +13,31 @@ _EMPTY_TEXT = "nothing"
 
 @dataclass(frozen=True)
 class StoreExchange:
-    """What the ranks of a trial say over their store: one that waits in a collective call hears nothing."""
+    """Exchange of texts between ranks over their store, outside of collective calls.
+
+    A rank that waits in a collective call receives nothing.
+    """
 
     store: dist.Store
     rank: int
     size: int
     timeout_s: float
-    """Seconds that a rank which says something waits for the others, which are in the same step."""
+    """Seconds that a rank with a text waits for the others, which are in the same step."""
 
     def all_gather(self, topic: str, text: str) -> list[str]:
-        """Say *text* of *topic*, and return what each rank says, by rank; an empty text says nothing.
+        """Publish *text* on *topic*, and return the texts of all ranks, by rank; a text may be empty.
 
-        Each rank has to call this equally often for a topic.
+        Each rank must call this equally often for a topic.
 
         Raises:
-            DistStoreError: this rank says something, and another does not speak for ``timeout_s``.
+            DistStoreError: *text* is not empty, and another rank does not publish one within ``timeout_s``.
         """
         times = self.store.add(f"{topic}/{self.rank}", 1)
         names = [f"{topic}/{times}/{rank}" for rank in range(self.size)]
         self.store.set(names[self.rank], text or _EMPTY_TEXT)
         if text:
             self.store.wait(names, datetime.timedelta(seconds=self.timeout_s))
-        # blocks until there is a value: a rank that is done waits for one that inspects what all have trained
+        # blocks until there is a value: a finished rank waits for one that still inspects the training
         heard = [self.store.get(name).decode() for name in names]
         return ["" if each == _EMPTY_TEXT else each for each in heard]
 
@@ -48,12 +51,12 @@ def join_process_group(
     join_timeout_s: float,
     collective_timeout_s: float,
 ) -> dist.Store:
-    """Join the process group of *size* ranks, all of them; the store where they met.
+    """Join the process group of all *size* ranks; return the store where they met.
 
     Args:
         listen_fd: Descriptor of the listening socket of the rendezvous, if the launcher has already bound
             one.
-        join_timeout_s: Seconds that the others may take to come.
+        join_timeout_s: Seconds that the others may take to join.
         collective_timeout_s: Seconds that a rank may wait for others afterwards, in a collective call or to
             begin one.
     """
@@ -71,15 +74,15 @@ def join_process_group(
     # without device_id: groups that are split off would lack gloo then
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     dist.barrier()
-    # new groups meet over the store, too, when ranks may be far apart
+    # new groups also form over the store, when ranks may arrive at very different times
     store.set_timeout(timeout)
     return store
 
 
 def connect_nccl(device: torch.device) -> None:
-    """Have NCCL connect all ranks; gloo has done so.
+    """Have NCCL connect all ranks; gloo has already done so.
 
-    It does it in its first call, which is in the build of some strategies and in the first step of others.
+    NCCL connects in its first call, which is in the build of some strategies and in the first step of others.
     """
     if device.type == "cuda":
         dist.all_reduce(torch.zeros(1, device=device))

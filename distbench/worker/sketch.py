@@ -1,9 +1,9 @@
-"""Fingerprints of tensors, small enough to keep for every step, by which the tensors can be compared.
+"""Tensor fingerprints: L2 norm, hash and CountSketch, small enough to keep for every step.
 
 A sketch is linear: the difference of two sketches is the sketch of the difference, and its length
 is, on average, the length of the difference itself. So records with sketches can be compared later, without
-the tensors. They are made where the tensors are, in parts that stay in a cache, and are the same on every
-device but for the rounding of sums in fp64.
+the tensors. They are made on the device of the tensors, in chunks that stay in a cache, and are the same on
+every device except for the rounding of sums in fp64.
 """
 
 import functools
@@ -17,12 +17,12 @@ from torch.nn import functional
 from distbench.ipc.trial_files import SKETCH_COLUMNS
 from distbench.workloads.hashing import hash_counters
 
-# named in each digest, which says by what law sums and digest were made (``fingerprint_version``)
+# part of each digest: version of the formulas of sums and digest (``fingerprint_version``)
 _VERSION = 2
-# elements that share the bits of as many words of random signs, and words that share random factors
+# a period: elements whose signs are the bits of common words, and words with common random factors
 _PERIOD = 2**16
 _BITS = 32
-# elements at once: what stays in the cache of a core, and what keeps another device busy
+# elements per chunk: fit into the cache of a core; keep another device busy
 _CPU_CHUNK, _DEVICE_CHUNK = _PERIOD, 256 * _PERIOD
 _VIEW_DTYPES = {1: torch.int8, 2: torch.int16}
 _PERIOD_FACTOR = 0x9E3779B97F4A7C15 - 2**64
@@ -35,10 +35,10 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 def sketch_tensors(
     tensors: NamedTensors, chunks_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Fingerprint of each of *tensors*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``.
+    """Fingerprints of *tensors*: L2 norm, digest of the bits, and sketch in ``SKETCH_COLUMNS``.
 
-    *chunks_of* gives the ``tensor_chunks`` of which norm and sketch are made in place of the tensor's own.
-    The device is waited for once.
+    *chunks_of* gives the ``tensor_chunks`` for norm and sketch in place of the tensor's own. Waits for the
+    device once.
     """
     names, sums, sketches = [], [], []
     for name, tensor in tensors:
@@ -58,7 +58,7 @@ def hash_tensors(tensors: NamedTensors) -> dict[str, str]:
     """Hash of the bits of each of *tensors*; waits for their device once.
 
     The sum of its words of 32 bits, each times a random number of 64 bits, modulo 2**64 (multilinear hashing:
-    Carter & Wegman 1979), which adds up in any order.
+    Carter & Wegman 1979), which does not depend on the order.
     """
     sums = {name: _digest(tensor) for name, tensor in tensors}
     return dict(zip(sums, _digest_texts([*sums.values()]), strict=True))
@@ -70,11 +70,11 @@ def tensor_chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def count_sketch(chunks: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Sums and squared norm (17,), fp64, of the tensor with the ``tensor_chunks`` *chunks*, on its device.
+    """CountSketch and squared norm (17,), fp64, of the tensor with ``tensor_chunks`` *chunks*, on its device.
 
     Element i is added to sum i mod 16 with a random sign that depends on i alone (CountSketch: Charikar,
     Chen & Farach-Colton 2002, with fixed buckets). The squared length is unbiased, its relative standard
-    deviation sqrt(2/16) where the buckets hold as much each.
+    deviation sqrt(2/16) if all buckets hold equally much.
     """
     first, made = 0, []
     for part in chunks:
@@ -105,7 +105,7 @@ def _digest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _weighted_sum(words: torch.Tensor, period: int) -> torch.Tensor:
-    """Sum () of *words* (n,), which begin in that *period* of their tensor, times their factors."""
+    """Sum () of *words* (n,) times their factors; they begin in that *period* of their tensor."""
     factors = _factors(words.device)
     if words.numel() <= _PERIOD:
         sums = torch.mul(words, factors[: words.numel()]).sum()[None]
@@ -114,14 +114,14 @@ def _weighted_sum(words: torch.Tensor, period: int) -> torch.Tensor:
         sums = torch.mul(whole, factors).sum(1)
     if period == 0 and len(sums) == 1:
         return sums[0]
-    # the factors are the same in every period, and so each period has one of its own
+    # the factors are the same in every period, so each period has an additional factor
     return (
         sums * (hash_counters(period, len(sums), words.device).to(torch.int64) * _PERIOD_FACTOR + 1)
     ).sum()
 
 
 def _apply_signs(part: torch.Tensor, first: int) -> torch.Tensor:
-    """*part* (n,) in fp64 with random signs, where *first* is the place of its first element."""
+    """*part* (n,) in fp64 with random signs; *first* is the index of its first element."""
     if part.dtype is torch.float64 or not part.is_floating_point():
         flips = _sign_bits(first, part.numel(), part.device).to(torch.int64) << _BITS
         long: torch.Tensor = part.double().view(torch.int64) ^ flips
@@ -132,7 +132,7 @@ def _apply_signs(part: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _sign_bits(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Sign bits (count,), int32, by which elements from place *first* on are flipped; it begins a period."""
+    """Sign bits (count,), int32, that flip elements from index *first* on, which begins a period."""
     periods = -(-count // _PERIOD)
     made = (
         _cached_sign_bits(device) if (first, periods) == (0, 1) else _make_sign_bits(first, periods, device)
@@ -153,18 +153,18 @@ def _make_sign_bits(first: int, periods: int, device: torch.device) -> torch.Ten
 
 @functools.cache
 def _factors(device: torch.device) -> torch.Tensor:
-    """Random numbers of 64 bits (period,), each of two hashes that no period has."""
+    """Random numbers of 64 bits (period,), each from two hashes that no period uses."""
     high, low = hash_counters(-2 * _PERIOD, 2 * _PERIOD, device).to(torch.int64).view(2, -1)
     return torch.bitwise_left_shift(high, _BITS).bitwise_xor_(low)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers of *tensor* (n,): a complex one has two for each element."""
+    """Flat numbers (n,) of *tensor*; a complex one has two for each element."""
     flat = tensor.detach().resolve_conj().reshape(-1).contiguous()
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 def _split(flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
     size = _CPU_CHUNK if flat.device.type == "cpu" else _DEVICE_CHUNK
-    # most tensors of most models are small, and to cut them takes as long as to add them up
+    # most tensors of most models are small, and cutting them takes as long as adding them up
     return (flat,) if flat.numel() <= size else flat.split(size)

@@ -1,4 +1,4 @@
-"""The ``span`` of an engine: the same object in every pass, so that a strategy can't tell which pass runs."""
+"""``span`` of an engine: the same object in every pass, so a strategy can't detect which pass runs."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +11,7 @@ class SpanDispatcher:
 
     def __init__(self) -> None:
         self.target: SpanMarker = nullcontext
-        """What is done around a part, by its name."""
+        """Function from the name of a part to the context around it."""
 
     def __call__(self, name: str) -> AbstractContextManager[Any]:
         """Context around the part *name*."""
@@ -19,6 +19,6 @@ class SpanDispatcher:
 
     @classmethod
     def install(cls, engine: Engine) -> "SpanDispatcher":
-        """New spans, which *engine* has from now on."""
+        """Install new spans in *engine*, and return them."""
         spans = engine.span = cls()
         return spans

@@ -11,13 +11,13 @@ _MIN_VALUES = 20
 
 
 class LossSpikeDetector:
-    """Values far above the ones before them."""
+    """Detector of values far above the earlier ones."""
 
     def __init__(self) -> None:
         self._earlier: deque[float] = deque(maxlen=_WINDOW)
 
     def check(self, value: float) -> str:
-        """The rule by which *value* is a spike; empty: it is none. It then joins the ones before."""
+        """Describe why *value* is a spike; empty: it is none. Then add it to the earlier values."""
         limit = math.inf
         if len(self._earlier) >= _MIN_VALUES:
             mean, deviation = statistics.fmean(self._earlier), statistics.pstdev(self._earlier)

@@ -1,4 +1,4 @@
-"""The training loop of all jobs that inspect a training rather than measure it.
+"""Train a case step by step, with hooks for jobs that inspect it.
 
 A job passes a ``StepHooks``, which is called at the points of a step where something can be observed. The
 result of a rank is a ``RankResult``. The timed loop (``passes.py``) is separate: nothing is observed there.
@@ -35,7 +35,7 @@ class RankResult:
     passes: dict[str, str] = field(default_factory=dict)
     """Column -> the pass that its samples come from."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Column -> why there is no number."""
+    """Column -> reason why there is no number."""
     tables: dict[str, Rows] = field(default_factory=dict)
     warmup_losses: list[float] = field(default_factory=list)
     not_finite: dict[str, Any] | None = None
@@ -45,7 +45,7 @@ class RankResult:
     window: tuple[float, float] = (0.0, 0.0)
     """``clock.now()`` at both ends of the timed steps."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the record's environment of this rank gets besides what every job tells."""
+    """Environment entries of this job, added to those of every rank."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class TrainingStep:
 
     @property
     def loss(self) -> float:
-        """Mean over the global batch."""
+        """Mean loss over the global batch."""
         return math.fsum(self.losses) / len(self.losses)
 
 
 class StepHooks:
-    """What a job does between the parts of a step, on every rank; by default nothing."""
+    """Hooks between the parts of a training step, called on every rank; by default they do nothing."""
 
     def before_step(self, number: int) -> None:
         """Called before the data of the step are read."""
 
     def needs_gradients(self, number: int) -> bool:
-        """Whether ``before_update`` will ask the engine for them in that step."""
+        """True if ``before_update`` will request the gradients of that step."""
         return False
 
     def after_micro_batch(self, engine: Engine) -> None:
@@ -81,11 +81,11 @@ class StepHooks:
         return True
 
     def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
-        """Called after the update; *seconds* is the time of training so far, without the watcher's own."""
+        """Called after the update; *seconds* is the training time so far, without that of hooks."""
 
 
 class Trainer:
-    """Trains one case on one rank, with an engine of its own."""
+    """Trainer of one case on one rank, with its own engine."""
 
     def __init__(
         self, context: RankContext, reader: MicroBatchReader | None = None, *, seed: int | None = None
@@ -93,13 +93,13 @@ class Trainer:
         """Build the engine, and check that it is the requested one.
 
         Args:
-            feed: Data of the rank; None: that of the case.
-            seed: Seed of what the model itself draws; None: that of the case.
+            reader: Data of the rank; None: that of the case.
+            seed: Seed of the model's own random numbers; None: that of the case.
 
         Raises:
             Mismatch: the engine is not the requested one.
         """
-        # frees the previous engine: a device may hold only one, and no cache of another's blocks
+        # free the previous engine: a device may only have room for one, without cached blocks of another
         gc.collect()
         if context.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -114,7 +114,7 @@ class Trainer:
         self._seconds = 0.0
 
     def train(self, steps: Iterable[int], hooks: StepHooks) -> None:
-        """Do the steps *steps*; the first step of a training is 0."""
+        """Run the steps *steps*; the first step of a training is 0."""
         for number in steps:
             hooks.before_step(number)
             self.engine.retain_gradients = hooks.needs_gradients(number)
@@ -144,23 +144,23 @@ class Trainer:
 
 
 class TrainingRecorder(StepHooks):
-    """Keeps the curves of trainings, and fingerprints of their tensors, by which they are compared."""
+    """Recorder of the curves of trainings, and of fingerprints of their tensors."""
 
     def __init__(self, rank: int) -> None:
         self.training = ""
-        """Name of the one that is watched."""
+        """Name of the current training."""
         self.curve: Rows = []
         self.tensors: Rows = []
-        """Those of rank 0; the other ranks keep none."""
+        """Fingerprints on rank 0; the other ranks keep none."""
         self.result = RankResult()
         self._is_rank_0 = rank == 0
 
     def needs_gradients(self, number: int) -> bool:
-        """Whether it reads those of that step: of all."""
+        """True: the gradient norm of every step is recorded."""
         return True
 
     def before_update(self, step: TrainingStep, engine: Engine) -> bool:
-        """Keep the loss and the gradient norm of *step*."""
+        """Record the loss and the gradient norm of *step*."""
         row = {"step": step.number, "loss": step.loss, "grad_norm": engine.grad_norm()}
         self.curve.append({"training": self.training, **row})
         return True
@@ -174,10 +174,10 @@ class TrainingRecorder(StepHooks):
         on_all_ranks: bool = False,
         chunks_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None,
     ) -> dict[str, str]:
-        """Keep *tensors* as of the end of *step*, on rank 0, which sketches what *chunks_of* gives of them.
+        """Record fingerprints of *tensors* after *step* on rank 0; *chunks_of* as in ``sketch_tensors``.
 
-        Return digests by name; on the other ranks none unless they are asked for *on_all_ranks*. All ranks go
-        through the tensors, as to gather one is a collective call.
+        Return digests by name; on the other ranks none, unless *on_all_ranks*. All ranks iterate over the
+        tensors, as gathering one is a collective call.
         """
         if not self._is_rank_0:
             return hash_tensors(tensors) if on_all_ranks else consume(tensors)
@@ -187,7 +187,7 @@ class TrainingRecorder(StepHooks):
         return {name: row["digest"] for name, row in told.items()}
 
     def build_result(self, kind: str, **more: Rows) -> RankResult:
-        """The delivery of a *kind* of job with its tables, of rank 0 alone, and what was not finite."""
+        """Result of a *kind* of job: its tables, on rank 0 only, and the first loss that was not finite."""
         if self._is_rank_0:
             tables = {"curve": self.curve, "tensors": self.tensors, **more}
             self.result.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
@@ -198,16 +198,16 @@ class TrainingRecorder(StepHooks):
 
 
 def consume(tensors: NamedTensors) -> dict[str, str]:
-    """Go through *tensors*, of which nothing is kept."""
+    """Iterate over *tensors* without keeping any."""
     for _ in tensors:
         pass
     return {}
 
 
 def differing_ranks(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
-    """Ranks whose *digests* differ from those of rank 0, and the names that do. A collective call.
+    """Yield ranks whose *digests* differ from those of rank 0, with the names. A collective call.
 
-    A rank without a copy of its own has no digests, and so none that differ. There are thousands for a large
+    A rank without its own replica has no digests, and so none that differ. There are thousands for a large
     model, so ranks first compare one digest of them all.
     """
     joined = "".join(f"{name}={digest}\n" for name, digest in sorted(digests.items()))
@@ -223,7 +223,7 @@ def differing_ranks(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def first_non_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | None:
-    """The first of (step, loss) that is not finite; None if all are."""
+    """First step and loss that is not finite; None if all are finite."""
     for step, loss in losses:
         if not math.isfinite(loss):
             return {"step": step, "value": str(loss)}

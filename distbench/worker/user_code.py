@@ -1,4 +1,4 @@
-"""The user's own code: the line in which an exception was raised, and a digest of the files."""
+"""Locate exceptions in the user's code, and hash its files."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _INSTALL_FOLDERS = ("site-packages", "dist-packages")
 
 @dataclass(frozen=True)
 class _Root:
-    """Where the files of a user's module are."""
+    """Location of the files of a user's module."""
 
     folder: Path
     base: Path
-    """The folder that its name is relative to."""
+    """Folder that its name is relative to."""
 
 
 def user_line(error: BaseException, workload: PluginChoice) -> str:
-    """Innermost ``file.py:line`` of the user's code of *workload* that *error* came through; empty: none."""
+    """Innermost ``file.py:line`` of *workload*'s user code that *error* passed through; empty: none."""
     try:
         roots = _user_roots(workload)
     except Exception:
-        # a plug-in that can't be made has no module to look in, and may be what the error is about
+        # a plug-in that can't be created has no module to search, and may be the cause of the error
         return ""
     places = (place for each in _exception_chain(error) for place in _frames(each))
     return next(
@@ -46,13 +46,13 @@ def user_line(error: BaseException, workload: PluginChoice) -> str:
 
 
 def message_with_line(error: Exception, workload: PluginChoice) -> str:
-    """The message of *error* with the line of the user's code that it came through."""
+    """Message of *error* with the line of the user's code that it passed through."""
     line = user_line(error, workload)
     return f"{error} ({line})" if line else str(error)
 
 
 def user_code_digest(workload: PluginChoice) -> str:
-    """Digest of the imported files of the user's code of *workload*; an edit of one changes it."""
+    """Digest of the imported files of *workload*'s user code; an edit of one changes it."""
     roots = _user_roots(workload)
     folders = tuple(str(root.folder) for root in roots)
     near = {Path(file) for file in _imported_files() if file.startswith(folders)} if roots else set()
@@ -61,9 +61,9 @@ def user_code_digest(workload: PluginChoice) -> str:
 
 
 def _imported_files() -> Iterator[str]:
-    """Files of all imported modules, without symbolic links.
+    """Yield the files of all imported modules, with symbolic links resolved.
 
-    There are thousands, in a few hundred folders, of each of which the path is resolved once.
+    There are thousands, in a few hundred folders; the path of each folder is resolved once.
     """
     resolved = functools.cache(lambda folder: str(Path(folder).resolve()))
     names = {getattr(module, "__file__", None) for module in sys.modules.values()}
@@ -80,7 +80,7 @@ def _user_roots(workload: PluginChoice) -> list[_Root]:
 
 
 def _exception_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield *error*, then what it was raised from or meanwhile."""
+    """Yield *error*, then the chain of its causes or contexts."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -98,7 +98,7 @@ def _frames(error: BaseException) -> Iterator[tuple[Path, int]]:
 
 
 def _module_root(name: str) -> _Root | None:
-    """Where the files of the module *name* are, whether or not it could be imported."""
+    """Location of the files of the module *name*, even if it could not be imported; None: unknown."""
     spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
     if spec is None:
         return None
@@ -108,12 +108,12 @@ def _module_root(name: str) -> _Root | None:
     if not spec.origin or not Path(spec.origin).is_file():
         return None
     file = Path(spec.origin).resolve()
-    # modules beside it are the user's as well, unless all that is installed is
+    # modules beside it are the user's as well, unless the folder holds installed packages
     return _Root(file if file.parent.name in _INSTALL_FOLDERS else file.parent, file.parent)
 
 
 def _user_path(file: Path, roots: Iterable[_Root]) -> str:
-    """Path of *file*, which is resolved, as a message names it; empty: it is not the user's."""
+    """Path of *file* (resolved) for a message; empty: it is not the user's."""
     for root in roots:
         if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {
             *_INSTALL_FOLDERS

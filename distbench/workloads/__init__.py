@@ -1,1 +1,1 @@
-"""Workloads: one file a model family, named as in a suite."""
+"""Workload plug-ins: one file per model family, named as in a suite."""

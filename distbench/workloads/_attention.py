@@ -12,7 +12,7 @@ from torch.nn import functional
 def causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None = None
 ) -> torch.Tensor:
-    """Causal attention, a ``context.Attend``; grouped where keys have fewer heads than queries.
+    """Causal attention, a ``context.AttentionFunction``; grouped if keys have fewer heads than queries.
 
     Args:
         window: Positions that a query sees, the last of which is its own (Mistral, arXiv:2310.06825, section
@@ -22,7 +22,7 @@ def causal_attention(
         return _flex_window_attention(query, key, value, window)
     is_grouped = key.shape[1] != query.shape[1]
     if is_grouped and query.is_cuda and query.dtype == torch.float32:
-        # of the kernels for fp32 only the one that keeps all scores in memory takes grouped heads
+        # among the kernels for fp32, only the one that keeps all scores in memory takes grouped heads
         key, value, is_grouped = repeat_kv(key, query), repeat_kv(value, query), False
     mask = None if window is None else window_mask(query.shape[2], window, query.device)
     return functional.scaled_dot_product_attention(
@@ -36,7 +36,7 @@ def repeat_kv(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """Which positions (columns) each of *length* (rows) sees: itself and the *window* - 1 before it."""
+    """Mask of the positions (columns) that each of *length* (rows) sees: its own and *window* - 1 before."""
     places = torch.arange(length, device=device)
     back = places[:, None] - places
     return (back >= 0) & (back < window)
@@ -50,7 +50,7 @@ def _can_use_flex_attention(query: torch.Tensor) -> bool:
 def _flex_window_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int
 ) -> torch.Tensor:
-    """Attention that leaves out blocks which nobody sees, where a mask computes all and throws them away."""
+    """Window attention that skips masked blocks, which a mask alone would compute and discard."""
     blocks = _window_block_mask(query.shape[2], window, query.device)
     is_grouped = key.shape[1] != query.shape[1]
     out: torch.Tensor = _compiled_flex_attention()(

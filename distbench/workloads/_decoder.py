@@ -44,7 +44,7 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """A lookup table drawn as the linear layers are."""
+    """A lookup table, drawn from the same distribution as the linear layers."""
 
     def reset_parameters(self) -> None:
         """Draw the table."""
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         self.wo = Linear(dims.dim, dims.dim, residual_std(dims))
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
+        """Output (batch, seq, dim) of attention for *x* (batch, seq, dim)."""
         query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
         mixed = self.attend(apply_rope(query, rope), apply_rope(key, rope), value)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
@@ -110,19 +110,19 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids (batch, seq) to logits (batch, seq, vocabulary)."""
+    """Decoder from token ids (batch, seq) to logits (batch, seq, vocabulary)."""
 
     def __init__(self, dims: Dimensions) -> None:
         super().__init__()
         self.dims = dims
         self.positions: torch.Tensor | None = None
-        """Places in the row of the positions that it gets; None: it gets whole rows."""
+        """Indices in the row of the positions that it gets; None: it gets whole rows."""
         self.embedding = Embedding(dims.vocab_size, dims.dim)
         self.blocks = nn.ModuleList(Block(dims) for _ in range(dims.depth))
         self.norm = nn.RMSNorm(dims.dim, eps=dims.norm_eps)
         self.head = Linear(dims.dim, dims.vocab_size, None if dims.tied else INIT_STD)
         if dims.tied:
-            # a module of its own whose weight is the embedding's: the hooks of ZeRO-3 and FSDP see it
+            # a separate module with the weight of the embedding: the hooks of ZeRO-3 and FSDP see it
             self.head.weight = self.embedding.weight
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -138,24 +138,24 @@ class Decoder(nn.Module):
 
 
 class DecoderStage(nn.Module):
-    """Some blocks of *whole*: the first of all with the embedding, the last with norm and head.
+    """Pipeline stage with some blocks of *whole*: the first has the embedding, the last norm and head.
 
-    Token ids (batch, seq), or what the block before gives (batch, seq, dim), to what the next one takes, or
-    to logits (batch, seq, vocabulary); rows have that many *positions*.
+    Maps token ids (batch, seq), or the output of the block before (batch, seq, dim), to the input of the next
+    one, or to logits (batch, seq, vocabulary); rows have that many *positions*.
     """
 
     def __init__(self, whole: Decoder, blocks: range, positions: int) -> None:
         super().__init__()
         self._dims, self._positions = whole.dims, positions
         self.embedding = whole.embedding if blocks.start == 0 else None
-        # by their places in the whole, so that parameters keep their names
+        # by their index in the whole model, so that parameters keep their names
         self.blocks = nn.ModuleDict({str(place): whole.blocks[place] for place in blocks})
         is_last = blocks.stop == len(whole.blocks)
         self.norm = whole.norm if is_last else None
         self.head = whole.head if is_last else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What comes after the blocks; each stage makes the rotary positions itself."""
+        """Output of the stage for its input *x*; each stage makes the rotary positions itself."""
         if self.embedding is not None:
             x = self.embedding(x)
         # of all positions: under sequence parallelism x has only some of them
@@ -175,7 +175,7 @@ def rope_table(
 ) -> torch.Tensor:
     """Cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
 
-    Positions are counted from 0, or are those of the row that *positions* (length) names.
+    Positions are counted from 0, or given by *positions* (length).
 
     Made once per forward pass rather than kept as a buffer: a buffer is garbage after the meta
     device, and DeepSpeed casts buffers to 16 bits where FSDP2 does not. Angles are computed in
@@ -189,7 +189,7 @@ def rope_table(
 
 
 def apply_rope(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-    """*x* (batch, heads, seq, head_dim) turned by *rope*, halves paired as Hugging Face does."""
+    """*x* (batch, heads, seq, head_dim) rotated by *rope*, with halves paired as in Hugging Face."""
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,4 +1,4 @@
-"""How a decoder can be divided: inside its layers, between them, by positions, by experts. Without torch."""
+"""Parallel splits of the decoder: tensor, pipeline, context and expert. Without torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from distbench.workloads.stages import PipelineStages
 
 _COLWISE = ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up")
 _ROWWISE = ("attention.wo", "ffn.down")
-"""Linear layers of a block that tensor parallelism cuts by their outputs, and by their inputs."""
+"""Linear layers of a block that tensor parallelism splits by their outputs, and by their inputs."""
 
 
 def tensor_splits(dims: Dimensions, seq_len: int) -> TensorSplits:
-    """What tensor parallelism cuts, for rows of that many *seq_len*."""
+    """Tensor-parallel split for rows of *seq_len* positions."""
     block = "blocks.*"
     return TensorSplits(
         colwise=tuple(f"{block}.{name}" for name in _COLWISE),
@@ -42,7 +42,7 @@ def tensor_splits(dims: Dimensions, seq_len: int) -> TensorSplits:
 
 
 def pipeline_stages(dims: Dimensions, seq_len: int) -> PipelineStages:
-    """What pipeline parallelism cuts, for rows of that many *seq_len*."""
+    """Pipeline split for rows of *seq_len* positions."""
     table = dims.vocab_size * dims.dim
     return PipelineStages(
         layer_parameters=(dims.block_parameters(),) * dims.depth,
@@ -56,7 +56,7 @@ def pipeline_stages(dims: Dimensions, seq_len: int) -> PipelineStages:
 
 
 def context_split(dims: Dimensions, seq_len: int) -> ContextSplit:
-    """What context parallelism cuts of rows of that many *seq_len*."""
+    """Context-parallel split of rows of *seq_len* positions."""
     return ContextSplit(
         sharded_arrays=("input_ids", "labels"),
         label_array="labels",
@@ -71,7 +71,7 @@ def context_split(dims: Dimensions, seq_len: int) -> ContextSplit:
 
 
 def expert_layers(dims: Dimensions, seq_len: int) -> ExpertLayers | None:
-    """What expert parallelism spreads, for rows of that many *seq_len*; None: there are no experts."""
+    """Expert layers for rows of *seq_len* positions; None: there are no experts."""
     if dims.experts is None:
         return None
     return ExpertLayers(

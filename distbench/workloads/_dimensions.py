@@ -1,4 +1,4 @@
-"""The dimensions of a decoder, and those of the presets. Without torch."""
+"""Dimensions of a decoder, and presets. Without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dimensions:
     window: int | None = None
     """Positions that a query sees, its own included; None: all up to its own."""
     experts: int | None = None
-    """Feed-forward networks of a block, of which each token takes some; None: one, which takes all."""
+    """Experts of a block, of which each token takes some; None: one feed-forward network for all tokens."""
     top_k: int = 2
     capacity_factor: float | None = None
 
@@ -34,7 +34,7 @@ class Dimensions:
         return self.dim // self.heads
 
     def expert_parameters(self) -> int:
-        """Number of parameters of all experts of one block; without experts that of the network."""
+        """Number of parameters of all experts of one block; without experts, of its feed-forward network."""
         return (self.experts or 1) * 3 * self.dim * self.ffn_dim
 
     def block_parameters(self) -> int:
@@ -44,7 +44,7 @@ class Dimensions:
         return attention + router + self.expert_parameters() + 2 * self.dim
 
     def active_parameters(self) -> int:
-        """Number of parameters of one block that a token is multiplied with: of the experts its own."""
+        """Number of parameters of one block that a token is multiplied with: only its own experts count."""
         if self.experts is None:
             return self.block_parameters()
         return (
@@ -57,13 +57,13 @@ class Dimensions:
         return self.depth * self.block_parameters() + embeddings + self.dim
 
     def routed_tokens(self, positions: int) -> int:
-        """Tokens that the experts of a block take of one sample: each ``top_k`` times, or their capacity."""
+        """Tokens of one sample for the experts of a block: each ``top_k`` times, or the total capacity."""
         if self.experts is None or self.capacity_factor is None:
             return self.top_k * positions
         return self.experts * self.expert_capacity(positions)
 
     def expert_capacity(self, positions: int) -> int:
-        """Tokens that one expert takes of one sample at most (Switch, arXiv:2101.03961, section 2.2)."""
+        """Maximum tokens of one sample for one expert (Switch, arXiv:2101.03961, section 2.2)."""
         assert self.experts and self.capacity_factor, "without experts there is no capacity"
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
@@ -75,7 +75,7 @@ class Dimensions:
         into, out = (self.ffn_dim, self.dim), (self.dim, self.ffn_dim)
         ffn: tuple[tuple[int, ...], ...] = (into, into, out)
         if self.experts is not None:
-            # all experts of a block are in one tensor, which is multiplied from its left
+            # all experts of a block are in one tensor, which is the right factor of a product
             ffn = (
                 (self.experts, self.dim),
                 (self.experts, *out),
@@ -88,7 +88,7 @@ class Dimensions:
         yield (self.dim,)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is impossible about them, with the names and the values."""
+        """Yield problems of the dimensions, with their names and values."""
         if self.dim % self.heads:
             yield f"heads = {self.heads} does not divide dim = {self.dim}"
         elif self.head_dim % 2:
@@ -106,7 +106,7 @@ _llama = partial(Dimensions, kv_heads=8, vocab_size=128256, rope_theta=500000.0)
 
 PRESETS = {
     "tiny": Dimensions(dim=128, depth=4, heads=4, kv_heads=2, ffn_dim=512, vocab_size=256, tied=True),
-    # each token is multiplied with as much as in tiny: two experts of half its width
+    # as many multiplications per token as in tiny: two experts of half its width
     "moe-tiny": Dimensions(
         dim=128, depth=4, heads=4, kv_heads=2, ffn_dim=256, vocab_size=256, tied=True, experts=8
     ),
@@ -114,7 +114,7 @@ PRESETS = {
     "gpt2-small": Dimensions(
         dim=768, depth=12, heads=12, kv_heads=12, ffn_dim=2048, vocab_size=50257, tied=True
     ),
-    # Llama 3.2 1B and 3B, Llama 3.1 8B and 70B, as the config.json of each says
+    # Llama 3.2 1B and 3B, Llama 3.1 8B and 70B, from the config.json of each
     "1b": _llama(dim=2048, depth=16, heads=32, ffn_dim=8192, tied=True),
     "3b": _llama(dim=3072, depth=28, heads=24, ffn_dim=8192, tied=True),
     "8b": _llama(dim=4096, depth=32, heads=32, ffn_dim=14336, tied=False),

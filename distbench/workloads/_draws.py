@@ -1,11 +1,11 @@
-"""Random numbers that depend on a tensor's name and an element's place in it, and on nothing drawn before.
+"""Counter-based random numbers by tensor name and element index, independent of sharding.
 
-Element *i* of a tensor takes 16 bits of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy
+Element i of a tensor takes 16 bits of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy
 as 1, 2, 3", doi:10.1145/2063384.2063405), whose key comes from the seed and the tensor's name and whose
-counter is ``i // 16``. So any part of a tensor is drawn without the rest. The bits pick one of 65,536 levels,
-which are quantiles of the tensor's distribution (inversion: Devroye 1986, section II.2). All of it is whole
-numbers and a table, which is why every device and every way of sharding gets the same bits; a formula such as
-Box-Muller's depends on a library's logarithm.
+counter is i // 16. So any part of a tensor is drawn without the rest. The bits pick one of 65,536
+quantiles of the tensor's distribution (inversion: Devroye 1986, section II.2). All of it is integers and a
+table, so every device and every sharding gets the same bits; a formula such as Box-Muller's depends on a
+library's logarithm.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 QUANTILE_COUNT = 1 << 16
-"""Levels of a distribution: one for each value of 16 bits."""
+"""Quantiles of a distribution: one for each value of 16 bits."""
 _DRAWS_PER_BLOCK = 16
 """Elements drawn from one value of the counter: 4 words of 64 bits."""
-# elements at once: few enough for a cache, many enough for the calls not to count
+# elements per chunk: few enough for a cache, many enough to make the cost of calls negligible
 _CHUNK = 1 << 18
 
 
@@ -30,9 +30,9 @@ def philox_key(seed: int, name: str) -> int:
 
 
 def draw_chunks(quantiles: np.ndarray, key: int, start: int, stop: int) -> Iterator[torch.Tensor]:
-    """Elements *start* to *stop* of the flat tensor of *key*, in parts, on the CPU.
+    """Yield elements *start* to *stop* of the flat tensor of *key*, in chunks, on the CPU.
 
-    *quantiles* has the shape (65536,); what is drawn has its dtype.
+    *quantiles* has the shape (65536,); the elements have its dtype.
     """
     while start < stop:
         end = min(stop, start - start % _CHUNK + _CHUNK)

@@ -1,8 +1,8 @@
-"""A mixture of experts in place of a decoder's feed-forward network, by the rules of ``_decoder``.
+"""Mixture of experts in place of a decoder's feed-forward network, by the rules of ``_decoder``.
 
-Every expert takes part in every pass, if with no token: whoever waits for all gradients gets them. There is
-no auxiliary loss to balance the load: its usual form is a product of means over a rank's own tokens, so it
-would be another training on every number of ranks.
+Every expert takes part in every pass, even without a token, so code that waits for all gradients gets them.
+There is no auxiliary loss to balance the load: its usual form is a product of means over a rank's own
+tokens, so its value would depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Router(nn.Module):
-    """Chooses the experts of each token, and how much each of them counts.
+    """Router: chooses the experts of each token, and their weights.
 
-    No ``nn.Linear``: what turns those into float8 would turn it too.
+    Not an ``nn.Linear``: a conversion of those to float8 would also convert it.
     """
 
     def __init__(self, dims: Dimensions, std: float) -> None:
@@ -30,14 +30,15 @@ class Router(nn.Module):
         nn.init.normal_(self.weight, std=std)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and numbers of the experts of *x* (batch, seq, dim), each (batch, seq, top_k).
+        """Weights and indices of the experts of *x* (batch, seq, dim), each (batch, seq, top_k).
 
-        The softmax over the scores of those (Mixtral, arXiv:2401.04088, section 2.1); of one alone, over all
-        (Switch, arXiv:2101.03961, section 2.1), as its own would be 1 whatever the router learns.
+        Weights are the softmax over the chosen scores (Mixtral, arXiv:2401.04088, section 2.1). With one
+        expert per token it is over all scores (Switch, arXiv:2101.03961, section 2.1), as otherwise it would
+        be 1 whatever the router learns.
         """
         logits = functional.linear(x, self.weight)
         scores = logits if logits.dtype == torch.float64 else logits.float()
-        # stable: of equal scores, which 16 bits often are, the first expert wins on every device
+        # stable: among equal scores, which are frequent in 16 bits, the first expert wins on every device
         ordered = scores.sort(dim=-1, descending=True, stable=True)
         best, chosen = (each[..., : self._top_k] for each in ordered)
         weights = best.softmax(-1) if self._top_k > 1 else scores.softmax(-1).gather(-1, chosen)
@@ -56,10 +57,10 @@ class Experts(nn.Module):
             nn.init.normal_(matrices, std=deviation)
 
     def forward(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """What each expert makes of its *tokens* (tokens, dim), which are sorted by expert.
+        """Outputs of the experts for *tokens* (tokens, dim), which are sorted by expert.
 
-        *counts* (experts,) says how many each has. They are read by the host, which a GPU waits for;
-        ``functional.grouped_mm`` would not, and has no fp64 (torch 2.13).
+        *counts* (experts,) has the number of tokens of each. The host reads them, and a GPU waits for that;
+        ``functional.grouped_mm`` would avoid it, but has no fp64 (torch 2.13).
         """
         stacked = zip(self.gate.unbind(), self.up.unbind(), self.down.unbind(), strict=True)
         parts = zip(tokens.split(counts.tolist()), stacked, strict=True)
@@ -70,8 +71,8 @@ class Experts(nn.Module):
 class MixtureOfExperts(nn.Module):
     """A router and its experts.
 
-    Capacity is each sample's own, so that samples train alike wherever they are; and what is dropped is
-    decided by what comes before it alone, so that the model stays causal.
+    Each sample has its own capacity, so samples train alike on any rank. Whether a token is dropped depends
+    only on the tokens before it, so the model stays causal.
     """
 
     def __init__(self, dims: Dimensions, std: float, residual_std: float) -> None:
@@ -81,13 +82,13 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(dims, std, residual_std)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Tensor shaped like *x* (batch, seq, dim); 0 where all experts of a token have dropped it."""
+        """Tensor shaped like *x* (batch, seq, dim); 0 for a token that all of its experts have dropped."""
         weights, chosen = self.router(x)
         slots, counts = (
             self._sorted_slots(chosen) if self._dims.capacity_factor is None else self._capacity_slots(chosen)
         )
         total = len(x) * self._dims.routed_tokens(x.shape[1])
-        # one slot more, for all that are dropped
+        # one more slot, for all dropped tokens
         sent = x.new_zeros(total + 1, x.shape[-1]).index_copy(0, slots, _repeat_tokens(x, chosen.shape[-1]))
         made = self.experts(sent[:-1], counts)
         back = torch.cat([made, made.new_zeros(1, x.shape[-1])])[slots].view(*chosen.shape, -1)
@@ -95,12 +96,12 @@ class MixtureOfExperts(nn.Module):
         return mixed
 
     def _sorted_slots(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Place of each choice when all are sorted by expert, and how many each expert has."""
+        """Slot of each choice when all are sorted by expert, and number of tokens of each expert."""
         flat = chosen.flatten()
         return flat.argsort(stable=True).argsort(), flat.bincount(minlength=self._dims.experts or 0)
 
     def _capacity_slots(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Place of each choice where every expert has room for its capacity of each sample, and that room."""
+        """Slot of each choice if every expert has its capacity for each sample, and slots of each expert."""
         (samples, positions), experts = chosen.shape[:2], self._dims.experts or 0
         capacity, flat = self._dims.expert_capacity(positions), chosen.flatten(1)
         is_mine = functional.one_hot(flat, experts)
@@ -112,5 +113,5 @@ class MixtureOfExperts(nn.Module):
 
 
 def _repeat_tokens(x: torch.Tensor, times: int) -> torch.Tensor:
-    """Every token of *x* (batch, seq, dim) as often as it has experts (batch * seq * times, dim)."""
+    """Every token of *x* (batch, seq, dim), repeated once per expert (batch * seq * times, dim)."""
     return x.unsqueeze(2).expand(-1, -1, times, -1).reshape(-1, x.shape[-1])

@@ -11,7 +11,7 @@ from distbench.system.files import read_bounded
 _MAX_BYTES = 1 << 24
 _INDEX = "model.safetensors.index.json"
 
-# what says nothing of the model, and what the workload or the suite decides
+# keys that say nothing about the model, or that the workload or the suite decides
 _IGNORED_KEYS = (
     *(
         "architectures",
@@ -30,7 +30,7 @@ def stored_configuration(file: Path) -> dict[str, Any]:
     """Keys of a config.json that decide the model, without dropout.
 
     Raises:
-        ValueError: there is none that can be read, or it is of no model that distbench can train.
+        ValueError: it can't be read, or describes no model that distbench can train.
     """
     try:
         given = json.loads(read_bounded(file, _MAX_BYTES, follow=True))
@@ -48,7 +48,7 @@ def stored_configuration(file: Path) -> dict[str, Any]:
 
 
 def folder_problem(folder: Path) -> str | None:
-    """Why the weights of a model can't be loaded from *folder*, or None."""
+    """Reason why the weights of a model can't be loaded from *folder*; None if they can."""
     if not folder.is_dir():
         return (
             f"no such folder (looked in {Path.cwd()}); nothing is downloaded: fetch a model of the hub "
@@ -81,5 +81,5 @@ def _decides(key: str, value: object) -> bool:
 
 
 def is_noise(key: str) -> bool:
-    """Whether *key* of a configuration is how much a model drops, or shakes its routers."""
+    """True if *key* of a configuration sets dropout or the jitter of routers."""
     return "drop" in key or "jitter" in key

@@ -38,7 +38,7 @@ class TensorModel(nn.Module):
             _check_balance(model)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Logits, classes last; if experts are to be balanced, that loss of each row (rows,) beside them."""
+        """Logits, classes last; if experts are balanced, also the balancing loss of each row (rows,)."""
         output = self.model(**dict(zip(self._inputs, inputs, strict=True)), **self._more)
         logits: torch.Tensor = output.logits
         if not self._is_balanced:
@@ -49,7 +49,7 @@ class TensorModel(nn.Module):
 
 
 def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -> PreTrainedModel:
-    """Model for *task* with drawn weights, or with those in *folder*.
+    """Create the model for *task* with drawn weights, or with those in *folder*.
 
     Raises:
         ValueError: the weights of *folder* are not those of the model.
@@ -84,23 +84,23 @@ def _key_names(keys: Any) -> list[str]:
 
 
 def make_config(model_type: str, options: dict[str, Any], data_sizes: dict[str, Any]) -> PreTrainedConfig:
-    """Configuration of *model_type* with *options* and what the data decides in place of its defaults.
+    """Configuration of *model_type* with *options* and *data_sizes* in place of its defaults.
 
     Defaults that would spoil a comparison are replaced too: dropout is off, because each strategy
-    would drop something else, and a special token outside of the vocabulary is none.
+    would drop other elements, and special tokens outside of the vocabulary are removed.
 
     Args:
         options: Some keys, or with ``model_type`` a whole configuration, as transformers stores it.
-        data_sizes: Sizes that the data has, too, by the names of configurations; left out where it has none.
+        data_sizes: Sizes that the data shares, by keys of configurations; ignored if *model_type* lacks one.
 
     Raises:
         ValueError: transformers knows no such type, or its configuration no such key (it would
-            take any key without a word).
+            accept any key silently).
     """
     try:
         config = AutoConfig.for_model(model_type)
     except ValueError as error:
-        # what transformers says lists hundreds of names
+        # the message of transformers lists hundreds of names
         raise ValueError(f"model_type = {model_type!r} is unknown to the installed transformers") from error
     known = {*config.to_dict(), *config.attribute_map, *EXTRA_KEYS}
     is_whole = "model_type" in options
@@ -123,13 +123,13 @@ def check_positions(model: nn.Module, length: int) -> None:
     """Check that *model* has positions for rows of *length*.
 
     Raises:
-        ValueError: a table of positions is shorter, which would be an index out of range in a forward pass.
+        ValueError: a position table is shorter, so an index would be out of range in a forward pass.
     """
     for name, part in model.named_modules():
         is_table = isinstance(part, nn.Embedding) and ("position" in name or name.endswith("wpe"))
         if not is_table or "relative" in name:
             continue
-        # RoBERTa counts positions from the one after that of padding
+        # RoBERTa counts positions from the index after that of padding
         first = 0 if part.padding_idx is None else part.padding_idx + 1
         if length > part.num_embeddings - first:
             raise ValueError(
@@ -139,7 +139,7 @@ def check_positions(model: nn.Module, length: int) -> None:
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of *model*: the items of its outermost lists of modules that have parts.
+    """Repeated blocks of *model*: the items of its outermost module lists whose items have children.
 
     ``_no_split_modules`` of transformers is for placing a model on devices: it names embeddings as well.
 
@@ -156,13 +156,13 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def row_balance(router_logits: tuple[torch.Tensor, ...], rows: int, top_k: int) -> torch.Tensor:
-    """Balancing loss of each row (rows,): transformers' ``load_balancing_loss_func`` of it alone.
+    """Balancing loss of each row (rows,): transformers' ``load_balancing_loss_func`` of that row alone.
 
-    Of a batch it is a product of means, which depends on how the batch is divided; the mean of those of the
-    rows does not.
+    Over a batch it is a product of means, which depends on how the batch is divided; the mean of the rows'
+    losses does not.
 
     Args:
-        router_logits: Of each layer (rows * positions, experts)
+        router_logits: Logits of each layer (rows * positions, experts).
         top_k: Experts that a token is sent to.
     """
     shares, chosen = [], []
@@ -190,7 +190,7 @@ def _check_balance(model: PreTrainedModel) -> None:
 def _find_layers(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList) and len(child) > 0
-        # an item without children is a projection, or in a stage of a pipeline the place of an absent layer
+        # an item without children is a projection, or the stand-in for an absent layer in a pipeline stage
         layers = [item for item in child.children() if any(True for _ in item.children())] if is_list else []
         if layers:
             yield from layers
@@ -205,7 +205,7 @@ def _neutral_options(config: PreTrainedConfig, sizes: dict[str, Any]) -> dict[st
 
 
 def _is_outside(key: str, value: object, sizes: dict[str, Any]) -> bool:
-    """Whether *value* is the id of a special token that the vocabulary does not have."""
+    """True if *value* is the id of a special token outside of the vocabulary."""
     return (
         key.endswith("_token_id") and isinstance(value, int) and value >= sizes.get("vocab_size", value + 1)
     )

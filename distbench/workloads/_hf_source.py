@@ -16,9 +16,9 @@ TASKS = {
     "seq2seq": "SEQ_TO_SEQ_CAUSAL_LM",
     "image-classification": "IMAGE_CLASSIFICATION",
 }
-"""Tasks -> the part of the name of transformers' table of the models for it."""
+"""Task -> part of the name of transformers' table of models for it."""
 
-# taken by every configuration, and kept under other names
+# accepted by every configuration, and stored under other names
 EXTRA_KEYS = ("attn_implementation", "experts_implementation", "rope_scaling", "rope_theta", "num_labels")
 
 
@@ -27,7 +27,7 @@ class ConfigKeys:
     """Keys of the configuration of an architecture."""
 
     defaults: dict[str, Any]
-    """Every key with its default; None where that is computed."""
+    """Every key with its default; None if the default is computed."""
     aliases: dict[str, str]
     """Other names of keys."""
     shared: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ class ConfigKeys:
         return {*self.defaults, *self.aliases, *self.aliases.values(), *EXTRA_KEYS}
 
     def value(self, key: str, given: dict[str, Any]) -> Any:
-        """Value of *key*, by whatever name, in a configuration of which *given* is stored."""
+        """Value of *key*, under any of its names, in a configuration that stores *given*."""
         same = {self.aliases.get(key, key), *(each for each, of in self.aliases.items() if of == key), key}
         stored = [given[name] for name in same if name in given]
         return stored[0] if stored else self.defaults.get(self.aliases.get(key, key))
@@ -79,7 +79,7 @@ def config_keys(model_type: str) -> ConfigKeys | None:
 
 
 def _lineage(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef | None]:
-    """Class *name* and those of the same file above it; None for one from elsewhere that has keys."""
+    """Yield class *name* and its bases in the same file; None for a base from elsewhere that has keys."""
     yield classes[name]
     for base in classes[name].bases:
         above = ast.unparse(base)
@@ -106,7 +106,7 @@ def _class_keys(lineage: list[ast.ClassDef]) -> ConfigKeys:
 
 
 def _keys_in_function(function: ast.FunctionDef) -> Iterator[str]:
-    """Keys that a *function* of a configuration takes or makes: parameters, of ``kwargs``, attributes."""
+    """Yield keys that *function* of a configuration takes or sets: parameters, ``kwargs``, attributes."""
     if any(ast.unparse(each) == "property" for each in function.decorator_list):
         yield function.name
     if function.name == "__init__":
@@ -120,7 +120,7 @@ def _keys_in_function(function: ast.FunctionDef) -> Iterator[str]:
 
 def _literal(node: ast.expr | None) -> Any:
     try:
-        # 4096 * 32 is no literal; a default that is computed is not known
+        # 4096 * 32 is no literal; a computed default is unknown
         return None if node is None else ast.literal_eval(node)
     except ValueError:
         return None
@@ -134,7 +134,7 @@ def _configurations() -> dict[str, str]:
 
 
 def _table(file: str, name: str) -> dict[str, str]:
-    """The table *name* of transformers' automatic classes: a name, and what it names."""
+    """Table *name* of transformers' auto classes: name -> name."""
     source = _root() / "models" / "auto" / file
     if not source.is_file():
         return {}
@@ -156,6 +156,6 @@ def _parse_class(file: str, name: str) -> ast.ClassDef | None:
 
 @functools.cache
 def _root() -> Path:
-    """Folder of transformers; one that has nothing if it is not installed."""
+    """Folder of transformers; one that does not exist if it is not installed."""
     spec = importlib.util.find_spec("transformers")
     return Path(spec.origin).parent if spec and spec.origin else Path("transformers is not installed")

@@ -1,4 +1,4 @@
-"""Plans of transformers: how a causal LM is split inside its layers, and between them."""
+"""Tensor and pipeline plans of transformers for causal LMs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STAGE_CHAIN = [
     (["hidden_states", "attention_mask"], ["hidden_states"]),
     (["hidden_states"], ["hidden_states"]),
 ]
-"""Inputs and outputs of embedding, layers and norm in a plan of which distbench makes stages."""
+"""Inputs and outputs of embedding, layers and norm in a plan that distbench can cut into stages."""
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 _OPTIONS = ("intermediate_size", "vocab_size")
 _SEQUENCE = (
@@ -24,7 +24,7 @@ _SEQUENCE = (
 
 
 def plan_fields(module: nn.Module) -> dict[str, Any]:
-    """Fields of ``Layout`` that *module*, a causal LM, has in its configuration."""
+    """Fields of ``Layout`` from the configuration of *module*, a causal LM."""
     model: Any = module.model
     config = model.config.get_text_config()
     name = type(config).__name__
@@ -42,7 +42,7 @@ def plan_fields(module: nn.Module) -> dict[str, Any]:
 
 
 def pipeline_cut(module: nn.Module) -> PipelineCut:
-    """Where *module*, a causal LM whose configuration has a plan, can be cut into stages."""
+    """Pipeline cut of *module*, a causal LM whose configuration has a plan."""
     model: Any = module.model
     base, _, container, norm = _pipeline_parts(model)
     table, head = _embedding_and_head(module)
@@ -63,7 +63,7 @@ def _sizes(config: Any, options: Iterable[str]) -> dict[str, int]:
 
 
 def _pipeline_problem(model: Any) -> str:
-    """Why no stages can be made of *model*; empty: they can."""
+    """Reason why *model* can't be cut into stages; empty: it can."""
     config = model.config.get_text_config()
     name, plan = type(config).__name__, type(config).base_model_pp_plan
     if not plan:
@@ -76,6 +76,6 @@ def _pipeline_problem(model: Any) -> str:
 
 
 def _pipeline_parts(model: Any) -> tuple[Any, str, str, str]:
-    """The model without its head, and the names of its embedding, layers and norm in it."""
+    """Model without its head, and the names of embedding, layers and norm in it."""
     embedding, layers, norm = type(model.config.get_text_config()).base_model_pp_plan
     return model.base_model, embedding, layers, norm

@@ -1,7 +1,7 @@
-"""The file of the initial weights: rules by which tensors are drawn, and tensors that no rule can make.
+"""File format of the initial weights: rules that draw tensors, stored tensors, perturbations.
 
-It is in the format of safetensors, the rules in its metadata. A file without any, such as other tools write,
-has all of its tensors. A file of moved weights says only how, and of which other file.
+It is a safetensors file with the rules in its metadata. A file without rules, such as other tools write,
+stores all tensors. A file of perturbed weights has only the perturbation and the path of another file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from distbench.workloads._draws import draw_chunks, philox_key
 from distbench.workloads._initialisation import InitRecorder
 from distbench.workloads._perturbed_init import PERTURB_CHUNK, Perturbation, perturb
 
-# no name of a parameter begins so: it is a Python attribute by its dots
+# no name of a parameter begins with a dot: dots separate Python attributes
 _LEVELS, _BUFFERS = ".levels", ".buffers"
-# one entry of the metadata alone, as safetensors writes several in any order
+# a single entry of the metadata, as safetensors writes several in any order
 _RULES, _PERTURBED = "drawn", "moved"
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_DTYPE_NAMES.items()}
@@ -37,12 +37,12 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in
 
 @dataclass(frozen=True)
 class TensorRule:
-    """How a tensor that is not stored is made."""
+    """Rule that draws a tensor that is not stored."""
 
     shape: list[int]
     seed: int
     levels: str = ""
-    """Name in the file of the levels of its distribution (65536,); empty: all elements are ``constant``."""
+    """Name in the file of the quantiles (65536,) of its distribution; empty: all are ``constant``."""
     constant: float = 0.0
 
 
@@ -78,14 +78,14 @@ class WeightFile:
         return made
 
     def fill(self, target: torch.Tensor, name: str, start: int = 0) -> None:
-        """Copy the elements of *name* from *start* on, as if it were flat, into *target* (elements,)."""
+        """Copy the elements of *name*, flattened, from *start* on into *target* (elements,)."""
         place = 0
         for part in self.chunks(name, start, start + target.numel()):
             target[place : place + part.numel()].copy_(part)
             place += part.numel()
 
     def chunks(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
-        """The elements *start* to *stop* of *name*, as if it were flat, in parts (n,), on the CPU."""
+        """Yield the elements *start* to *stop* of *name*, flattened, in chunks (n,), on the CPU."""
         rule = self._rules.get(name)
         if rule is None:
             yield self._stored.get_tensor(name).view(-1)[start:stop]
@@ -103,7 +103,7 @@ class WeightFile:
 
 
 class PerturbedWeightFile(WeightFile):
-    """The initial weights in *file*, moved as it says; not so buffers, as masks are compared with numbers."""
+    """Initial weights of *file* with a *perturbation*; not of buffers, as masks are compared with numbers."""
 
     def __init__(self, file: Path, stored: Any, perturbation: Perturbation) -> None:
         super().__init__(file, stored)
@@ -128,7 +128,7 @@ class PerturbedWeightFile(WeightFile):
 
 @contextmanager
 def open_weights(file: Path) -> Iterator[WeightFile]:
-    """The initial weights in *file*."""
+    """Open the initial weights in *file*."""
     with ExitStack() as opening:
         stored = opening.enter_context(safe_open(file, framework="pt"))
         made = (stored.metadata() or {}).get(_PERTURBED)
@@ -141,7 +141,7 @@ def open_weights(file: Path) -> Iterator[WeightFile]:
 
 
 def write_perturbation(file: Path, perturbation: Perturbation) -> None:
-    """Write *file*, by which the initial weights are those of another one, moved."""
+    """Write a *file* of perturbed weights that refers to another weight file."""
     with atomic_path(file) as aside:
         save_file({}, aside, {_PERTURBED: json.dumps(asdict(perturbation))})
 
@@ -167,7 +167,7 @@ def write_weights(
             continue
         recorder.materialise(tensor)
         if is_rounded:
-            # in its place, so that a large module is never there twice
+            # in place, so that a large module is never in memory twice
             tensor.data = _round_through(tensor.data, compute_dtype)
         kept[name] = tensor.detach()
     buffers = [name for name, tensor in tensors.items() if not isinstance(tensor, nn.Parameter)]
@@ -190,7 +190,7 @@ def unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _distribution(
     levels: torch.Tensor, names: dict[bytes, str], kept: dict[str, torch.Tensor]
 ) -> tuple[str, float]:
-    """Name of the *levels* in *kept*, of which equal ones share one, or the constant that they are."""
+    """Name of the *levels* in *kept* (equal ones share a name), or their constant."""
     first = levels[0]
     if torch.equal(levels, first.expand_as(levels)):
         return "", first.item()

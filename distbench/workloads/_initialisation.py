@@ -1,8 +1,8 @@
-"""How a module initialises itself, learnt from its constructor without drawing a number.
+"""Record how a module initialises itself, without drawing numbers.
 
-What a constructor does to a tensor is kept as a list of operations, and none of them is done: memory that
-nobody touches costs nothing, so a model of any size can be looked at. Done to the quantiles of a distribution
-instead, the operations give the quantiles of what the constructor would have drawn.
+Operations of a constructor on a tensor are recorded as a list and not executed: memory that nobody touches
+costs nothing, so a model of any size can be inspected. Applied to the quantiles of a distribution instead,
+the operations give the quantiles of the tensor that the constructor would have drawn.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from distbench.workloads._draws import QUANTILE_COUNT
 
 aten = torch.ops.aten
 
-# what fills a tensor whatever was in it before
+# operations that fill a tensor whatever was in it before
 _DRAWS = {aten.normal_, aten.uniform_}
 _FILLS = {*_DRAWS, aten.zero_, aten.fill_}
-# what treats every element alike
+# operations that treat every element alike
 _ELEMENTWISE = {
     *(aten.add_, aten.sub_, aten.mul_, aten.div_, aten.clamp_, aten.clamp_min_, aten.clamp_max_),
     *(aten.erfinv_, aten.exp_, aten.log_, aten.neg_, aten.sqrt_, aten.tanh_, aten.abs_),
@@ -31,7 +31,7 @@ _ELEMENTWISE = {
 
 @dataclass(frozen=True)
 class _Operation:
-    """An operation in place, without the tensor that it changes."""
+    """An in-place operation, without the tensor that it changes."""
 
     function: Any
     arguments: tuple[Any, ...]
@@ -42,15 +42,15 @@ class _Operation:
 
 
 class InitRecorder(TorchDispatchMode):
-    """Keeps, instead of doing it, what a constructor does to whole tensors, each element alike.
+    """Recorder of a constructor's elementwise operations on whole tensors, which are not executed.
 
-    Whatever else it does is done, after what it needs of that.
+    All other operations are executed, after the recorded ones that they depend on.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._histories: dict[int, tuple[torch.Tensor, list[_Operation]]] = {}
-        """Storage -> a tensor that keeps it alive, so that no other takes its place, and its operations."""
+        """Storage -> a tensor that keeps it alive, so that no other gets its id, and its operations."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -65,7 +65,7 @@ class InitRecorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def quantiles(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Quantiles (65536,), in fp64, of what *tensor* is filled with; None if it has real values."""
+        """Quantiles (65536,), in fp64, of the distribution of *tensor*; None if it has real values."""
         _, history = self._histories.get(_storage_id(tensor), (None, []))
         if not history or not tensor.is_floating_point() or not _covers_storage(tensor):
             return None
@@ -76,7 +76,7 @@ class InitRecorder(TorchDispatchMode):
         return levels.to(tensor.dtype).double()
 
     def materialise(self, tensor: torch.Tensor) -> None:
-        """Do what was kept for the storage of *tensor*."""
+        """Execute the operations recorded for the storage of *tensor*."""
         whole, history = self._histories.pop(_storage_id(tensor), (tensor, []))
         for operation in history:
             operation.apply_to(whole)
@@ -98,7 +98,7 @@ class InitRecorder(TorchDispatchMode):
 
 
 def _quantiles(fill: _Operation) -> torch.Tensor:
-    """Quantiles (65536,), in fp64, of what *fill* fills a tensor with: the middles of equal shares."""
+    """Quantiles (65536,), in fp64, of the distribution of *fill*: the middles of equal shares."""
     packet = fill.function.overloadpacket
     if packet not in _DRAWS:
         levels = torch.empty(QUANTILE_COUNT, dtype=torch.float64)
@@ -110,7 +110,7 @@ def _quantiles(fill: _Operation) -> torch.Tensor:
         uniform: torch.Tensor = first + (second - first) * middles
         return uniform
     normal = torch.special.ndtri(middles)
-    # the middle of an outermost share is nearer than its mean
+    # the middle of an outermost share is closer to the centre than its mean
     scaled: torch.Tensor = first + second * normal / normal.std(correction=0)
     return scaled
 
@@ -124,7 +124,7 @@ def _parameters(draw: _Operation) -> tuple[float, float]:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether *func* only gives another view of a tensor."""
+    """True if *func* only returns another view of a tensor."""
     schema = func._schema
     aliases = [value.alias_info for value in schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)

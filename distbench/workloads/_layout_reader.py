@@ -1,4 +1,4 @@
-"""Lists the modules of a model that has plans; also a process of its own, which answers a question."""
+"""Read the layout of a model that has plans; also a program of its own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def read(request: str) -> Layout:
-    """Layout of the model of the workload that *request* names, as JSON of a ``Choice``."""
+    """Layout of the model of the workload in *request*, the JSON of a ``PluginChoice``."""
     workload: PlannedWorkload = registry.create_plugin("workloads", PluginChoice(**json.loads(request)))
-    # draws of a rank come out as without it
+    # the random numbers of a rank stay as without this
     with torch.random.fork_rng(devices=[]):
         module = weights.meta_module(workload)
     names = {id(part): name for name, part in module.named_modules()}
@@ -47,7 +47,7 @@ def read(request: str) -> Layout:
 
 
 def _with_pipeline_cut(workload: PlannedWorkload, module: nn.Module, layout: Layout) -> Layout:
-    """*layout* with what a pipeline wants of it, or the reason why there can be none."""
+    """*layout* with the fields for a pipeline, or the reason why there can be none."""
     try:
         cut = workload.pipeline_cut(module)
         passed = activation_shape(module, cut, workload.shape)
@@ -57,15 +57,15 @@ def _with_pipeline_cut(workload: PlannedWorkload, module: nn.Module, layout: Lay
 
 
 def _is_plain_embedding(part: nn.Module) -> bool:
-    """Whether *part* is an embedding of which each row is only looked up."""
+    """True if *part* is an embedding whose rows are only looked up."""
     if type(part) is not nn.Embedding:
         return False
     return part.padding_idx is None and part.max_norm is None and not part.scale_grad_by_freq
 
 
 def main() -> None:
-    """Answer the question on the standard input: the last line that is printed is a layout, as JSON."""
-    # what a user's module or a configuration raises ends the process, and its last line is the reason
+    """Read a request from standard input; the last line printed is a layout, as JSON."""
+    # an exception of a user's module or a configuration ends the process; its last line is the reason
     sys.stdout.write(f"{json.dumps(asdict(read(sys.stdin.read())))}\n")
 
 

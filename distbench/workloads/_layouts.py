@@ -1,6 +1,6 @@
-"""Names and sizes of the modules of a model, looked up for a process that has no torch.
+"""Names and sizes of a model's modules, for processes without torch.
 
-That takes seconds, of another process, so the answer is kept in distbench's cache.
+Another process looks them up, which takes seconds, so distbench's cache keeps the answer.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from distbench.system.interpreters import make_python_path
 from distbench.system.machine import cache_folder, package_versions
 
 _FORMAT = 2
-"""Of the files in the cache."""
+"""Format of the files in the cache."""
 _READER = "distbench.workloads._layout_reader"
 _TIMEOUT_S = 300.0
 _MAX_REASON_LENGTH = 300
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 _MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A model as its modules' names and sizes; names of layers have their numbers."""
+    """Names and sizes of a model's modules; names of layers contain their numbers."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Shape of each parameter, a tied one under its first name."""
@@ -45,13 +45,13 @@ class Layout:
     linear: tuple[str, ...] = ()
     """Plain linear layers."""
     embeddings: tuple[str, ...] = ()
-    """Plain embeddings, of which no row is special."""
+    """Plain embeddings, without special rows."""
     layers: tuple[str, ...] = ()
-    """In the order in which they run."""
+    """Layers in the order in which they run."""
     tensor_plan: dict[str, str] = field(default_factory=dict)
-    """Module (``*`` stands for any number) -> how it is cut, in the words of transformers."""
+    """Module (``*`` stands for any number) -> its style of split, in transformers' terms."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """What a number of devices has to divide besides the sizes of layers, by the option's name."""
+    """Sizes that the number of devices must divide besides those of layers, by option."""
     options: dict[str, int] = field(default_factory=dict)
     """Option that sets a size of layers -> that size."""
     before: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class Layout:
     after: tuple[str, ...] = ()
     """In a pipeline, the modules with parameters after the layers."""
     between: tuple[int, ...] = ()
-    """Shape of what passes from a layer to the next, of one row."""
+    """Shape of the tensor that passes from a layer to the next, for one row."""
     unsplit: str = ""
-    """Why the model can't be split inside its layers; empty: its plan says how."""
+    """Reason why the model can't be split inside its layers; empty: its plan splits it."""
     uncut: str = ""
-    """Why it can't be cut between its layers; empty: its plan says where."""
+    """Reason why it can't be cut between its layers; empty: its plan cuts it."""
     sequence: str = ""
-    """Why what is between its layers can't be split by position; empty: it can."""
+    """Reason why tensors between its layers can't be split by position; empty: they can."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of the parameter *name*, which may be tied."""
@@ -73,15 +73,15 @@ class Layout:
 
 
 def layout_of(workload: PluginChoice) -> Layout:
-    """Layout of the model of *workload*; one that can't be read has the reason in place of its plans."""
-    # not sorted: a plan is in an order
+    """Layout of the model of *workload*; if it can't be read, the reason takes the place of its plans."""
+    # not sorted: the order of a plan matters
     return _read(json.dumps(asdict(workload)))
 
 
 @functools.cache
 def _read(request: str) -> Layout:
     if "torch" in sys.modules:
-        # a rank: it has what it takes, and is about to build the model anyway
+        # a rank: it has torch, and is about to build the model anyway
         layout: Layout = importlib.import_module(_READER).read(request)
         return layout
     file = _cache_file(request)
@@ -91,7 +91,7 @@ def _read(request: str) -> Layout:
     if why:
         return Layout(unsplit=why, uncut=why)
     if file:
-        # a cache that can't be written costs seconds, not the plan
+        # a cache that can't be written costs seconds, but does not break the plan
         with suppress(OSError, InfrastructureError):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, told)
@@ -99,7 +99,7 @@ def _read(request: str) -> Layout:
 
 
 def _cache_file(request: str) -> Path | None:
-    """File in which the answer is kept; None: it depends on files that may change."""
+    """Cache file of the answer; None: the answer depends on files that may change."""
     options: Mapping[str, Any] = json.loads(request)["options"]
     if "model" in options or any(isinstance(each, str) and Path(each).exists() for each in options.values()):
         return None
@@ -114,7 +114,7 @@ def _read_cached(file: Path) -> Layout | None:
 
 
 def _ask_process(request: str) -> tuple[str, str]:
-    """What another process tells, as JSON, or else why there is nothing."""
+    """Read the layout in another process: its JSON, and the reason if there is none."""
     environment = {**os.environ, "PYTHONPATH": make_python_path(None)}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Modules by names in which ``*`` stands for any number."""
+"""Look up modules by names in which ``*`` stands for any number."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import nn
 from distbench.core.errors import did_you_mean
 
 _MAX_NAMES = 12
-"""Names of a model that a message has at most: those most like the wrong one."""
+"""Maximum names of a model in a message: those most similar to the wrong one."""
 
 
 def modules_named(module: nn.Module, name: str) -> list[nn.Module]:
-    """Modules inside *module* that *name* names."""
+    """Modules inside *module* that match *name*."""
     return [inner for known, inner in module.named_modules() if fnmatch.fnmatchcase(known, name)]
 
 
 def unknown_names(module: nn.Module, names: Iterable[str]) -> Iterator[str]:
-    """Each of *names* that is of no module inside *module*, with those that it may stand for."""
+    """Yield each of *names* that matches no module inside *module*, with similar names."""
     known = {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name): None for name, _ in module.named_modules() if name}
     for name in names:
         if not modules_named(module, name):

@@ -1,6 +1,7 @@
-"""Initial weights moved by about a rounding error: each by its tensor's name and its place there alone.
+"""Perturb initial weights by about one rounding error, independently of sharding.
 
-So any part of a tensor is moved without the rest, wherever it is made.
+A perturbation depends only on the tensor's name and the element's index in it, so any part of a tensor is
+perturbed without the rest, on any rank.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from distbench.workloads.hashing import hash_counters
 # once, ulp^2 / 12 (Higham 2002, section 2.8, models rounding errors as uniform)
 _COMPUTE_ULP_SHARE = 2**31 // 12
 PERTURB_CHUNK = 2**16
-"""Elements that are moved together: what stays in the cache of a core."""
+"""Elements per chunk: what stays in the cache of a core."""
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How the initial weights in the file ``base_file`` are moved."""
+    """Perturbation of the initial weights in the file ``base_file``."""
 
     base_file: str
-    """Path of the file."""
+    """Path of the weight file."""
     seed: int
     """Random seed."""
     compute_dtype: str
-    """Dtype that they are computed in."""
+    """Dtype in which the weights are used."""
 
 
 def perturb(
     part: torch.Tensor, perturbation: Perturbation, name: str, start: int, compute: torch.dtype
 ) -> torch.Tensor:
-    """*part* (n,), the elements of the tensor *name* from *start* on, moved; whole numbers stay as they are.
+    """Perturb *part* (n,), the elements of the tensor *name* from *start* on; integers stay as they are.
 
-    Each weight moves by one ulp of its own dtype, up or down; if *compute* is shorter, one in twelve moves by
-    an ulp of that dtype instead, because the other is lost in the first cast.
+    Each weight changes by one ulp of its own dtype, up or down; if *compute* is shorter, one in twelve
+    changes by an ulp of that dtype instead, because the smaller change is lost in the first cast.
     """
     if not part.is_floating_point():
         return part
-    # of each hash the sign says where to, and the rest how far
+    # the sign of each hash is the direction, and the rest decides the distance
     drawn = hash_counters(_seed(name, perturbation.seed) + start, part.numel(), part.device)
     up = drawn < 0
     near = _next_ulp(part, up)

@@ -1,4 +1,4 @@
-"""Workloads whose models have plans of how they are split, in the words of transformers. Without torch."""
+"""Workloads whose models have parallel plans in the notation of transformers. Without torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PlannedWorkload(Workload):
     """A workload whose plans are looked up in its model."""
 
     def plan_fields(self, module: nn.Module) -> dict[str, Any]:
-        """Fields of ``Layout`` that say how *module*, on the meta device if it can be there, is split."""
+        """Fields of ``Layout`` about the splits of *module*, which is on the meta device if possible."""
         raise NotImplementedError
 
     def pipeline_cut(self, module: nn.Module) -> PipelineCut:
-        """Where *module*, of which ``plan_fields`` gives no reason against it, is cut into stages."""
+        """Pipeline cut of *module*, for which ``plan_fields`` gives no reason against it."""
         raise NotImplementedError
 
     @property

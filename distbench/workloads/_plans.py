@@ -1,7 +1,8 @@
-"""Plans of transformers turned into splits and stages, or into the reason why they can't be. Without torch.
+"""Convert plans of transformers to splits and stages, or to reasons why it can't be done. Without torch.
 
-A plan names modules and says how each is cut (``colwise``, ``rowwise``). What it leaves out is whole on every
-device; the embedding and the head are cut by token ids in any case, as transformers cuts the head.
+A plan names modules and the style of each split (``colwise``, ``rowwise``). Modules that it leaves out are
+whole on every device; the embedding and the head are split by token ids in any case, as transformers splits
+the head.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KNOWN_STYLES = (
 
 
 def tensor_splits(layout: Layout, shape: DataShape) -> TensorSplits:
-    """What tensor parallelism cuts of a model of *layout*, or why it can cut nothing."""
+    """Tensor-parallel split of a model with *layout*, or the reason why there is none."""
     never = layout.unsplit or "; ".join(_style_problems(layout))
     if never:
         return _unsupported_splits(never)
@@ -44,7 +45,7 @@ def tensor_splits(layout: Layout, shape: DataShape) -> TensorSplits:
     cut = {*columns, *rows, table, head}
     whole_modules = [owner for owner in _owners(layout) if owner not in cut and owner not in partial]
     classes, width = (layout.shape(f"{end}.weight")[place] for end, place in ((head, 0), (table, 1)))
-    # the bias of a layer that is cut by its inputs is added once, and so whole
+    # the bias of a layer that is split by its inputs is added once, and so stays whole
     whole = [
         tensor
         for tensor in layout.parameters
@@ -73,7 +74,7 @@ def tensor_splits(layout: Layout, shape: DataShape) -> TensorSplits:
 
 
 def pipeline_stages(layout: Layout, shape: DataShape) -> PipelineStages:
-    """What pipeline parallelism cuts of a model of *layout*, or why it can cut nothing."""
+    """Pipeline split of a model with *layout*, or the reason why there is none."""
     never = layout.uncut or "; ".join(_stage_problems(layout))
     if never:
         return PipelineStages(
@@ -98,7 +99,7 @@ def pipeline_stages(layout: Layout, shape: DataShape) -> PipelineStages:
 
 
 def _stage_problems(layout: Layout) -> Iterator[str]:
-    """Parameters that no single stage of *layout* has, by its plan."""
+    """Yield problems with parameters that no single stage of *layout* has, by its plan."""
     places = [layout.before, *((layer,) for layer in layout.layers), layout.after]
     of = {
         name: [place for place in places if _is_in(name, place)]
@@ -115,7 +116,7 @@ def _stage_problems(layout: Layout) -> Iterator[str]:
 
 
 def _style_problems(layout: Layout) -> Iterator[str]:
-    """What of the plan of *layout* distbench can't do."""
+    """Yield problems with the tensor plan of *layout* that distbench can't handle."""
     plan = {name: style for name, style in layout.tensor_plan.items() if style not in _KNOWN_STYLES}
     if plan:
         other = join_words([f"{name} ({style})" for name, style in plan.items()])
@@ -144,7 +145,7 @@ def _style_problems(layout: Layout) -> Iterator[str]:
 
 
 def _unmentioned_modules(layout: Layout) -> Iterator[str]:
-    """Modules that the plan leaves out, and that are no norms or embeddings away from what it splits."""
+    """Yield modules that the plan omits, except norms and embeddings that are not beside its splits."""
     named = {name for style in _KNOWN_STYLES for name in _modules_of_style(layout, style)}
     beside = {_parent(name) for name in _modules_of_style(layout, COLWISE)}
     for owner in _owners(layout):
@@ -167,13 +168,13 @@ def _unsupported_splits(reason: str) -> TensorSplits:
 
 
 def _divisible_sizes(layout: Layout, cut: Iterable[str], embedding: str, head: str) -> dict[str, int]:
-    """What a number of devices has to divide, by the names of options, and of layers that no option sets."""
+    """Sizes that the number of devices must divide, by option, or by layer if no option sets it."""
     counts = dict(layout.sizes)
     rows = _modules_of_style(layout, ROWWISE)
     for name in cut:
         size = layout.shape(f"{name}.weight")[1 if name in rows else 0]
         option = _option_of_size(layout, size)
-        # what divides the heads divides a layer that has some numbers for each
+        # a divisor of the heads divides a layer that has the same size for each head
         if option or all(size % heads for heads in layout.sizes.values()):
             counts[option or f"the size of {_wildcard_name(name)}"] = size
     for end in (embedding, head):
@@ -193,7 +194,7 @@ def _option_of_size(layout: Layout, size: int) -> str:
 
 
 def _modules_of_style(layout: Layout, style: str) -> list[str]:
-    """Modules of the model that its plan cuts in that *style*."""
+    """Modules of the model that its plan splits in that *style*."""
     patterns = [name for name, known in layout.tensor_plan.items() if known == style]
     return [owner for owner in _owners(layout) if any(fnmatch.fnmatchcase(owner, each) for each in patterns)]
 
@@ -204,7 +205,7 @@ def _owners(layout: Layout) -> list[str]:
 
 
 def _elements(layout: Layout, modules: Iterable[str]) -> int:
-    """Parameters inside *modules*."""
+    """Number of parameters inside *modules*."""
     inside = [*modules]
     return sum(math.prod(shape) for name, shape in layout.parameters.items() if _is_in(name, inside))
 

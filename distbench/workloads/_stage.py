@@ -1,7 +1,7 @@
-"""Stages of a pipeline made of a module whose plan names what comes before its layers, and after them.
+"""Make pipeline stages of a module whose plan names the modules before and after its layers.
 
-Every stage runs the module's own forward pass, in which stand-ins take the places of what other stages have.
-So whatever else a layer is given (positions, masks), its stage makes anew.
+Every stage runs the module's own forward pass, with stand-ins for the modules of other stages. So a stage
+itself makes the other arguments of its layers (positions, masks).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 from distbench.data.base import DataShape
 
 _PASSAGE = "_distbench_passage"
-"""Attribute of a stage."""
+"""Attribute of a stage with its ``_Passage``."""
 _ROWS = 2
-"""Of a module that is tried."""
+"""Rows of the input when a module is tried."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class PipelineCut:
 
 @dataclass
 class _Passage:
-    """What a stage takes and gives while it runs."""
+    """Input and output of a stage while it runs."""
 
     rows: tuple[int, ...]
     """Shape of one row of the module's input."""
     dtype: torch.dtype
-    """Of the module's input."""
+    """Dtype of the module's input."""
     is_first: bool
     taken: torch.Tensor | None = None
     given: torch.Tensor | None = None
 
 
 class AbsentModule(nn.Module):
-    """A module that another stage has: it keeps the attributes of that one, and gives what it takes."""
+    """Stand-in for a module of another stage: has its attributes, and returns its first argument."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -63,19 +63,19 @@ class AbsentModule(nn.Module):
 
 
 class _Entrance(AbsentModule):
-    """In place of what runs before the layers of a stage: it gives what the stage takes."""
+    """Stand-in for the module before the layers of a stage: returns the input of the stage."""
 
     def __init__(self, module: nn.Module, passage: _Passage) -> None:
         super().__init__(module)
         self.passage = passage
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """What the stage takes."""
+        """Input of the stage."""
         return self.passage.taken
 
 
 class _Exit(AbsentModule):
-    """In place of the layer after those of a stage: what it takes is what the stage gives."""
+    """Stand-in for the layer after those of a stage: its input is the output of the stage."""
 
     def __init__(self, module: nn.Module, passage: _Passage) -> None:
         super().__init__(module)
@@ -88,7 +88,7 @@ class _Exit(AbsentModule):
 
 
 class _Probe(AbsentModule):
-    """In place of a layer: it gives a tensor of its own, by which one sees where that goes."""
+    """Stand-in for a layer that returns a new tensor, to show where that goes."""
 
     taken: Any = None
     given: Any = None
@@ -104,10 +104,10 @@ class _Probe(AbsentModule):
 
 
 def make_stage(module: nn.Module, cut: PipelineCut, layers: range, shape: DataShape) -> nn.Module:
-    """The part of *module* with *layers*: of its class, with the names that its parameters have in the whole.
+    """Stage of *module* with *layers*, of its class and with its names of parameters.
 
-    The first stage takes the input of rows of *shape*, and the last gives what the module gives; what passes
-    between is the first argument of layers.
+    The first stage takes the input of rows of *shape*, and the last returns the output of the module; between
+    stages passes the first argument of a layer.
     """
     passage = _Passage(shape.input_shape, _dtype(shape), is_first=layers.start == 0)
     stands: dict[str, nn.Module] = {}
@@ -120,7 +120,7 @@ def make_stage(module: nn.Module, cut: PipelineCut, layers: range, shape: DataSh
     for name in cut.after:
         part = module.get_submodule(name)
         is_absent = layers.stop < len(cut.layers)
-        # tied to what another stage has, it is a copy
+        # a copy, as it may be tied to a module of another stage
         stands[name] = AbsentModule(part) if is_absent else part if passage.is_first else copy.deepcopy(part)
     stage: Any = _replace_modules(module, stands)
     setattr(stage, _PASSAGE, passage)
@@ -129,12 +129,12 @@ def make_stage(module: nn.Module, cut: PipelineCut, layers: range, shape: DataSh
 
 
 def activation_shape(module: nn.Module, cut: PipelineCut, shape: DataShape) -> tuple[int, ...]:
-    """Shape of what passes from a layer of *module* to the next, of one row.
+    """Shape of the tensor that passes from a layer of *module* to the next, for one row.
 
     Raises:
         ValueError: its forward pass can't be run in stages, with the reason.
     """
-    # fake, so that no model without weights is asked for values
+    # fake tensors, so that a model without weights needs no values
     fake = FakeTensorMode(allow_non_fake_inputs=True) if _device(module).type == "meta" else nullcontext()
     probes, other = (_probe_layers(module, cut, _rows(module, shape, value), fake) for value in (0, 1))
     taken = _layer_input(probes, other)
@@ -150,7 +150,7 @@ def _stand_in(layer: nn.Module, number: int, layers: range, passage: _Passage) -
 
 
 def _forward(self: Any, taken: torch.Tensor) -> Any:
-    """The forward pass of a stage: that of the module, which has rows of zeros where it is not the first."""
+    """Forward pass of a stage: that of the module, on rows of zeros unless it is the first."""
     passage: _Passage = getattr(self, _PASSAGE)
     rows = taken
     if not passage.is_first:
@@ -158,17 +158,17 @@ def _forward(self: Any, taken: torch.Tensor) -> Any:
         rows = torch.zeros(len(taken), *passage.rows, dtype=passage.dtype, device=taken.device)
     output = type(self).forward(self, rows)
     given = passage.given
-    # of a micro-batch, the graph of autograd has what is wanted later
+    # autograd's graph keeps the tensors of a micro-batch that are needed later
     passage.taken = passage.given = None
     return output if given is None else given
 
 
 def _replace_modules(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
-    """*module* again, with *parts* in the places of those names, and copies of all modules beside them."""
+    """Copy of *module* with *parts* in place of the modules of those names, and copies of all others."""
     if "" in parts:
         return parts[""]
     if not parts:
-        # whoever fills one stage must not empty another's
+        # filling one stage must not empty the modules of another
         return copy.deepcopy(module)
     shell = copy.copy(module)
     for own in ("_modules", "_parameters", "_buffers"):
@@ -188,7 +188,7 @@ def _parts_below(name: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[st
 def _probe_layers(
     module: nn.Module, cut: PipelineCut, rows: torch.Tensor, mode: AbstractContextManager[Any]
 ) -> list[_Probe]:
-    """What stood in for the layers of *module* in a forward pass over *rows*, without what is after them.
+    """Run *module* over *rows* with probes as layers, without the modules after them; return the probes.
 
     Raises:
         ValueError: it can't be run so, or runs modules in another order than that of *cut*.
@@ -215,7 +215,7 @@ def _probe_layers(
 
 
 def _run(module: nn.Module, taken: torch.Tensor, mode: AbstractContextManager[Any]) -> Any:
-    """What *module* makes of *taken* in a *mode*, without a graph.
+    """Output of *module* for *taken* in a *mode*, without an autograd graph.
 
     Raises:
         ValueError: it can't be run.
@@ -231,10 +231,10 @@ def _run(module: nn.Module, taken: torch.Tensor, mode: AbstractContextManager[An
 
 
 def _layer_input(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
-    """What the first layer takes, if layers pass on one tensor alone, by *probes* of two different inputs.
+    """Input of the first layer, by the *probes* of one input and those of an *other* one.
 
     Raises:
-        ValueError: they do not.
+        ValueError: layers do not pass on one tensor alone.
     """
     if any(probe.calls != 1 for probe in probes):
         raise ValueError("its forward pass does not run each of its layers once")
@@ -252,14 +252,14 @@ def _layer_input(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Whether arguments of two passes are the same, as far as they have values."""
+    """True if the arguments of two passes are equal, as far as they have values."""
     pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
     tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor)]
     return all(torch.equal(a, b) for a, b in tensors)
 
 
 def _rows(module: nn.Module, shape: DataShape, value: int) -> torch.Tensor:
-    """Some rows of *value*, where *module* is."""
+    """Some rows of *value*, on the device of *module*."""
     return torch.full((_ROWS, *shape.input_shape), value, dtype=_dtype(shape), device=_device(module))
 
 

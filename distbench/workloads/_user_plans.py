@@ -1,4 +1,4 @@
-"""Plans that a suite has for a module of one's own, in the notation of transformers."""
+"""Plans of a suite for the user's own module, in the notation of transformers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LISTS = (nn.ModuleList, nn.ModuleDict)
 def check_plans(
     module: nn.Module, tensor: Iterable[str], pipeline: Iterable[str] | None, shape: DataShape
 ) -> None:
-    """See that the modules that a ``tp_plan`` and a ``pp_plan`` name are those of *module*.
+    """Check that *module* has the modules that a ``tp_plan`` and a ``pp_plan`` name.
 
     Raises:
-        ValueError: they are not, or no single one has the layers.
+        ValueError: it does not, no single one has the layers, or a stage would take several tensors.
     """
     wrong = [f"tp_plan names {name}" for name in unknown_names(module, tensor)]
     if wrong := [*wrong, *(_problems(module, [*pipeline], shape) if pipeline is not None else ())]:
@@ -28,7 +28,7 @@ def check_plans(
 
 
 def pipeline_cut(module: nn.Module, pipeline: Iterable[str]) -> PipelineCut:
-    """Where *module* is cut into stages by the modules that its ``pp_plan`` names."""
+    """Pipeline cut of *module* by the modules that its ``pp_plan`` names."""
     names = [*pipeline]
     (container,) = _layer_containers(module, names)
     place = names.index(container)

@@ -1,4 +1,4 @@
-"""The seam of workloads: a model, its loss, and what it costs by formula."""
+"""Base of workload plug-ins: model, loss, FLOPs, and the ways to split the model."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     from distbench.workloads.stages import PipelineStages
 
 Loss: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
-"""The mean loss of a batch, or the sum over what counts in it (labels, say) and their number."""
+"""Mean loss of a batch, or a sum over its counted items (labels, say) and their number."""
 
 
 class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
 
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules worth importing once in the fork server of the ranks, besides torch."""
+    """Modules worth importing once in the fork server, besides torch."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
-    """The data source when a suite names none, whatever the options."""
+    """Data source if a suite names none, whatever the options."""
     on_meta: ClassVar[bool] = True
-    """Whether ``module`` can be built on the meta device (no draw or data access decides its shape)."""
+    """True if ``module`` can be built on the meta device (no draw or data access decides its shape)."""
 
     @classmethod
     def default_data_for(cls, options: Mapping[str, Any]) -> str:  # noqa: ARG003 - for workloads of several kinds
-        """Name the data source when a suite names none, for a workload with these *options*."""
+        """Name of the data source if a suite names none, for a workload with these *options*."""
         return cls.default_data
 
     @property
     @abstractmethod
     def shape(self) -> DataShape:
-        """What the model wants of its data."""
+        """Shape of the data that the model takes."""
 
     def resolved_for(self, machine: Machine) -> Workload:
-        """The workload with what it leaves to the machine decided for *machine*; it is what cases have."""
+        """The workload with machine-dependent options resolved for *machine*, as cases have it."""
         return self
 
     @property
     def reads_model(self) -> bool:
-        """Whether ``tensor_splits`` and ``pipeline_stages`` construct the model, in a process with torch."""
+        """True if ``tensor_splits`` and ``pipeline_stages`` construct the model, in a process with torch."""
         return False
 
     @property
@@ -59,17 +59,17 @@ class Workload(ABC):
         return self.shape.tokens
 
     def problem(self) -> str | None:
-        """What is impossible about the options (heads that don't divide), or None; asked without torch."""
+        """Problem with the options (heads that don't divide), or None; called without torch."""
         return None
 
     def device_problem(self, device: str) -> str | None:
-        """Why the options can't be had on a kind of *device* (``cpu``, ``cuda``), or None."""
+        """Reason why *device* (``cpu``, ``cuda``) can't run the options; None if it can."""
         return None
 
     def user_modules(self) -> tuple[str, ...]:
-        """Names of modules with code of the user's own, for whose lines an error is searched.
+        """Names of modules with the user's own code, whose lines are searched for in an error.
 
-        Of a plug-in its own module; none of a workload that distbench brings along.
+        For a plug-in, its own module; none for a workload of distbench.
         """
         module = type(self).__module__
         return () if module.startswith("distbench.") else (module,)
@@ -83,9 +83,9 @@ class Workload(ABC):
         return None
 
     def reduced_options(self) -> Iterator[dict[str, Any]]:
-        """Yield options that make it less work, each less than the one before, by the same code.
+        """Yield options with less and less work for the same code.
 
-        Fewer layers of the same kinds, shorter rows; what remains is compared. Empty: there is none.
+        Fewer layers of the same kinds, shorter rows; what remains is compared. Empty: there are none.
         """
         return iter(())
 
@@ -97,38 +97,38 @@ class Workload(ABC):
         return None
 
     def recomputed_flops_per_sample(self) -> int | None:
-        """Model FLOPs that ``activation_checkpointing: full`` computes again for one sample, or None.
+        """Model FLOPs that ``activation_checkpointing: full`` recomputes for one sample, or None.
 
         The forward pass of ``layers``, up to where torch stops it: at the last tensor that the
-        backward pass wants, so the product that ends a layer is not made again. None: no formula.
+        backward pass needs, so the product that ends a layer is not recomputed. None: no formula.
         """
         return None
 
     def tensor_splits(self) -> TensorSplits | None:
-        """How the model can be split inside its layers (tensor parallelism), or None if it can't."""
+        """Split inside the layers of the model (tensor parallelism); None if it can't be split."""
         return None
 
     def expert_layers(self) -> ExpertLayers | None:
-        """Which part of the model are experts that tokens are sent to (expert parallelism), or None."""
+        """Layers of experts that tokens are sent to (expert parallelism); None if there are none."""
         return None
 
     def pipeline_stages(self) -> PipelineStages | None:
-        """How the model can be cut between its layers (pipeline parallelism), or None if it can't."""
+        """Split between the layers of the model (pipeline parallelism); None if it can't be split."""
         return None
 
     def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
-        """The part of *module* with *layers* of ``pipeline_stages``: its submodules under the same names.
+        """Stage of *module* with *layers* of ``pipeline_stages``: its submodules under the same names.
 
-        It takes the tensor that the layer before gives, and gives the one that the next takes. ``layers``
+        It takes the output of the layer before, and returns the input of the next one. The method ``layers``
         finds its layers as it finds those of the whole module.
 
         Raises:
-            NotImplementedError: a plug-in that says how it is cut, and does not do it.
+            NotImplementedError: a plug-in has ``pipeline_stages`` but does not build them.
         """
         raise NotImplementedError(f"{type(self).__name__} has Workload.stages, but no Workload.stage")
 
     def context_split(self) -> ContextSplit | None:
-        """How rows can be cut by positions (context parallelism), or None if they can't."""
+        """Split of rows by position (context parallelism); None if they can't be split."""
         return None
 
     def shard_sequence(
@@ -137,11 +137,11 @@ class Workload(ABC):
         """Let *module*, still unwrapped, work on some *positions* of each row, as ``context_split`` says.
 
         Args:
-            positions: Places in the row of those that it gets, from 0.
-            wrap_attention: Makes, of an attention over whole rows, the one over a part of them.
+            positions: Indices in the row of the positions that it gets, from 0.
+            wrap_attention: Turns an attention over whole rows into one over a part of them.
 
         Raises:
-            NotImplementedError: a plug-in that says how its rows are cut, and does not do it.
+            NotImplementedError: a plug-in has a ``context_split`` but does not shard its rows.
         """
         raise NotImplementedError(f"{type(self).__name__} has Workload.context, but no Workload.cut_rows")
 
@@ -164,13 +164,13 @@ class Workload(ABC):
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> Loss:
         """Loss of *batch*, at least in fp32; *module* may be wrapped, so only call it.
 
-        A mean, where all parts of a global batch have the same weight. Otherwise the sum and the number of
-        what it sums, which is what ``loss_denominator`` gives for *batch*: engines divide by the number of
-        the whole global batch, over all ranks and micro-batches.
+        A mean, if all parts of a global batch have the same weight. Otherwise the sum and the number of its
+        terms, which ``loss_denominator`` also gives for *batch*: engines divide by the number of the whole
+        global batch, over all ranks and micro-batches.
         """
 
     def loss_denominator(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What a ``loss`` that is a sum counts in *batch*, known before the forward pass: an integer."""
+        """Denominator of a summed ``loss`` of *batch*, known before the forward pass: an integer."""
         return count_labels(batch["labels"])
 
 
@@ -182,7 +182,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum that ``cross_entropy`` is the mean of, and the number of labels that it is over."""
+    """Sum whose mean is ``cross_entropy``, and the number of labels in it."""
     from torch.nn import functional
 
     flat = at_least_fp32(logits).flatten(0, -2)
@@ -190,7 +190,7 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[to
 
 
 def mean_of(loss: Loss) -> torch.Tensor:
-    """*loss* of a batch as a mean over that batch alone."""
+    """Convert *loss* of a batch to a mean over that batch alone."""
     if isinstance(loss, tuple):
         total, count = loss
         return total / count
@@ -198,7 +198,7 @@ def mean_of(loss: Loss) -> torch.Tensor:
 
 
 def count_labels(labels: torch.Tensor) -> torch.Tensor:
-    """How many of *labels* ``cross_entropy`` takes the mean over: all but those that torch ignores."""
+    """Number of *labels* that ``cross_entropy`` averages over: all except those that torch ignores."""
     return (labels != IGNORE_INDEX).sum()
 
 
@@ -211,4 +211,4 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 PLUGIN_BASE = Workload
 HELPERS = ("batch_norm", "context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
-"""Modules of this package that are shared code, not plug-ins."""
+"""Modules of this folder that are shared code and no plug-ins."""

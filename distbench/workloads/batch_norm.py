@@ -1,4 +1,4 @@
-"""Whose rows the statistics of BatchNorm are of, where several ranks have rows of their own."""
+"""BatchNorm statistics where ranks have rows of their own: per rank, or over all ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 Statistics = Literal["per_rank", "sync"]
-"""per_rank: of the rows that a rank has at a time, which is meant so. sync: of the rows of all ranks."""
+"""per_rank: over the rows that a rank has at a time, by intention. sync: over the rows of all ranks."""
 ON_GPUS = "torch's SyncBatchNorm runs on GPUs only"
 
 
 def device_problem(statistics: Statistics | None, device: str) -> str | None:
-    """Why *statistics* can't be had on a kind of *device*; None: they can."""
+    """Reason why *statistics* can't be computed on *device*; None: they can."""
     if statistics == "sync" and device == "cpu":
         return f"batch_norm: sync: {ON_GPUS}; use batch_norm: per_rank"
     return None
 
 
 def convert_batch_norm(module: nn.Module, statistics: Statistics | None) -> nn.Module:
-    """*module*, whose BatchNorm layers take those *statistics*."""
+    """Convert the BatchNorm layers of *module* to those *statistics*; return the module."""
     from torch import nn
 
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module) if statistics == "sync" else module
@@ -38,14 +38,14 @@ def batch_norm_layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def is_synchronised(layer: nn.Module) -> bool:
-    """Whether a BatchNorm *layer* takes its statistics over ranks."""
+    """True if a BatchNorm *layer* takes its statistics over ranks."""
     from torch import nn
 
     return isinstance(layer, nn.SyncBatchNorm)
 
 
 def check_computable(module: nn.Module, compute: str) -> None:
-    """See that a CPU can compute the BatchNorm layers of *module*, whose weights are in the dtype *compute*.
+    """Check that a CPU can compute the BatchNorm layers of *module* with weights in the dtype *compute*.
 
     Raises:
         UnsupportedCase: torch can't.

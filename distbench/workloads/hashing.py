@@ -1,4 +1,4 @@
-"""Numbers that look random and depend on a counter alone: the same on every device, however it is cut."""
+"""Counter-based hashes, the same on every device and for every sharding."""
 
 import torch
 
@@ -7,7 +7,7 @@ _FIRST, _SECOND = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
 def hash_counters(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Hashes (count,), int32, of the counters from *first* on, of which the lowest 32 bits count."""
+    """Hashes (count,), int32, of the lowest 32 bits of the counters from *first* on."""
     first = (first + 2**31) % 2**32 - 2**31
     words = torch.arange(first, first + count, device=device).to(torch.int32)
     _xor_shift(words, 16)

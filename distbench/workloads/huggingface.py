@@ -34,7 +34,7 @@ _KINDS: dict[Task, DataKind] = {
     "seq2seq": "pairs",
     "image-classification": "images",
 }
-# options of tokens and of images -> the key of configurations that means the same, and the usual value
+# options of tokens and of images -> the key of configurations with the same meaning, and the default
 _TOKEN_SIZES = {"vocab_size": ("vocab_size", 256)}
 _IMAGE_SIZES = {
     "image_size": ("image_size", 32),
@@ -103,7 +103,7 @@ class HuggingFace(PlannedWorkload):
         return DataShape(kind, self.seq_len, made.vocab_size or 0, target, mask=self.mask_token_id)
 
     def resolved_for(self, machine: Machine) -> HuggingFace:
-        """The workload with the configuration of its file or folder, so that a case says what it is of."""
+        """The workload with the configuration of its file or folder, so that a case contains it."""
         return self if self.problem() else self._resolved()
 
     def problem(self) -> str | None:
@@ -202,22 +202,22 @@ class HuggingFace(PlannedWorkload):
         lifted = {"id2label", *(key for key, _ in self._sizes.values())} if "model_type" in whole else set()
         config = {key: value for key, value in whole.items() if key not in lifted}
         if self.task == "causal-lm" and model_type and _is_encoder(model_type):
-            # in the case, as one without it is another model
+            # part of the case, as the model differs without it
             config.setdefault("is_decoder", True)
         changes: dict[str, Any] = {"model_type": model_type, "config": config, **sizes}
         return replace(self, **changes)
 
     def _size(self, option: str, whole: dict[str, Any]) -> int:
-        """Value of an *option* that the data is checked against, too."""
+        """Value of *option*, against which the data is checked as well."""
         own = getattr(self, option)
         return self._stored_size(option, whole) if own is None else int(own)
 
     def _stored_size(self, option: str, whole: dict[str, Any]) -> int:
-        """Value of *option* in the configuration *whole*, or the usual one if that is not whole."""
+        """Value of *option* in the configuration *whole*, or the default if that is incomplete."""
         key, usual = self._sizes[option]
         found: Any = None
         if option == "classes" and "model_type" in whole:
-            # as transformers: two where the configuration has no labels
+            # as in transformers: two if the configuration has no labels
             found = len(whole.get("id2label") or ()) or whole.get("num_labels") or 2
         elif "model_type" in whole:
             keys = _hf_source.config_keys(whole["model_type"])
@@ -232,7 +232,7 @@ class HuggingFace(PlannedWorkload):
         stored = given.get("model_type") or self._keys.get("model_type")
         model_type = self.model_type or stored
         if self.model_type is None and "model_type" in self._keys:
-            # a configuration that is whole has it in both places
+            # a whole configuration has it in both places
             yield "config: set model_type as an option of the workload"
             return
         if model_type is None:
@@ -253,7 +253,7 @@ class HuggingFace(PlannedWorkload):
             yield from self._weight_problems(model_type, given)
 
     def _key_problems(self, model_type: str) -> Iterator[str]:
-        """Mistakes in keys of ``config``; one that is whole is as transformers wrote it."""
+        """Yield mistakes in keys of ``config``; a whole configuration is as transformers wrote it."""
         if "model_type" in self._keys:
             return
         for option, (key, _) in self._sizes.items():
@@ -268,11 +268,11 @@ class HuggingFace(PlannedWorkload):
             yield f"config: {model_type} has no {', '.join(unknown)}; {hint}"
 
     def _weight_problems(self, model_type: str, given: dict[str, Any]) -> Iterator[str]:
-        """Sizes that are not those of the weights in the folder, whose configuration is *given*."""
+        """Yield sizes that differ from the weights in the folder, whose configuration is *given*."""
         keys = _hf_source.config_keys(model_type) or _hf_source.ConfigKeys(given, {})
         for key, value in self._keys.items():
             stored = keys.value(key, given)
-            # by what is no whole number, no weight has its size
+            # only integers are sizes of weights
             if type(value) is type(stored) is int and value != stored:
                 yield f"config: {key} = {as_yaml(value)}, {self._size_mismatch_text(stored)}"
         for option in self._sizes:
@@ -314,11 +314,11 @@ def _read_configuration(named: str, file: Path) -> dict[str, Any]:
 
 
 def _is_encoder(model_type: str) -> bool:
-    """Whether a causal LM of *model_type* sees later tokens unless its configuration says ``is_decoder``."""
+    """True if a causal LM of *model_type* sees later tokens unless its configuration has ``is_decoder``."""
     keys = _hf_source.config_keys(model_type)
     names = keys.defaults if keys else {}
     has_masked = "add_cross_attention" in names or model_type in _hf_source.model_types_for("masked-lm")
-    # the decoder of an encoder and decoder says so itself
+    # the decoder of an encoder-decoder model sets it itself
     return "is_decoder" in names and has_masked and model_type not in _hf_source.model_types_for("seq2seq")
 
 

@@ -52,13 +52,13 @@ class Mlp(Workload):
     def flops_per_sample(self) -> int:
         """``6 N`` with N the weights of the matrices; biases and ReLU are not counted.
 
-        The gradient of the first layer's input, which nobody computes, is counted as PaLM's
-        formula does for every layer.
+        The gradient of the first layer's input, which is never computed, is counted as in PaLM's
+        formula, which does so for every layer.
         """
         return 6 * self._weight_count()
 
     def recomputed_flops_per_sample(self) -> int:
-        """None at all: a layer is one product, and only its input is needed to go back."""
+        """0: a layer is one product, and the backward pass needs only its input."""
         return 0
 
     def pipeline_stages(self) -> PipelineStages:

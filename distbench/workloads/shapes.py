@@ -1,4 +1,4 @@
-"""Shapes of a model's parameters, by which optimizers keep states and choose what they update."""
+"""Shapes of a model's trained parameters, on which optimizer states depend."""
 
 from __future__ import annotations
 

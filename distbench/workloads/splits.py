@@ -1,7 +1,7 @@
-"""How a model can be split inside its layers, over devices that work on the same rows. Without torch.
+"""Tensor-parallel split of a model, over devices that work on the same rows. Without torch.
 
-Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053, section 3): a linear layer cut by its outputs, then one
-cut by its inputs, whose partial results are summed; embedding and head are cut by the vocabulary.
+Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053, section 3): a linear layer split by its outputs, then one
+split by its inputs, whose partial results are summed; embedding and head are split by the vocabulary.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from dataclasses import dataclass
 from distbench.core.units import join_words
 
 _VOCAB_PADDING = 128
-"""Megatron-LM pads the vocabulary to a multiple of it (make-vocab-size-divisible-by)."""
+"""Megatron-LM pads the vocabulary to a multiple of this (make-vocab-size-divisible-by)."""
 
 
 @dataclass(frozen=True)
 class TensorSplits:
-    """Which modules of a model are cut, by name (``*`` stands for any number), and by what numbers."""
+    """Tensor-parallel split of a model: names of modules (``*`` stands for any number), and sizes."""
 
     colwise: tuple[str, ...]
-    """Linear layers that are cut by their outputs. Of those that take the same tensor, its gradient is summed
-    once."""
+    """Linear layers that are split by their outputs. The gradient of a tensor that several of them take is
+    summed once."""
     rowwise: tuple[str, ...]
-    """Linear layers that are cut by their inputs, which come from the ones before."""
+    """Linear layers that are split by their inputs, which come from the ones before."""
     embedding: str
-    """The embedding, cut by token ids."""
+    """The embedding, split by token ids."""
     head: str
-    """The linear layer that makes logits, cut by token ids."""
+    """The linear layer that makes logits, split by token ids."""
     replicated: tuple[str, ...]
     """Modules with parameters that every device has whole: norms."""
     divisible_sizes: Mapping[str, int]
-    """What the number of devices has to divide, by the option's name."""
+    """Sizes that the number of devices must divide, by option."""
     regions: int
-    """How often layers in ``colwise`` and then ``rowwise`` are run in one forward pass: twice a layer, for
-    attention and the feed-forward network."""
+    """Runs of layers in ``colwise`` and then ``rowwise`` in one forward pass: two per layer, for attention
+    and the feed-forward network."""
     layers: int
-    """Layers that activation checkpointing makes again one by one."""
+    """Layers that activation checkpointing recomputes one by one."""
     hidden_size: int
-    """Numbers of one position between layers."""
+    """Elements of one position between layers."""
     seq_len: int
     """Positions of one sample."""
     vocab_size: int
@@ -49,24 +49,24 @@ class TensorSplits:
     replicated_tensors: int
     """Tensors of all modules in ``replicated``."""
     tied: bool = False
-    """Whether ``embedding`` and ``head`` are one tensor."""
+    """True if ``embedding`` and ``head`` are one tensor."""
     padded_option: str = ""
-    """Which of ``divisible_sizes`` may be larger than it need be: that of the vocabulary; empty: none."""
+    """Option in ``divisible_sizes`` that may be padded: that of the vocabulary; empty: none."""
     unsupported_reason: str = ""
-    """Why this model can't be split over any number of devices; empty: it can."""
+    """Reason why this model can't be split over any number of devices; empty: it can."""
     partial: tuple[str, ...] = ()
-    """Modules with parameters that every device has whole, and runs over its part of the heads alone: norms
-    of queries and keys. Their gradients are summed over the devices."""
+    """Modules with parameters that every device has whole, but runs only over its part of the heads: norms of
+    queries and keys. Their gradients are summed over the devices."""
     sequence_parallel_problem: str = ""
-    """Why what is between its layers can't be split by position; empty: it can."""
+    """Reason why tensors between its layers can't be split by position; empty: they can."""
 
     def problem(self, devices: int) -> str | None:
-        """Why the model can't be split over that many *devices*, or None if it can."""
+        """Reason why the model can't be split over that many *devices*; None if it can."""
         wrong = self.unsupported_reason or divisibility_problem(self.divisible_sizes, devices)
         return wrong and f"{wrong}{self._padding(devices)}"
 
     def _padding(self, devices: int) -> str:
-        """The size to which the vocabulary may be padded, if it alone can't be divided, in words."""
+        """Advice to pad the vocabulary, if only that is not divisible; otherwise empty."""
         size = self.divisible_sizes.get(self.padded_option, 0)
         others = [count for name, count in self.divisible_sizes.items() if name != self.padded_option]
         if self.unsupported_reason or not size or any(count % devices for count in others):
@@ -77,9 +77,9 @@ class TensorSplits:
 
 
 def divisibility_problem(counts: Mapping[str, int], devices: int) -> str | None:
-    """Which of *counts* (by the option's name) can't be divided by *devices*, and what would divide all.
+    """Describe the *counts* (by option) that *devices* does not divide, with the divisors of all.
 
-    None: all can.
+    None: it divides all.
     """
     wrong = [f"{name} = {count}" for name, count in counts.items() if count % devices]
     if not wrong:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 _ADAMW_STATE_BYTES = 16
-"""Bytes that AdamW in mixed precision keeps of a parameter (Rajbhandari et al. 2020, section 3.1)."""
+"""Bytes per parameter that AdamW in mixed precision keeps (Rajbhandari et al. 2020, section 3.1)."""
 
-# how far a check may shorten its work: two layers have a first, a last and what is between them
+# limits of a check that reduces its work: two layers have a first, a last and a boundary between them
 _SHORT_SEQ_LEN, _MIN_SEQ_LEN, _MIN_DEPTH, _MIN_VOCAB = 128, 16, 2, 1024
 
 _OptionalCount = Annotated[int | None, Bound(1)]
@@ -83,10 +83,10 @@ class Transformer(Workload):
         return DataShape("tokens", self.seq_len, self._dimensions.vocab_size)
 
     def resolved_for(self, machine: Machine) -> Transformer:
-        """The workload with the preset that ``auto`` is on *machine*.
+        """The workload with ``auto`` resolved to a preset for *machine*.
 
         A model of a million parameters keeps a GPU waiting for its next kernel: it would rank strategies by
-        how many they launch. gpt2-small is for GPUs of less memory, or of unknown (as a login node's are).
+        the number of launches. gpt2-small is for GPUs with less or unknown memory (as on a login node).
         """
         return replace(self, preset=_preset_for(machine)) if self.preset == "auto" else self
 
@@ -103,9 +103,9 @@ class Transformer(Workload):
         return tuple(self._dimensions.tensor_shapes())
 
     def reduced_options(self) -> Iterator[dict[str, int]]:
-        """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see.
+        """Yield shorter rows, then fewer layers, then fewer token ids; kernels and shards see the width.
 
-        A window remains the same part of a row, so that it is still one.
+        A window keeps its fraction of a row, so that it is still a window.
         """
         for sizes in self._reduced_sizes():
             if self.window is not None:
@@ -130,9 +130,9 @@ class Transformer(Workload):
         T tokens, L blocks, H heads of width Q. N counts every parameter that a token is
         multiplied with: all of ``parameters()`` but an untied input embedding, which is a lookup;
         a tied embedding counts once, as the head. That is torchtitan's N; Ray and llm-foundry
-        keep the untied embedding in. Nothing is taken off for causal masking or added for
+        keep the untied embedding in. Nothing is deducted for causal masking or added for
         recomputation. Under a sliding window a position attends to ``window`` others in place of T.
-        Of experts those count that a token takes, whatever their capacity.
+        Only the experts that a token takes count, whatever their capacity.
         """
         shape = self._dimensions
         lookup = 0 if shape.tied else shape.vocab_size * shape.dim
@@ -143,9 +143,9 @@ class Transformer(Workload):
     def recomputed_flops_per_sample(self) -> int:
         """``T L (2 N + 4 H Q T)``: a third of ``flops_per_sample`` in the blocks alone.
 
-        N counts the parameters of a block but the last matrix of its SwiGLU, whose product nobody
-        needs to go back; that of experts is needed, as the router's weights multiply it. Embedding, last norm
-        and head are never computed again.
+        N counts the parameters of a block except the last matrix of its SwiGLU, whose product the backward
+        pass does not need; it needs that of experts, as the router's weights multiply it. Embedding, last
+        norm and head are never recomputed.
         """
         shape = self._dimensions
         multiplied = shape.active_parameters()
@@ -207,12 +207,12 @@ class Transformer(Workload):
 
     @property
     def _attended_positions(self) -> int:
-        """Positions that one attends to, nothing taken off for those before the first."""
+        """Positions that each one attends to, with nothing deducted for those before the first."""
         return min(self.seq_len, self.window or self.seq_len)
 
     @property
     def _dimensions(self) -> Dimensions:
-        # until the machine is known
+        # tiny until the machine is known
         preset = PRESETS["tiny" if self.preset == "auto" else self.preset]
         given = {name: getattr(self, name) for name in asdict(preset)}
         return replace(preset, **{name: value for name, value in given.items() if value is not None})

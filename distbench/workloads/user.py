@@ -37,7 +37,7 @@ Style = Literal[
     "replicate",
     "replicated_with_grad_allreduce",
 ]
-"""How tensor parallelism splits a module, in the words of transformers."""
+"""Tensor-parallel style of a module, in the terms of transformers."""
 
 _SEQUENCE = (
     "the module may make positions and masks for the positions that a rank has, as if they were a whole row"
@@ -147,18 +147,18 @@ class UserModel(PlannedWorkload):
         return (*super().user_modules(), *dict.fromkeys(re.split(r"[.:]", name)[0] for name in names))
 
     def module(self) -> nn.Module:
-        """User's module.
+        """Create the user's module.
 
         Raises:
-            ValueError: the callable can't be imported, raises, or returns something else, or a plan is not of
-                what it returns.
+            ValueError: the callable can't be imported, raises, or returns something else, or a plan does not
+                fit the module.
         """
         from torch import nn
 
         from distbench.workloads._user_plans import check_plans
 
         for option in ("loss_function", "count_function"):
-            # a name that is misspelled is found before anything is built
+            # misspelled names are reported before anything is built
             if (name := getattr(self, option)) is not None:
                 _import_callable(option, name)
         make = _import_callable("model", self.model)
@@ -237,7 +237,7 @@ class UserModel(PlannedWorkload):
         return at_least_fp32(loss)
 
     def loss_denominator(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What ``count_function`` returns, or the number of labels that are not ignored.
+        """Result of ``count_function``, or the number of labels that are not ignored.
 
         Raises:
             ValueError: the user's count is no integer.
@@ -268,10 +268,10 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _integer_count(option: str, name: str, value: Any) -> torch.Tensor:
-    """The count that the callable *name* of *option* returned, as a scalar tensor of integers.
+    """Count *value* that the callable *name* of *option* returned, as an integer scalar tensor.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an integer.
     """
     import torch
 
@@ -284,7 +284,7 @@ def _integer_count(option: str, name: str, value: Any) -> torch.Tensor:
 
 
 def _type_text(value: Any) -> str:
-    """What *value* is, for the message of an error."""
+    """Describe *value* in an error message."""
     if _is_scalar(value):
         return f"a scalar of {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, tuple | list):
@@ -293,7 +293,7 @@ def _type_text(value: Any) -> str:
 
 
 def _name_problem(name: str) -> str | None:
-    """What is wrong with ``package.module:callable``, as far as files show it."""
+    """Problem with ``package.module:callable``, as far as files show it; None if there is none."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         return "must be of the form package.module:callable"
     module = name.partition(":")[0]
@@ -338,7 +338,7 @@ def _import_callable(option: str, name: str) -> Callable[..., Any]:
 
 
 def _missing_attribute_text(named: Any, attribute: str, module: str) -> str:
-    """Message: *named*, of the file of *module*, has no *attribute*; it lists those that exist."""
+    """Message that *named*, from *module*, has no *attribute*; suggests those that exist."""
     where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
     own = [
         each

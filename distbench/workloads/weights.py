@@ -1,9 +1,9 @@
 """The initial weights: the same numbers in every strategy and at every world size.
 
 A seed alone is not enough: sharded initialisation draws its random numbers in a different order
-(torchtitan, docs/converging.md), so every strategy would start from other weights. So a file says how each
-tensor is drawn, from its name and the place of an element alone, and a rank draws what it keeps. The file
-does not grow with the model, unless the model asks for exactly the numbers of its own constructor.
+(torchtitan, docs/converging.md), so every strategy would start from different weights. A file therefore has
+the rule that draws each tensor, from its name and the index of an element alone, and a rank draws what it
+keeps. The file does not grow with the model, unless exactly the numbers of the constructor are requested.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _CASTS = {
 }
 
 _MAX_NAMES = 2
-"""Names of each dtype that a message has at most."""
+"""Maximum names of each dtype in a message."""
 
 TiedGroups = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
 
 
 STAGE_PREFIX = "_stage_"
-"""What the names of the stages of a pipeline begin with, in the module that holds those of a rank."""
+"""Prefix of the names of pipeline stages in the module that holds those of a rank."""
 
 
 def plain_name(name: str) -> str:
-    """*name* without the parts that wrappers insert: the name in the plain module."""
+    """Name in the plain module: *name* without the parts that wrappers insert."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS and not part.startswith(STAGE_PREFIX)]
     # DataParallel, DDP and DeepSpeed call what they wrap "module"
     while parts[0] == "module" and len(parts) > 1:
@@ -73,12 +73,12 @@ def save_initial(
 
     A parameter that its constructor fills with draws, or with one number, each element alike, is drawn from
     the same distribution when it is loaded; any other, and every one if *exact*, is stored as the constructor
-    leaves it. All of a workload with weights of its own (``Workload.pretrained``) are stored. Parameters are
+    leaves it. All tensors of a pretrained workload (``Workload.pretrained``) are stored. Parameters are
     rounded through the dtype *compute_dtype* and kept as fp32: frameworks that make fp32 master weights of
     16-bit parameters then start from the same numbers as those that do it the other way round.
 
     Raises:
-        UnsupportedCase: the parameters are of several dtypes.
+        Refused: the parameters have several dtypes.
     """
     torch.manual_seed(seed)
     recorder = InitRecorder()
@@ -97,10 +97,10 @@ def meta_module(workload: Workload) -> nn.Module:
 
 
 def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = None) -> nn.Module:
-    """*module*, its floating-point tensors (and no complex ones) in *dtype*, or its *buffers* in another one.
+    """Cast the floating-point (not complex) tensors of *module* to *dtype*, its buffers to *buffers*.
 
     Raises:
-        UnsupportedCase: its parameters are of several dtypes, so that in one it would be another model.
+        Refused: its parameters have several dtypes, and a cast to one would change the model.
     """
     check_dtypes(module)
     whole = _CASTS[buffers or dtype](module)
@@ -112,10 +112,10 @@ def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = No
 
 
 def check_dtypes(module: nn.Module) -> None:
-    """See that the parameters of *module* are of one dtype.
+    """Check that the parameters of *module* have one dtype.
 
     Raises:
-        UnsupportedCase: they are of several, so that in one it would be another model.
+        Refused: they have several, and a cast to one would change the model.
     """
     names: dict[torch.dtype, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters():
@@ -126,7 +126,7 @@ def check_dtypes(module: nn.Module) -> None:
 
 
 def _several_dtypes_text(names: Mapping[torch.dtype, Sequence[str]]) -> str:
-    """Why a model whose parameters have these *names* by dtype is not trained."""
+    """Reason why a model whose parameters have these *names* by dtype is not trained."""
     short = {dtype: name for name, dtype in DTYPES.items()}
     groups = (
         f"{len(of):,} in {short.get(dtype, dtype)} "
@@ -146,7 +146,7 @@ def load_module(
     dtype: torch.dtype = torch.float32,
     buffers: torch.dtype | None = None,
 ) -> nn.Module:
-    """Whole module on *device* with the weights of *file*, its tensors as ``cast`` has them."""
+    """Whole module on *device* with the weights of *file*, its tensors cast as in ``cast``."""
     module = cast(meta_module(workload), dtype, buffers)
     if workload.on_meta:
         materialise(module, device)
@@ -159,7 +159,7 @@ def load_module(
 
 
 def materialise(module: nn.Module, device: torch.device) -> None:
-    """Give the tensors of *module*, which is on the meta device, room on *device*; a tied one has it once."""
+    """Allocate the tensors of *module*, which is on the meta device, on *device*; tied ones only once."""
     tied = tied_groups(module)
     for _, *others in tied:
         for owner, name in others:
@@ -169,7 +169,7 @@ def materialise(module: nn.Module, device: torch.device) -> None:
 
 
 def read_tensors(file: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of *file*, whole, by its plain name; what is stored there is memory-mapped."""
+    """Every tensor of *file*, whole, by its plain name; stored ones are memory-mapped."""
     with open_weights(file) as initial:
         return {name: initial.tensor(name) for name in initial.names}
 
@@ -212,14 +212,14 @@ def load_stage(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
 
 
 class ModuleMaterialiser:
-    """Gives the parts of a module on the meta device real tensors: its buffers filled, its parameters not.
+    """Materialiser of the parts of a module on the meta device; fills buffers, but not parameters.
 
     Called with a part, it makes the tensors of that part, and not those of the parts inside it.
     """
 
     def __init__(self, module: nn.Module, initial: WeightFile, device: torch.device) -> None:
         self._initial, self._device = initial, device
-        # with the tensors, as an id is nobody else's as long as its owner lives
+        # with the tensors, as an id is unique only as long as its owner lives
         self._names = {id(tensor): (name, tensor) for name, tensor in named_tensors(module).items()}
         self._tied = {id(getattr(owner, name)) for (owner, name), *_ in tied_groups(module)}
         self._made: dict[int, torch.Tensor] = {}
@@ -246,7 +246,7 @@ class ModuleMaterialiser:
 
 
 def fill_tensor(target: torch.Tensor, initial: WeightFile, name: str) -> None:
-    """Copy the tensor *name* of *initial* into *target*, of a DTensor this rank's shard.
+    """Copy the tensor *name* of *initial* into *target*; of a DTensor, this rank's shard.
 
     Raises:
         ValueError: they differ in shape.
@@ -264,7 +264,7 @@ def check_shape(target: torch.Tensor, initial: WeightFile, name: str) -> None:
     """Check that *target* has the shape of the tensor *name* of *initial*.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it does not.
     """
     if list(target.shape) != initial.shape(name):
         raise ValueError(
@@ -282,7 +282,7 @@ def tied_groups(module: nn.Module) -> TiedGroups:
 
 
 def retie(module: nn.Module, tied: TiedGroups) -> None:  # noqa: ARG001 - says what is tied again
-    """Make the groups of ``tied_groups`` one again: moving a module off the meta device parts them."""
+    """Tie the groups of ``tied_groups`` again: moving a module off the meta device separates them."""
     for (owner, name), *others in tied:
         for other, other_name in others:
             setattr(other, other_name, getattr(owner, name))
@@ -307,7 +307,7 @@ def _fill_shard(target: DTensor, initial: WeightFile, name: str) -> None:
     if not local.numel():
         return
     if local.is_contiguous() and shape[1:] == target.shape[1:]:
-        # rows follow each other
+        # rows are consecutive
         initial.fill(local.view(-1), name, start=offset[0] * math.prod(shape[1:]))
         return
     window = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
