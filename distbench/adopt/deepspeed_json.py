@@ -76,8 +76,8 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
         f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
-        "DeepSpeed's own "
-        "schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda optimizer: "
+        "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda "
+        "optimizer: "
         "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
             lr_schedule.is_scheduled(case.optimizer) and not with_schedule
         ),

@@ -37,7 +37,6 @@ def idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
     cases = [f"{one_line(name)} {idle:.0%}" for name, idle in shares.items()]
     return [
         f"GPUs wait for the host: nothing runs on them for much of a step ({join_limited(cases, limit=6)}), "
-        "so "
-        "these speeds rank strategies by how many kernels they launch. Take a larger model or micro-batch "
+        "so these speeds rank strategies by how many kernels they launch. Take a larger model or micro-batch "
         "(preset: auto of the workload transformer fills a GPU)."
     ]

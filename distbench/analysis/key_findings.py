@@ -182,8 +182,7 @@ def _fastest(run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: M
         verb = "is" if len(tied) == 1 else "are"
         return (
             f"{lead}; {join_limited(tied, limit=3)} {verb} within trial-to-trial variation, so the "
-            "difference may "
-            "be noise."
+            "difference may be noise."
         )
     ratio = best.speed.ratio(second.speed)
     return f"{lead}, {format_ratio_interval(ratio.value, ratio.low, ratio.high)[0]}x {names[second.id]}."
@@ -338,9 +337,8 @@ def _autocorrelation_note(run: RunAnalysis) -> list[str]:
         return []
     return [
         f"Trials of a case resemble those of the round before (autocorrelation {join_limited(found)}), so "
-        "they "
-        "tell less than as many independent ones, and intervals are wider for it. Something lasts for a case "
-        "alone, such as a file cache or a placement in memory; another run starts anew."
+        "they tell less than as many independent ones, and intervals are wider for it. Something lasts for a "
+        "case alone, such as a file cache or a placement in memory; another run starts anew."
     ]
 
 
@@ -359,9 +357,8 @@ def _undetected_noise(run: RunAnalysis) -> list[str]:
         return []
     return [
         f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although they are "
-        "not "
-        "marked as noisy: that no other process was seen does not make a machine quiet. Neighbours behind a "
-        "hypervisor, clocks and memory can't be watched from here; raise measure.trials."
+        "not marked as noisy: that no other process was seen does not make a machine quiet. Neighbours "
+        "behind a hypervisor, clocks and memory can't be watched from here; raise measure.trials."
     ]
 
 

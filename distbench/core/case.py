@@ -229,7 +229,7 @@ class PrecisionConfig:
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """How a case is measured."""
+    """Measurement of a case: warm-up, timed steps and trials."""
 
     # optimizers create their states in the first step, which must not be timed
     warmup: Annotated[int, Bound(1, 1_000_000)] = 3

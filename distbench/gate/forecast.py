@@ -90,8 +90,7 @@ def forecast_matched(
     if uncalibrated := [case for case in cases if case.id not in known]:
         notes.append(
             f"{format_count(len(uncalibrated), 'case')} not calibrated on this machine: the detectable "
-            "change "
-            "is unknown; run distbench calibrate SUITE."
+            "change is unknown; run distbench calibrate SUITE."
         )
     notes += _unchanged_cases_note(baseline, candidate, matched)
     notes += [f"{one_line(verdict.case)}: {verdict.said}." for verdict in matched.verdicts]
@@ -101,8 +100,7 @@ def forecast_matched(
         caption=(
             f"{_total_text(rows)} {min(rules.min_pairs, most)} to {most} pairs of trials per "
             f"case{_budget_text(rules, most)}; the arms alternate. A flagged case runs a second series. "
-            "stops: "
-            "the smallest true slowdown per step that both series together stop in 90% of gates."
+            "stops: the smallest true slowdown per step that both series together stop in 90% of gates."
         ),
         rows=rows,
         notes=tuple(notes),

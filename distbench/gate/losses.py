@@ -124,8 +124,7 @@ def _undecided(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFindi
     why = (
         f"the losses don't tell whether it is the same training: {_difference_text(apart)}, and this "
         f"training amplifies rounding so much that it may lead {limit}, as the baseline's own weights moved "
-        "by "
-        "rounding showed: a mistake could look the same"
+        "by rounding showed: a mistake could look the same"
     )
     if demand == "ignored":
         return _ignored_finding(why, pairs)

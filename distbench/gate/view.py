@@ -188,8 +188,7 @@ def calibration_table(calibrations: Sequence[CaseCalibration]) -> Table:
         "Resolution of this machine",
         "spread: standard deviation of the ratio of two equal trials run back to back. resolves: the "
         f"tightest tolerance for which {_DEFAULT_MAX_PAIRS} pairs are enough. stops: the smallest true loss "
-        "that a "
-        "gate with that tolerance stops in 90%, both series included. The other columns: pairs that a "
+        "that a gate with that tolerance stops in 90%, both series included. The other columns: pairs that a "
         "tolerance of that size takes in a series, and their time.",
         fields,
         tuple(rows),

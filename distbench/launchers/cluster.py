@@ -169,8 +169,8 @@ class ClusterSession(LaunchSession):
         if apart and launch.needs_shared_files and len(placed) > 1:
             raise LaunchUnsupportedError(
                 f"its ranks read each other's files, and {_agent_names(apart)} can't see "
-                f"{base_folder(launch)}: "
-                "it needs a file system that all nodes share, or all of its ranks on one node"
+                f"{base_folder(launch)}: it needs a file system that all nodes share, or all of its ranks on "
+                "one node"
             )
         send_inputs(launch, apart)
         port = 0

@@ -111,6 +111,5 @@ def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, mach
     return (
         f"the model does not fit: by theory the model states of {parameters:,} parameters take "
         f"{format_bytes(states)}{of_ranks}, and {where} has {format_bytes(room)} of memory; use a smaller "
-        "model, "
-        "more devices, or a strategy that shards or offloads more"
+        "model, more devices, or a strategy that shards or offloads more"
     )

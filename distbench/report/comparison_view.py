@@ -184,8 +184,8 @@ def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
     said = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in apart.items()]
     return (
         f"The runs do different work: {join_limited(said, limit=8)}. Cases are matched by strategy and "
-        "number of "
-        "devices; a ratio tells what a strategy makes of the other work, and is neither better nor worse."
+        "number of devices; a ratio tells what a strategy makes of the other work, and is neither better nor "
+        "worse."
     )
 
 
@@ -199,8 +199,7 @@ def _run_variance_note(made: RunComparison) -> list[str]:
         return [
             "How much other runs of these cases differ from day to day is not known: "
             f"{made.run_variances.absent}. So the intervals hold the differences of trials alone, and a "
-            "small change "
-            "proves nothing."
+            "small change proves nothing."
         ]
     of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
     most = f"{min(known)} to {max(known)}" if min(known) < max(known) else f"{min(known)}"

@@ -225,8 +225,7 @@ def _caption(made: MetricHistory) -> str:
     return (
         f"{steps}{added if made.start else ''} A change is reported if noise and drift would produce one "
         f"this clear in fewer than {1000 * FALSE_ALARM_RATE:.0f} of 1,000 histories. This is a monitor: it "
-        "takes "
-        "several runs to see a step; to stop one, run both versions side by side with distbench gate."
+        "takes several runs to see a step; to stop one, run both versions side by side with distbench gate."
     )
 
 

@@ -36,7 +36,7 @@ class ContextParallelism:
         context = context_of(case)
         if context is None:
             parts = "its attention modules, the only ones that may mix positions"
-            methods = "context() and cut_rows()"
+            methods = "context_split() and shard_sequence()"
             return undeclared_problem(case, "context parallelism", parts, methods, "transformer")
         if reason := context.unsupported_reason or self._divisibility_problem(context, case):
             return f"context parallelism over {self.ranks} devices: {reason}"

@@ -24,7 +24,12 @@ def undeclared_stages(case: Case) -> str:
         return f"pipeline parallelism: {model.unsupported_reason}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
     return undeclared_problem(
-        case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp", "pp_plan"
+        case,
+        "pipeline parallelism",
+        parts,
+        "pipeline_stages() and build_stage()",
+        "transformer or mlp",
+        "pp_plan",
     )
 
 

@@ -139,4 +139,4 @@ def splits_of(case: Case) -> TensorSplits | None:
 def undeclared_layers(case: Case) -> str:
     """Reason why a workload that declares no splits can't be trained in this way."""
     parts = "which linear layers are split by outputs and which by inputs, its embedding and its head"
-    return undeclared_problem(case, "tensor parallelism", parts, "splits()", "transformer", "tp_plan")
+    return undeclared_problem(case, "tensor parallelism", parts, "tensor_splits()", "transformer", "tp_plan")

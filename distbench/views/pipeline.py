@@ -83,8 +83,7 @@ class PipelineView(View):
             "and bears their numbers (stage.micro-batch, from 0 on). Where a lane is blank, the rank "
             "waits, moves messages, or does what belongs to no micro-batch. Two cases on one axis of time; "
             "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
-            "nodes are not "
-            f"compared.{shown.truncation_note}",
+            f"nodes are not compared.{shown.truncation_note}",
             pipeline_chart.schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
             height=pipeline_chart.schedule_height(cases),

@@ -81,8 +81,8 @@ class TimelineView(View):
             "What each kept rank did in one profiled step, from its begin: computation by the part of the "
             "step, communication by collective, copies of a GPU; where nothing ran, the lane is blank. Two "
             "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
-            "its clock; "
-            f"clocks of several nodes are not compared. The profiler slows the steps.{shown.truncation_note}",
+            "its clock; clocks of several nodes are not compared. The profiler slows the "
+            f"steps.{shown.truncation_note}",
             timeline_chart.timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
             height=timeline_chart.timeline_height(cases),

@@ -56,7 +56,7 @@ def run_deterministically(job: Callable[[], T], share: Callable[[str], str]) -> 
     or none: *share* maps the operation that this rank lacks (empty: none) to one that any rank lacks.
 
     Raises:
-        Refused: one rank alone lacks an operation.
+        UnsupportedCase: one rank alone lacks an operation.
     """
     torch.use_deterministic_algorithms(True)
     result, lacking = _try_strict(job)

@@ -64,8 +64,7 @@ def refuse_dropout(context: RankContext) -> None:
     if found := list(_probabilities(weights.meta_module(context.workload))):
         raise UnsupportedCase(
             f"dropout ({_summary(found)}) drops other elements of a row where rows are divided otherwise "
-            "among "
-            "ranks, so nothing can be compared; check: {dropout: off} checks the model without it"
+            "among ranks, so nothing can be compared; check: {dropout: off} checks the model without it"
         )
 
 

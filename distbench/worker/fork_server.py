@@ -1,4 +1,4 @@
-"""Fork server (warm parent): import torch once, then fork the ranks of each trial.
+"""Fork server: import torch once, then fork the ranks of each trial.
 
 Importing torch and deepspeed takes every rank of every trial seconds; forking a process that has imported
 them takes milliseconds and gives a process as clean as a new one. The parent has one thread and never

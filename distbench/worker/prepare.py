@@ -42,7 +42,7 @@ def _build_and_report(item: BuildItem) -> BuildEvent:
 def _failure_text(error: Exception, item: BuildItem) -> str:
     workload = decode(Case, item.data, item.name).workload if item.kind == "weights" else None
     # a refusal concerns the model as a whole
-    line = user_line(error, workload) if workload and not isinstance(error, Refused) else ""
+    line = user_line(error, workload) if workload and not isinstance(error, UnsupportedCase) else ""
     return f"{build_error_text(error)} ({line})" if line else build_error_text(error)
 
 

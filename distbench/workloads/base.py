@@ -125,7 +125,7 @@ class Workload(ABC):
         Raises:
             NotImplementedError: a plug-in has ``pipeline_stages`` but does not build them.
         """
-        raise NotImplementedError(f"{type(self).__name__} has Workload.stages, but no Workload.stage")
+        raise NotImplementedError(f"{type(self).__name__} has pipeline_stages(), but no build_stage()")
 
     def context_split(self) -> ContextSplit | None:
         """Split of rows by position (context parallelism); None if they can't be split."""
@@ -143,7 +143,7 @@ class Workload(ABC):
         Raises:
             NotImplementedError: a plug-in has a ``context_split`` but does not shard its rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} has Workload.context, but no Workload.cut_rows")
+        raise NotImplementedError(f"{type(self).__name__} has context_split(), but no shard_sequence()")
 
     @abstractmethod
     def module(self) -> nn.Module:
@@ -211,4 +211,4 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 PLUGIN_BASE = Workload
 HELPERS = ("batch_norm", "context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
-"""Modules of this folder that are shared code and no plug-ins."""
+"""Modules of this folder that are shared code, not plug-ins."""

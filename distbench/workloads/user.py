@@ -231,8 +231,7 @@ class UserModel(PlannedWorkload):
         if not _is_scalar(loss):
             raise ValueError(
                 f"loss_function = {self.loss_function!r} returned {_type_text(loss)}; it must return a "
-                "scalar "
-                "tensor, or two of them: a sum and the number of what it sums"
+                "scalar tensor, or two of them: a sum and the number of what it sums"
             )
         return at_least_fp32(loss)
 

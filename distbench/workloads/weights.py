@@ -78,7 +78,7 @@ def save_initial(
     16-bit parameters then start from the same numbers as those that do it the other way round.
 
     Raises:
-        Refused: the parameters have several dtypes.
+        UnsupportedCase: the parameters have several dtypes.
     """
     torch.manual_seed(seed)
     recorder = InitRecorder()
@@ -100,7 +100,7 @@ def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = No
     """Cast the floating-point (not complex) tensors of *module* to *dtype*, its buffers to *buffers*.
 
     Raises:
-        Refused: its parameters have several dtypes, and a cast to one would change the model.
+        UnsupportedCase: its parameters have several dtypes, and a cast to one would change the model.
     """
     check_dtypes(module)
     whole = _CASTS[buffers or dtype](module)
@@ -115,7 +115,7 @@ def check_dtypes(module: nn.Module) -> None:
     """Check that the parameters of *module* have one dtype.
 
     Raises:
-        Refused: they have several, and a cast to one would change the model.
+        UnsupportedCase: they have several, and a cast to one would change the model.
     """
     names: dict[torch.dtype, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters():

@@ -138,8 +138,7 @@ def _judge_power(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, st
     if side.reference_misses:
         return INCONCLUSIVE, (
             f"{side.reference_misses} of {len(side.reference.trainings)} trainings of the reference did not "
-            "reach "
-            "the target either: too few steps (converge.max_steps) for this target"
+            "reach the target either: too few steps (converge.max_steps) for this target"
         )
     if tests.p_missed is not None:
         return INCONCLUSIVE, (

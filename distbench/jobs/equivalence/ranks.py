@@ -240,9 +240,8 @@ class _EquivalenceRecorder(FingerprintRecorder):
             self._note(
                 "fp64 parts",
                 f"in {self._exact_dtype} a buffer changes by {buffer:.1e} of itself {split}: it keeps what "
-                "it has "
-                "seen, so no training is equivalent that accumulates gradients, or whose ranks don't average "
-                "it",
+                "it has seen, so no training is equivalent that accumulates gradients, or whose ranks don't "
+                "average it",
             )
         elif distance > rounding:
             why = f"{norm}; " if norm else ""

@@ -62,8 +62,7 @@ def _columns() -> Iterator[Column]:
     for group, op in itertools.product(get_args(GroupKind), get_args(CollectiveName)):
         doc = (
             f"Bus bandwidth of {op} {_GROUP_DOCS[group]}, as nccl-tests defines it, at the largest size and "
-            "in "
-            "the first dtype of the suite."
+            "in the first dtype of the suite."
         )
         yield Column(busbw_column(op, group), "B/s", "higher", "first", doc)
 

@@ -130,8 +130,7 @@ class Kubernetes(ClusterLauncher):
         if not _CONFIG_MAP_KEY.fullmatch(controller.suite_file):
             raise UsageError(
                 f"SUITE = {controller.suite_file!r}: it becomes a key of a ConfigMap, which has letters, "
-                "digits, "
-                "'-', '_' and '.' only; rename the file"
+                "digits, '-', '_' and '.' only; rename the file"
             )
         options = dataclasses.replace(self, nnodes=controller.nodes)
         name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_MAX_NAME].strip("-")

@@ -27,8 +27,7 @@ _BYTES_DOC = (
 )
 _RATE_DOC = (
     f"by itself, in blocks of 1 MiB with O_DIRECT, {QUEUE_DEPTH} in flight (DeepSpeed's own sizes), measured "
-    "by "
-    "the first rank of each node before the warm-up, while the others wait; of the slowest node."
+    "by the first rank of each node before the warm-up, while the others wait; of the slowest node."
 )
 _TABLE = TableSpec(
     "disk",

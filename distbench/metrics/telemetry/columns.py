@@ -17,9 +17,8 @@ HOST_COLUMNS = (
         host_foreign_cpu="Part of the time of the usable CPUs that went to processes which are not of this "
         "run, the kernel's own among them: busy time of /proc/stat less that of the command line (on several "
         f"nodes: of agents) and all that descends from it, {_AROUND_DOC}; so it can't tell what happened "
-        "just "
-        "before or after the window. Ticks of 10 ms make it uncertain by some percent in windows below a "
-        "second.",
+        "just before or after the window. Ticks of 10 ms make it uncertain by some percent in windows below "
+        "a second.",
         host_busy_processes="Other processes that took more than a tenth of a CPU over the whole trial, of "
         "those that still ran at its end. Counted only: neither names nor owners are kept.",
     ),
@@ -37,8 +36,7 @@ GPU_COLUMNS = (
     *columns_of("W", None, "first")(
         gpu_power="Power drawn by all GPUs of the trial together (nvmlDeviceGetPowerUsage), mean over "
         f"{_IN_WINDOW_DOC}. From Ampere on (but for GA100) each reading is itself the mean of the second "
-        "before, so "
-        "that of a window shorter than that much is of what came before it.",
+        "before, so that of a window shorter than that much is of what came before it.",
     ),
     *columns_of("J", "lower", "first")(
         energy_per_token="Energy that all GPUs of the trial took in the timed window for each token "

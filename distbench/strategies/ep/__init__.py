@@ -163,4 +163,4 @@ def undeclared_experts(case: Case) -> str:
     if not case.workload.options.get("model"):
         return f"expert parallelism: the workload {case.workload.name} has no experts; use {instead}"
     parts = "which modules are its routers and which have its experts, stacked"
-    return undeclared_problem(case, "expert parallelism", parts, "mixture()", instead)
+    return undeclared_problem(case, "expert parallelism", parts, "expert_layers()", instead)

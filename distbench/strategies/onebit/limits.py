@@ -61,8 +61,7 @@ def _machine_problem(case: Case, machine: Machine) -> str | None:
         return (
             f"DeepSpeed {version} does not have 1-bit optimizers; {LAST_WITH_ONEBIT} was the last version "
             f"that had them ({REMOVAL_ISSUE}); choose an environment with it (environments), or ddp: "
-            f"{{powersgd_rank: 4}} "
-            "here"
+            f"{{powersgd_rank: 4}} here"
         )
     if case.device == "cuda" and not any(name in machine.packages for name in CUPY_DISTRIBUTIONS):
         return (

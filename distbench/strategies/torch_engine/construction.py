@@ -11,6 +11,5 @@ def construction_remark(workload: Workload, memory: str) -> list[str]:
         return []
     return [
         f"every rank constructs the whole model in {memory} and then shards it, so its build needs room for "
-        "a "
-        "replica there: a workload of this kind can't be constructed on the meta device"
+        "a replica there: a workload of this kind can't be constructed on the meta device"
     ]

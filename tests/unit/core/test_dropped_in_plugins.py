@@ -40,6 +40,7 @@ def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
     assert item.problem == (
         "context parallelism: workload.parted.model = 'small:Small' does not declare its attention "
         "modules, the only ones that may mix positions, and a plan does not import the model to find them; "
-        'add context() and cut_rows() to Parted (docs/plugins.md, "A model that can be split"), or use '
+        "add context_split() and shard_sequence() to Parted "
+        '(docs/plugins.md, "A model that can be split"), or use '
         "transformer"
     )

@@ -55,7 +55,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             "cp: {}",
             2,
             {"workload": "{mlp: {}}"},
-            "of distbench.workloads.mlp.Mlp with context() and cut_rows()",
+            "of distbench.workloads.mlp.Mlp with context_split() and shard_sequence()",
         ),
         ("cp: {}", 2, {"compile": "true"}, "compile is not supported with context parallelism"),
         (
