@@ -39,6 +39,8 @@ _SECONDARY_ERRORS = re.compile(
     r"|NCCL communicator was aborted|Watchdog caught collective operation timeout",
     re.IGNORECASE,
 )
+# how the C++ runtime reports an exception that nothing caught, before it aborts the process
+_UNCAUGHT = re.compile(r"^\s*what\(\):\s*(\S.*)$", re.MULTILINE)
 CANNOT_WRITE_TEXT = "which is how a rank says that it can't write"
 """Part of the reason of a rank that could not even write, on its node, why it failed."""
 # how torch.compile reports an error of the C++ compiler, with its whole command and output
@@ -58,6 +60,16 @@ def failure_status(failure: dict[str, Any]) -> Status:
 def is_secondary(failure: dict[str, Any]) -> bool:
     """True if *failure* is a symptom of the end of another rank, and no cause."""
     return failure_status(failure) is Status.CRASHED and bool(_SECONDARY_ERRORS.search(failure["message"]))
+
+
+def uncaught_text(log: str) -> str:
+    """Message of the C++ exception that aborted a process, by the end of its *log*; empty: none is there."""
+    return found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
+
+
+def is_secondary_abort(uncaught: str) -> bool:
+    """True if an abort with this message is what threads of gloo do when a peer exits."""
+    return not uncaught or bool(_SECONDARY_ERRORS.search(uncaught))
 
 
 def _status_of_message(failure: dict[str, Any]) -> Status | None:
@@ -88,6 +100,8 @@ def failure_reason(failure: dict[str, Any]) -> str:
     told = f"rank {rank} in {phase}: {exit_text(code)} before it wrote its result"
     if code in DISK_FULL_ERRNOS:
         return f"{told}, {CANNOT_WRITE_TEXT}: {os.strerror(code)}"
+    if uncaught := failure.get("uncaught"):
+        return f"{told}: {uncaught}"
     return f"{told}: {sigkill_text(failure['memory'])}" if code == -signal.SIGKILL else told
 
 

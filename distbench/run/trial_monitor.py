@@ -32,7 +32,9 @@ from distbench.run.failure_reasons import (
     failure_reason,
     failure_status,
     is_secondary,
+    is_secondary_abort,
     sigkill_text,
+    uncaught_text,
     user_error_text,
     was_oom_killed,
 )
@@ -50,6 +52,8 @@ _STACK_DUMP_S = 0.5
 _EXIT_GRACE_S = 10.0
 # a deep stack of the main thread, which comes last, and its heading
 _STACK_TAIL = 64_000
+# what the C++ runtime writes as it aborts, and what other threads may write after it
+_ABORT_TAIL = 8_000
 # phases before the job itself, each with its own limit
 _SETUP_PHASES = ("start", "build")
 # statuses that delivered results do not change; after a mismatch, the results are not those of the request
@@ -195,10 +199,11 @@ class TrialMonitor:
             return None
         seen = self._exits[rank]
         phase = self._position_text(rank)
-        # gloo's threads abort the process when a peer exits; an abort without a message is a symptom
-        symptom = seen.code == -signal.SIGABRT
-        told = {"rank": rank, "at": seen.at, "phase": phase, "symptom": symptom}
-        return {**told, "code": seen.code, "memory": seen.memory}
+        told = {"rank": rank, "at": seen.at, "phase": phase, "code": seen.code, "memory": seen.memory}
+        if seen.code != -signal.SIGABRT:
+            return {**told, "symptom": False}
+        uncaught = uncaught_text(read_tail(log_file(self._folder, rank), _ABORT_TAIL))
+        return {**told, "symptom": is_secondary_abort(uncaught), "uncaught": uncaught}
 
     def _check_limits(self) -> TrialOutcome | None:
         if all(map(self._has_delivered, self._ranks)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -138,6 +139,34 @@ def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: 
     told = {"at": 1.0, "phase": "check", "types": ["Mismatch"], "message": "gradients: not synchronised"}
     error_file(tmp_path, 1).write_text(json.dumps(told))
     assert watched(ranks).wait().status is Status.MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("written", "blamed", "reason"),
+    [
+        (
+            "terminate called\n  what():  Resource temporarily unavailable\n",
+            0,
+            "Resource temporarily unavailable",
+        ),
+        ("terminate called\n  what():  [pair.cc:547] Connection closed by peer [127.0.0.1]\n", 1, "SIGKILL"),
+        ("", 1, "SIGKILL"),
+    ],
+)
+def test_an_abort_has_the_message_of_the_exception_that_nobody_caught(
+    tmp_path: Path, clock: Clock, written: str, blamed: int, reason: str
+) -> None:
+    class Ended(TwoRanks):
+        def wait(self, seconds: float) -> list[RankExit]:
+            super().wait(seconds)
+            return [RankExit(0, -signal.SIGABRT, 1.0), RankExit(1, -signal.SIGKILL, 2.0)]
+
+    ranks = Ended(tmp_path, clock)
+    log_file(tmp_path, 0).write_text(written)
+    ending = watched(ranks).wait()
+    assert ending.failure is not None
+    assert (ending.status, ending.failure.rank) == (Status.CRASHED, blamed)
+    assert reason in ending.reason
 
 
 WAITING = """
