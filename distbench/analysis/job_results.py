@@ -149,7 +149,7 @@ class JobResults:
         return "", ()
 
 
-def job_judges() -> dict[str, JobResults]:
+def job_results() -> dict[str, JobResults]:
     """Judges of results by the name of their plug-in, in the order of kinds.
 
     Raises:

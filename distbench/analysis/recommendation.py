@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
-from distbench.analysis.job_results import job_judges
+from distbench.analysis.job_results import job_results
 from distbench.analysis.price import cost_sentence, device_cost
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
@@ -328,7 +328,7 @@ def _caveats(pick: Candidate, run: RunAnalysis) -> list[str]:
     """Doubts that the pick is the same training and the same work."""
     verdicts = next(row.verdicts for row in run.cases if row.case.id == pick.id)
     doubts = []
-    for kind, results in job_judges().items():
+    for kind, results in job_results().items():
         verdict, unasked = verdicts.get(kind), results.kind.missing_verdict_advice
         if verdict and (unasked or verdict.gravity == "bad"):
             doubts.append(f"{kind.capitalize()}: {one_line(verdict.sentence)}.")

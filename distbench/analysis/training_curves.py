@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
-from distbench.analysis.job_results import CurvePoint, job_judges
+from distbench.analysis.job_results import CurvePoint, job_results
 from distbench.analysis.losses import finite_values
 from distbench.core.text import one_line, shorten, strip_control_characters
 from distbench.record import Record
@@ -42,7 +42,7 @@ def training_curves(records: Iterable[Record]) -> list[TrainingCurve]:
     Raises:
         RecordError: the parts of a record do not fit together.
     """
-    known = {results.kind.name: results for results in job_judges().values()}
+    known = {results.kind.name: results for results in job_results().values()}
     shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
     with untrusted_records("the curves"):
         made = [(record, results.kind.folder, *results.curve(record)) for record, results in shown]

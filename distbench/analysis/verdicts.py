@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distbench.analysis.job_results import Gravity, ReferenceLosses, Verdict, job_judges
+from distbench.analysis.job_results import Gravity, ReferenceLosses, Verdict, job_results
 from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN, SAME_LOSSES, LossComparison
 from distbench.analysis.timed_losses import compare_timed_losses
 from distbench.core.job import MEASURE
@@ -45,7 +45,7 @@ def collect_verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dic
         RecordError: the records of a kind of job do not fit together.
     """
     by_case: dict[str, dict[str, Verdict]] = {}
-    for plugin, results in job_judges().items():
+    for plugin, results in job_results().items():
         kind = results.kind
         if own := records_of_kind(records, kind.name):
             with untrusted_records(f"the records in {kind.folder}"):
@@ -64,7 +64,7 @@ def loss_comparisons(records: Sequence[Record]) -> dict[str, LossComparison]:
         RecordError: the records of a kind of job do not fit together.
     """
     expected: dict[str, ReferenceLosses] = {}
-    for results in job_judges().values():
+    for results in job_results().values():
         if own := records_of_kind(records, results.kind.name):
             with untrusted_records(f"the records in {results.kind.folder}"):
                 expected |= results.expected_losses(own)
@@ -78,7 +78,7 @@ def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray
         RecordError: the records of a kind of job do not fit together.
     """
     perturbed: dict[str, Sequence[np.ndarray]] = {}
-    for results in job_judges().values():
+    for results in job_results().values():
         if own := records_of_kind(records, results.kind.name):
             with untrusted_records(f"the records in {results.kind.folder}"):
                 perturbed |= results.perturbed_losses(own)

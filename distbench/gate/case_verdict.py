@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import setting_differences
-from distbench.analysis.job_results import INCONCLUSIVE, job_judges
+from distbench.analysis.job_results import INCONCLUSIVE, job_results
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_bytes, format_duration, format_number
 from distbench.gate import losses
@@ -186,7 +186,7 @@ def required_findings(row: CaseSummary | None, rules: GateRules) -> list[MetricF
 def _required_finding(row: CaseSummary | None, kind: str) -> MetricFinding:
     verdict = row.verdicts.get(kind) if row else None
     if verdict is None:
-        section = known.kind.name if (known := job_judges().get(kind)) else kind
+        section = known.kind.name if (known := job_results().get(kind)) else kind
         return MetricFinding(
             kind, "missing", f"no {kind} verdict for this case; does the suite have {section}?"
         )

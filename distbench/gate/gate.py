@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from distbench import plan
-from distbench.analysis.job_results import job_judges
+from distbench.analysis.job_results import job_results
 from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.errors import InfrastructureError
@@ -140,8 +140,8 @@ class Gate:
             for run, arm in zip(self._folder.runs, self._arms, strict=True)
         ]
         with sessions[0] as baseline, sessions[1] as candidate:
-            for bench, side in ((baseline, 0), (candidate, 1)):
-                bench.build([slot[side] for slot in slots])
+            for runner, side in ((baseline, 0), (candidate, 1)):
+                runner.build([slot[side] for slot in slots])
             if not is_second:
                 self._run_column_pairs((baseline, candidate), stop)
                 self._run_required_jobs(candidate, stop)
@@ -167,33 +167,33 @@ class Gate:
         tasks = [
             [task for task in made.trials if task.job.kind in self._compared_kinds] for made in self._plans
         ]
-        for bench, of in zip(benches, tasks, strict=True):
-            bench.build(cases_to_build(of))
-        deadline = AllocationTimeLimit()
+        for runner, of in zip(benches, tasks, strict=True):
+            runner.build(cases_to_build(of))
+        time_limit = AllocationTimeLimit()
         mates = {(task.job.kind, task.case.name, task.round): task for task in tasks[0]}
         for own in tasks[1]:
             mate = mates.get((own.job.kind, own.case.name, own.round))
             pair = [(benches[0], mate), (benches[1], own)] if mate else []
-            for bench, task in pair if own.round % 2 == 0 else pair[::-1]:
+            for runner, task in pair if own.round % 2 == 0 else pair[::-1]:
                 if (
                     task
-                    and bench.stored_record(task) is None
-                    and not deadline.should_stop(stop, self._observer, None)
+                    and runner.stored_record(task) is None
+                    and not time_limit.should_stop(stop, self._observer, None)
                 ):
                     self._observer.trial_started(task, 0, 1, None)
-                    self._observer.trial_ended(bench.run(task))
+                    self._observer.trial_ended(runner.run(task))
 
     @property
     def _compared_kinds(self) -> dict[str, float]:
         """Kinds of job whose columns are compared -> allowed worsening."""
-        known = job_judges()
+        known = job_results()
         if self._calibrates:
             return {}
         return {known[kind].kind.name: limit for kind, limit in self._rules.columns.items()}
 
     def _run_required_jobs(self, candidate: TrialRunner, stop: StopRequest) -> None:
         """Run the candidate's checks and trainings that the rules require."""
-        known = job_judges()
+        known = job_results()
         words = {known[kind].kind.name for kind in self._rules.required_kinds}
         tasks = [task for task in self._plans[1].trials if task.job.kind in words]
         self._run_tasks(candidate, tasks, stop)

@@ -138,8 +138,8 @@ class PairSeries:
                 self._run_block(block, round_, candidate_first=candidate_first)
             candidate_first = not candidate_first
             if (round_ - first_round + 1) % _PAIRS_PER_PARENT == 0:
-                for bench in self.benches:
-                    bench.restart_fork_servers()
+                for runner in self.benches:
+                    runner.restart_fork_servers()
 
     def _time_is_short(self, track: CaseTrack) -> bool:
         """True if too little time is left for another trial of *track*."""
@@ -183,12 +183,12 @@ class PairSeries:
         left = self._spent_s / self._done * (total - self._done) if self._done else None
         self.observer.trial_started(task, self._done, total, left)
         began = time.monotonic()
-        bench = self.benches[arm]
-        record = (bench.stored_record(task) if keep else None) or bench.run(task, keep=keep)
+        runner = self.benches[arm]
+        record = (runner.stored_record(task) if keep else None) or runner.run(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
             self.failures.add(arm, record)
             # retry once: a single failure may be the machine's and not the code's
-            record = bench.run(task, keep=keep)
+            record = runner.run(task, keep=keep)
         self._done += 1
         # a trial of an earlier session took its time there
         self._spent_s += max(time.monotonic() - began, record.wall_s)

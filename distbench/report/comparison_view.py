@@ -11,7 +11,7 @@ from typing import Any
 from distbench.analysis.case_names import short_names
 from distbench.analysis.comparison import COMPARED_COLUMNS, CasePair, MetricChange, compare_cases
 from distbench.analysis.cross_workload import match_by_strategy, work_differences
-from distbench.analysis.job_results import job_judges
+from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS, RunVariances
@@ -82,7 +82,7 @@ def compare_runs(
 
 
 def _job_tables(before: RunAnalysis, after: RunAnalysis) -> Iterator[tuple[str, Table]]:
-    for results in job_judges().values():
+    for results in job_results().values():
         name, folder = results.kind.name, results.kind.folder
         sides = [records_of_kind(run.records, name) for run in (before, after)]
         if all(sides):

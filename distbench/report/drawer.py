@@ -28,8 +28,8 @@ _MAX_CELL_LENGTH = 300
 def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any]:
     """Data of each case by id for the page's script; headings of tables are stored once for all cases."""
     sheets = [(chapter, chapter.data_table) for chapter in chapters if chapter.data_table]
-    tables = [(chapter, sheet) for chapter, sheet in sheets if any(f.name == "case_id" for f in sheet.fields)]
-    rows = [_rows(sheet) for _, sheet in tables]
+    tables = [(chapter, table) for chapter, table in sheets if any(f.name == "case_id" for f in table.fields)]
+    rows = [_rows(table) for _, table in tables]
     damage = _lines([damage_summary(run.damaged)] if run.damaged else [])
     groups = {row.case.id: group for group in run.parity.groups for row in group.cases}
     return {
@@ -37,10 +37,10 @@ def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any
             {
                 "id": chapter.id,
                 "title": chapter.title,
-                "headings": list(sheet.headings[1:]),
-                "caption": strip_control_characters(sheet.caption),
+                "headings": list(table.headings[1:]),
+                "caption": strip_control_characters(table.caption),
             }
-            for chapter, sheet in tables
+            for chapter, table in tables
         ],
         "cases": {
             row.case.id: {

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.job_results import job_judges
+from distbench.analysis.job_results import job_results
 from distbench.analysis.parity import SettingDifference
 from distbench.analysis.run import RunAnalysis
 from distbench.core.serialization import replace_nonfinite
@@ -21,7 +21,7 @@ _LEGACY_KEYS = ("convergence", "equivalence")
 def run_json(run: RunAnalysis) -> dict[str, Any]:
     """*run* as plain JSON types."""
     own_keys: dict[str, Any] = {}
-    for results in job_judges().values():
+    for results in job_results().values():
         if records := records_of_kind(run.records, results.kind.name):
             own_keys |= replace_nonfinite(results.run_json(records))
     return {

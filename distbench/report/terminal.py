@@ -25,17 +25,17 @@ def overview_text(run: RunAnalysis, width: int = 80, paint: Painter = no_color) 
 
     No line is wider than *width* (72 at least) except for the path of a log, which is never broken.
     """
-    cases, notes, sheet = run.cases, run.parity.footnotes, overview.overview_table(run)
-    rows = ["", *sheet.to_text_lines(width, paint)] if sheet.rows else []
+    cases, notes, table = run.cases, run.parity.footnotes, overview.overview_table(run)
+    rows = ["", *table.to_text_lines(width, paint)] if table.rows else []
     none = [] if cases else ["", "This run has no cases."]
     blocks = [
-        [shorten(sheet.title, width), *rows, *none],
+        [shorten(table.title, width), *rows, *none],
         footnote_lines(notes, width),
         _recommendation(run, width, paint),
         *_verdicts(run, width, paint),
         _wrap(key_findings(run), width, "  "),
         [*_wrap(failure_sentences(run), width, "  "), *_logs(cases)],
-        _wrap([sheet.caption], width, "") if rows else [],
+        _wrap([table.caption], width, "") if rows else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 

@@ -138,10 +138,10 @@ def chapters(run: RunAnalysis) -> list[Chapter]:
     """Chapters with content for *run*."""
     made = []
     for name, view in all_views().items():
-        charts, sheet = [*view.charts(run)], view.table(run)
-        if charts or sheet.rows or view.is_requested(run):
-            shown = None if view.table_in_charts and charts else sheet
+        charts, table = [*view.charts(run)], view.table(run)
+        if charts or table.rows or view.is_requested(run):
+            shown = None if view.table_in_charts and charts else table
             folded = view.table_collapsed and bool(charts)
             content = view.content(run)
-            made.append(Chapter(name, view.title, charts, shown, folded, sheet, view.template, content))
+            made.append(Chapter(name, view.title, charts, shown, folded, table, view.template, content))
     return made

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distbench.analysis.job_results import job_judges
+from distbench.analysis.job_results import job_results
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import MEASURE_JOB
 from distbench.core.units import format_count
@@ -89,11 +89,11 @@ class RunExecution:
                 observer.note(f"the last session was killed: {killed}")
             info = self._write_state(self.info, "running")
             try:
-                with self._open_runner(observer, stop, retry_failed=retry_failed) as bench:
-                    todo = bench.start_plan(self.plan)
-                    if bench.machine:
-                        info = self._write_state(replace(info, machine=dict(bench.machine)), "running")
-                    self._run_planned(bench, todo, observer, stop, extra_rounds)
+                with self._open_runner(observer, stop, retry_failed=retry_failed) as runner:
+                    todo = runner.start_plan(self.plan)
+                    if runner.machine:
+                        info = self._write_state(replace(info, machine=dict(runner.machine)), "running")
+                    self._run_planned(runner, todo, observer, stop, extra_rounds)
             except InfrastructureError:
                 # where nothing can be stored, neither can this
                 with suppress(InfrastructureError):
@@ -120,16 +120,16 @@ class RunExecution:
         extra_rounds: ExtraRounds | None,
     ) -> None:
         """Run the trials *todo*, their follow-ups, and extra rounds."""
-        ready, deadline = {task.case.id for task in todo}, AllocationTimeLimit()
-        run_trials(runner, todo, observer, stop, deadline)
-        self._run_follow_ups(runner, observer, stop, deadline)
+        ready, time_limit = {task.case.id for task in todo}, AllocationTimeLimit()
+        run_trials(runner, todo, observer, stop, time_limit)
+        self._run_follow_ups(runner, observer, stop, time_limit)
         while extra_rounds and not stop.is_set and (cases := extra_rounds(self.run)):
             added = self._extra_round(cases)
             if new := [task.case for task in added if task.case.id not in ready]:
                 runner.build(new)
                 ready |= {case.id for case in new}
-            run_trials(runner, added, observer, stop, deadline)
-            self._run_follow_ups(runner, observer, stop, deadline)
+            run_trials(runner, added, observer, stop, time_limit)
+            self._run_follow_ups(runner, observer, stop, time_limit)
 
     def _run_follow_ups(
         self, runner: TrialRunner, observer: Observer, stop: StopRequest, time_limit: AllocationTimeLimit
@@ -141,7 +141,7 @@ class RunExecution:
             cases = [item.case for item in self.plan.cases if item.problem is None]
             asked = [
                 task
-                for results in job_judges().values()
+                for results in job_results().values()
                 if (section := self.suite.jobs.get(results.kind.name)) is not None
                 for task in results.follow_up_trials(section, cases, records)
             ]

@@ -74,9 +74,9 @@ def _bars(shown: ChartSelection[list[DimensionTraffic]], axis: CaseAxis) -> list
         for row, name, of in shown.items
     ]
     fields = tuple(Field(over, over, unit="B") for over in names)
-    sheet = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
+    table = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
     colours = {over: dimension_color(over) for over in names}
-    return stacked_bars(sheet, {over: over for over in names}, colours, _MIB, places=axis.positions)
+    return stacked_bars(table, {over: over for over in names}, colours, _MIB, places=axis.positions)
 
 
 def _dimension_bytes(of: list[DimensionTraffic], over: str) -> float | None:

@@ -257,10 +257,10 @@ def _bars(
         for row, name, of in shown.items
     ]
     labels = {op: f"{one_line(op)}, {what}" for op in operations}
-    sheet = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
+    table = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
     colours = {op: collective_color(op) for op in operations}
     places = [place + offset for place in axis.positions]
-    return stacked_bars(sheet, labels, colours, _MIB, places=places, width=0.36, opacity=opacity)
+    return stacked_bars(table, labels, colours, _MIB, places=places, width=0.36, opacity=opacity)
 
 
 def _volume_cell(of: CommunicationVolume, what: str, op: str) -> TableCell:

@@ -101,15 +101,15 @@ class MemoryView(View):
         shown = ChartSelection.fastest(run, lambda row: largest_rank_memory(row.representative_trial))
         if not shown.items:
             return
-        sheet = self.make_table([_row(*each) for each in shown.items])
+        table = self.make_table([_row(*each) for each in shown.items])
         axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
         # a vertical line is a symbol without a fill: its color is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
         traces = [
-            *stacked_bars(sheet, _LEGEND, palette.MEMORY, _MIB, _theory_hover, axis.positions),
-            *_marks("model states by theory", sheet, "theory", stroke, axis.positions),
-            *_marks("peak in the timed steps", sheet, "memory_peak", circle, axis.positions),
+            *stacked_bars(table, _LEGEND, palette.MEMORY, _MIB, _theory_hover, axis.positions),
+            *_marks("model states by theory", table, "theory", stroke, axis.positions),
+            *_marks("peak in the timed steps", table, "memory_peak", circle, axis.positions),
         ]
         apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
         finding = "Furthest from theory: {1}, by {0:.1%} of its model states."

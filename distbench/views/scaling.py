@@ -121,9 +121,9 @@ class ScalingView(View):
         style = CaseStyle.for_cases(run.cases)
         for kind in SCALING_DEFINITIONS:
             if series := [each for each in run.scaling if each.kind == kind]:
-                sheet = self.make_table([_row(each, point) for each in series for point in each.points])
-                yield _throughput(kind, series, style, sheet)
-                yield _efficiency(kind, series, style, sheet)
+                table = self.make_table([_row(each, point) for each in series for point in each.points])
+                yield _throughput(kind, series, style, table)
+                yield _efficiency(kind, series, style, table)
         yield from self._breakdown_charts(run.scaling)
 
     def _breakdown_charts(self, scaling: Sequence[ScalingSeries]) -> Iterator[Chart]:
@@ -136,7 +136,7 @@ class ScalingView(View):
         if not known:
             return
         known.sort(key=lambda pair: (pair[1].world_size, -pair[1].efficiency))
-        sheet = self.make_table([_row(*pair) for pair in known])
+        table = self.make_table([_row(*pair) for pair in known])
         cut = (
             f" The first {MAX_CHART_CASES} of {len(known)} are drawn." if len(known) > MAX_CHART_CASES else ""
         )
@@ -145,13 +145,13 @@ class ScalingView(View):
             "Where the efficiency goes",
             _BREAKDOWN_CAPTION + cut,
             make_figure(
-                stacked_bars(self.make_table(sheet.rows[:MAX_CHART_CASES]), _PARTS, EFFICIENCY),
+                stacked_bars(self.make_table(table.rows[:MAX_CHART_CASES]), _PARTS, EFFICIENCY),
                 "share of device time",
                 rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MAX_CHART_CASES]],
                 barmode="relative",
                 xaxis={"tickformat": ".0%"},
             ),
-            sheet.select_columns("series", "devices", *_PARTS),
+            table.select_columns("series", "devices", *_PARTS),
         )
 
 

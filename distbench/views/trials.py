@@ -49,10 +49,10 @@ class TrialsView(View):
         )
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
-        sheet, shown, style = self.table(run), _shown(run), CaseStyle.for_cases(run.cases)
+        table, shown, style = self.table(run), _shown(run), CaseStyle.for_cases(run.cases)
         if not shown.items:
             return
-        noisy = sum(bool(row.value("disturbed")) for row in sheet.rows)
+        noisy = sum(bool(row.value("disturbed")) for row in table.rows)
         strips = [
             _trial_marks(row, place, trials, style) for place, (row, _, trials) in enumerate(shown.items)
         ]
@@ -68,8 +68,8 @@ class TrialsView(View):
                 "tokens/s (higher is better)",
                 rows=shown.names,
             ),
-            sheet,
-            finding=f"{len(sheet.rows):,} trials, {noisy:,} of them disturbed.",
+            table,
+            finding=f"{len(table.rows):,} trials, {noisy:,} of them disturbed.",
         )
 
 

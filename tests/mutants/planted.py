@@ -472,8 +472,8 @@ MUTANTS = (
     # resume
     Mutant(
         "a gate that goes on makes all again",
-        "record = (bench.stored_record(task) if keep else None) or bench.run(task, keep=keep)",
-        "record = bench.run(task, keep=keep)",
+        "record = (runner.stored_record(task) if keep else None) or runner.run(task, keep=keep)",
+        "record = runner.run(task, keep=keep)",
         _in("unit/gate/test_gate_series"),
     ),
     Mutant(

@@ -51,11 +51,11 @@ def runs(
     """List the runs in a folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; runs are stored where run --out says (default: reports)")
-    sheet = _runs_table(folder)
+    table = _runs_table(folder)
     if as_json:
-        print_json(sheet.to_json())
+        print_json(table.to_json())
     else:
-        for line in (sheet.to_text(terminal_width()), *_missing_picks(sheet.rows)):
+        for line in (table.to_text(terminal_width()), *_missing_picks(table.rows)):
             print_text(line)
     return 0
 

@@ -72,14 +72,14 @@ def print_run(run: RunAnalysis, form: str) -> None:
 def print_view(run: RunAnalysis, view: str, form: str = "") -> None:
     """Print one view of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases."""
     known, notes = all_views(), run.parity.footnotes
-    sheet = known[view].table(run) if view in known else record_table(run, view)
+    table = known[view].table(run) if view in known else record_table(run, view)
     if form == "json":
-        print_json({"run_id": run.info.run_id, "view": view, **sheet.to_json(), "damaged": damage_json(run)})
+        print_json({"run_id": run.info.run_id, "view": view, **table.to_json(), "damaged": damage_json(run)})
         return
     if form:
-        print_text(view_markdown(sheet) if form == "md" else sheet.to_csv())
+        print_text(view_markdown(table) if form == "md" else table.to_csv())
         return
-    text = sheet.to_text(terminal_width(), apply_style)
+    text = table.to_text(terminal_width(), apply_style)
     print_text(text)
     # not every view marks its cases
     if any(mark in text for mark in notes.marks.values()):
