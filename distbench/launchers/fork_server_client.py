@@ -1,4 +1,4 @@
-"""Client of a fork server, the fork server of ranks (``distbench.worker.server`` is the server)."""
+"""Client of the fork server of ranks (``distbench.worker.fork_server``)."""
 
 import json
 import signal

@@ -14,10 +14,10 @@ In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``
 ...}``, ``{"states": {rank: letter}}``, ``{"samples": metric, "rows": [row]}`` (or a ``"reason"``) of a
 sampled trial that has ended, ``{"stopped": true}``, ``{"renewed": true}``.
 
-On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.apart``). In:
-``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``, ``{"forget":
-true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``, ``{"journal":
-[event]}`` of a preparation, ``{"told": true}``. The files of a rank go before its ``exit``.
+On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.remote_files``).
+In: ``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``,
+``{"forget": true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``,
+``{"journal": [event]}`` of a preparation, ``{"told": true}``. The files of a rank go before its ``exit``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def export(file: Path) -> None:
     """Export the runs listed in *file*.
 
     The file holds ``to`` (tensorboard, mlflow or wandb), ``into`` (an empty folder), ``project``
-    (a safe name) and ``runs`` (``analysis.curves.Curves``).
+    (a safe name) and ``runs`` (``analysis.training_curves.TrainingCurve``).
     """
     request = json.loads(file.read_text())
     _set_offline_environment(Path(request["into"]), file.parent)

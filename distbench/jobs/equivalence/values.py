@@ -52,7 +52,7 @@ class RecordedTraining:
     sizes: Mapping[Quantity, float]
     """Place of a gradient, or of a parameter from step 0 on -> norm of the gradient, or of the update."""
     is_weighted: bool = True
-    """True if updates are weighted as in ``worker.moves``; in older records they are not."""
+    """True if updates are weighted as in ``worker.update_sizes``; in older records they are not."""
 
     @property
     def last_step(self) -> int:

@@ -114,7 +114,7 @@ class Ray(ClusterLauncher):
 
     def _alive_nodes(self) -> list[dict[str, float]]:
         nodes = _query_nodes(self.address)
-        assert not isinstance(nodes, str), "mistake() has told"
+        assert not isinstance(nodes, str), "option_problem() has refused it"
         return nodes
 
 
