@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
-from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.core.case import Case
 from distbench.core.grouping import group_pairs
 from distbench.core.units import format_bytes, format_count

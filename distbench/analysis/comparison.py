@@ -22,8 +22,14 @@ from distbench.analysis.case_summary import (
 )
 from distbench.analysis.scaling import case_series
 from distbench.analysis.settings import effective_settings, flatten_facts, setting_meaning, setting_text
-from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS, RunVariance, RunVariances
-from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval, intervals
+from distbench.analysis.statistics.intervals import (
+    CONFIDENCE,
+    NO_EARLIER_RUNS,
+    ConfidenceInterval,
+    RunVariance,
+    RunVariances,
+    intervals,
+)
 from distbench.core.case import Case
 from distbench.core.text import one_line
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import CasePair, add_changes, unusable_reason
 from distbench.analysis.settings import flatten_facts
-from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS
+from distbench.analysis.statistics.intervals import NO_EARLIER_RUNS
 
 _WORK_FIELDS = ("workload", "data", "batch")
 """Case fields that decide it: runs are of different work if all their cases differ in one of them."""

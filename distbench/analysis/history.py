@@ -27,8 +27,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingPoint, ScalingSeries
 from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.statistics import change_points
-from distbench.analysis.statistics.between_run_variance import RunVariance, RunVariances, run_variance
 from distbench.analysis.statistics.change_points import LevelShift
+from distbench.analysis.statistics.intervals import RunVariance, RunVariances, run_variance
 from distbench.core.case import Case
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line

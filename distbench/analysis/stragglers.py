@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.ranks import mean_by_rank
-from distbench.analysis.statistics.probability import holm_adjusted, poisson_binomial_tail
+from distbench.analysis.statistics.distributions import holm_adjusted, poisson_binomial_tail
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_count

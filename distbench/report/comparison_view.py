@@ -14,7 +14,7 @@ from distbench.analysis.cross_workload import match_by_strategy, work_difference
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments
-from distbench.analysis.statistics.between_run_variance import NO_EARLIER_RUNS, RunVariances
+from distbench.analysis.statistics.intervals import NO_EARLIER_RUNS, RunVariances
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value

@@ -11,7 +11,7 @@ import typer
 
 from distbench.analysis.history import run_variances
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.between_run_variance import RunVariances
+from distbench.analysis.statistics.intervals import RunVariances
 from distbench.cli import options
 from distbench.cli.colour import apply_style
 from distbench.cli.copies import drop_copies

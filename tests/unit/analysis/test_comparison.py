@@ -16,7 +16,7 @@ import pytest
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import CasePair, compare_cases
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.between_run_variance import RunVariance, RunVariances, run_variance
+from distbench.analysis.statistics.intervals import RunVariance, RunVariances, run_variance
 from distbench.cli import main
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record

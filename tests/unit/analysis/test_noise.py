@@ -17,8 +17,8 @@ from distbench.analysis.choice import Requirements, select_case
 from distbench.analysis.key_findings import key_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.block_model import fit_blocks, outlier_rounds
+from distbench.analysis.statistics.distributions import studentized_range_quantile
 from distbench.analysis.statistics.intervals import ConfidenceInterval, intervals, noise_of
-from distbench.analysis.statistics.quantiles import studentized_range_quantile
 from support.random_runs import (
     CASES,
     NOISE,

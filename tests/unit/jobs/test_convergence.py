@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.probability import holm_adjusted
+from distbench.analysis.statistics.distributions import holm_adjusted
 from distbench.core.case import Batch, Case, OptimizerConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
