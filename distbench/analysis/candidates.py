@@ -8,7 +8,7 @@ from dataclasses import replace
 from distbench.analysis.case_names import name_parts, short_names
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
 from distbench.analysis.choice import Candidate
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.parity import SettingDifference
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, noise_of

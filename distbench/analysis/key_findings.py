@@ -11,7 +11,7 @@ from distbench.analysis.case_summary import MEMORY, PENDING, THROUGHPUT, CaseSum
 from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
 from distbench.analysis.job_results import Verdict
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import offloads_to_same_memory

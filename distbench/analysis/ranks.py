@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, sorted_by_value
-from distbench.analysis.losses import finite_values
+from distbench.analysis.losses.case_losses import finite_values
 from distbench.record import Record
 
 STRAGGLER_RATIO = 1.2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.rounding_bounds import (
+from distbench.analysis.losses.rounding_bounds import (
     BETWEEN_ARMS,
     INSENSITIVE_LIMIT,
     OBSERVED_SPREAD_FACTOR,

@@ -18,7 +18,7 @@ from distbench.analysis.case_summary import (
 )
 from distbench.analysis.choice import Requirements, select_case
 from distbench.analysis.job_results import Gravity
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import smallest_device_memory
 from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
 from distbench.analysis.run import RunAnalysis

@@ -9,7 +9,7 @@ from typing import Any
 from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Requirements, select_case
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line

@@ -10,7 +10,7 @@ import pytest
 
 from distbench.analysis.candidates import make_candidates, pareto_fronts
 from distbench.analysis.job_results import Verdict
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case, PluginChoice, PrecisionConfig

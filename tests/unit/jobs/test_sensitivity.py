@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distbench.analysis.key_findings import bad_verdict_sentences
-from distbench.analysis.loss_deviation import (
+from distbench.analysis.losses.case_losses import (
     CASES_DISAGREE,
     DIFFERENT_TRAINING,
     INDISTINGUISHABLE,

@@ -25,14 +25,14 @@ from types import MappingProxyType
 import numpy as np
 
 from distbench.analysis.job_results import ReferenceLosses
-from distbench.analysis.loss_deviation import (
+from distbench.analysis.losses.case_losses import (
     CASES_DISAGREE,
     NOT_COMPARABLE,
     NOT_COMPARED,
     SAME_LOSSES,
+    CaseLosses,
     LossComparison,
 )
-from distbench.analysis.timed_trials import CaseLosses
 from distbench.core.case import TUNABLE_FIELDS
 from distbench.core.grouping import group_by
 from distbench.record import Record, Status
