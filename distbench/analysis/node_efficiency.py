@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.scaling import ScalingPoint, ScalingSeries
@@ -13,7 +12,6 @@ NODE_EFFICIENCY_DEFINITION = (
     "what N such nodes together do, relative to what each does alone, X_NM / (N X_M), so that the efficiency "
     "is their product."
 )
-_MAX_SERIES = 4
 
 
 @dataclass(frozen=True)
@@ -54,23 +52,3 @@ def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficienc
     ratio = here.ratio(alone)
     between, low, high = (value / nodes for value in (ratio.value, ratio.low, ratio.high))
     return NodeEfficiency(nodes, of_one, whole.efficiency, between, low, high)
-
-
-def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
-    """Sentence with the split efficiency of each series at its largest size.
-
-    Empty if no series goes beyond a node of several devices.
-    """
-    found = []
-    for series in sorted(scaling, key=lambda each: -each.points[-1].throughput.value):
-        at = node_efficiency(series, series.points[-1])
-        # with one device per node it would repeat the efficiency
-        if isinstance(at, NodeEfficiency) and at.devices_per_node > 1:
-            found.append(
-                f"{series.name} {at.within_node:.2f} on one node of "
-                f"{format_count(at.devices_per_node, 'device')}, then {at.across_nodes:.2f} over {at.nodes} "
-                "nodes"
-            )
-    more = f"; {len(found) - _MAX_SERIES} more are in the table" if len(found) > _MAX_SERIES else ""
-    told = "; ".join(found[:_MAX_SERIES])
-    return f"Efficiency up to the border of a node and beyond: {told}{more}." if found else ""

@@ -88,18 +88,6 @@ def cost_estimates(speed: Estimate, devices: int, cost: DeviceCost) -> dict[str,
     return {name: _divided_by(speed, factor) for name, factor in factors.items()}
 
 
-def cost_sentence(values: Mapping[str, Estimate], cost: DeviceCost) -> str:
-    """Cost of a case with these *values*, as a sentence; empty if unknown."""
-    if not all(name in values for name in COST_COLUMNS):
-        return ""
-    each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
-    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
-    if cost.tokens == _BILLION:
-        return f"{lead} {each} {cost.currency} and take {hours} h."
-    tokens = f"{format_number(cost.tokens)} tokens"
-    return f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."
-
-
 def _divided_by(speed: Estimate, factor: float) -> Estimate:
     """*factor* over *speed*."""
     interval = speed.interval and replace(speed.interval, value=factor / speed.interval.value)

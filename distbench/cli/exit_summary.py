@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distbench.analysis.key_findings import bad_verdict_sentences
-from distbench.analysis.missing_verdicts import missing_verdict_sentences
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
 from distbench.cli.colour import apply_style
 from distbench.cli.interruption import report_command
 from distbench.cli.output import EXIT_UNCHECKED, print_error, print_json, print_text, terminal_width

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from distbench.analysis.choice import Candidate, Selection
-from distbench.analysis.recommendation import Recommendation, selection_intervals
 from distbench.analysis.statistics.intervals import CONFIDENCE
+from distbench.analysis.wording.recommendation import Recommendation, selection_intervals
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited
 from distbench.core.units import format_bytes, format_number

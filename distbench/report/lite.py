@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT
-from distbench.analysis.key_findings import all_findings
 from distbench.analysis.price import COST_PER_BILLION_TOKENS
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
+from distbench.analysis.wording.recommendation import recommend
 from distbench.report import header, html
 from distbench.report.case_table import CaseColumn, CaseTable, make_case_table
 from distbench.report.scatter_plot import scatter_plot

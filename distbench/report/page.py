@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from distbench.analysis.case_summary import REFERENCE_LABEL, CaseSummary
-from distbench.analysis.key_findings import FAILURE_ADVICE, all_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import flatten_facts, merge_environments
+from distbench.analysis.wording.findings import FAILURE_ADVICE, all_findings
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import strip_control_characters
 from distbench.core.units import MISSING_TEXT, format_value

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.analysis.choice import Requirements, select_case
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.bounds import Name
 from distbench.core.errors import RecordError
 from distbench.core.serialization import decode

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.choice import Requirements, select_case
-from distbench.analysis.key_findings import failure_sentences, key_findings, verdict_sentences
 from distbench.analysis.parity import Footnotes
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.text import shorten
 from distbench.record import Status
 from distbench.report import overview

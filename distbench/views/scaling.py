@@ -11,7 +11,6 @@ from distbench.analysis.node_efficiency import (
     NodeEfficiency,
     node_count,
     node_efficiency,
-    node_efficiency_sentence,
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import (
@@ -22,6 +21,7 @@ from distbench.analysis.scaling import (
     ScalingSeries,
     efficiency_breakdown,
 )
+from distbench.analysis.wording.findings import node_efficiency_sentence
 from distbench.core.units import format_count, format_number
 from distbench.report.figures import (
     GREY,

@@ -7,7 +7,7 @@ A training of 25 steps by one process is held against others from the same weigh
 - mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks, or
   whose losses are 1% larger from step 15 on.
 
-The verdicts are those of ``analysis.losses.peer_groups.compare_timed_losses``, without and with the trainings from
+The verdicts are those of ``losses.peer_groups.compare_timed_losses``, without and with the trainings from
 weights moved by rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial
 of each arm. Of each mistake stands how often it is found: by a run without and with these, by a gate without
 and with. Takes some 40 minutes on one core; by hand, from the root of the repository:

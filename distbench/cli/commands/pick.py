@@ -6,7 +6,8 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Annotated
 
-from distbench.analysis import choice, recommendation
+from distbench.analysis import choice
+from distbench.analysis.wording import recommendation
 from distbench.cli.colour import apply_style
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,

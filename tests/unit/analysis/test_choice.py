@@ -11,9 +11,9 @@ import pytest
 
 from distbench.analysis.candidates import ASSUMED_CONTEXT_BYTES
 from distbench.analysis.choice import Requirements, Selection, memory_thresholds, select_case
-from distbench.analysis.key_findings import all_findings
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
+from distbench.analysis.wording.recommendation import recommend
 from distbench.cli import main
 from distbench.core.case import Batch, Case, PrecisionConfig
 from distbench.core.case import PluginChoice as Plugin

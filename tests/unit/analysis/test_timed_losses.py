@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from distbench.analysis.job_results import ReferenceLosses
-from distbench.analysis.key_findings import bad_verdict_sentences, verdict_sentences
 from distbench.analysis.losses.case_losses import (
     CASES_DISAGREE,
     DIFFERENT_TRAINING,
@@ -20,8 +19,12 @@ from distbench.analysis.losses.case_losses import (
 )
 from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.analysis.losses.rounding_bounds import BETWEEN_STRATEGIES
-from distbench.analysis.missing_verdicts import missing_verdict_sentences
-from distbench.analysis.recommendation import recommend
+from distbench.analysis.wording.findings import (
+    bad_verdict_sentences,
+    missing_verdict_sentences,
+    verdict_sentences,
+)
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, NO_DROPOUT_KEY
 from distbench.jobs.equivalence.arms import NOT_CHECKED

@@ -11,8 +11,8 @@ import pytest
 from distbench.analysis.candidates import make_candidates, pareto_fronts
 from distbench.analysis.job_results import Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Case, PluginChoice, PrecisionConfig
 from distbench.gate.case_verdict import required_findings
 from distbench.jobs.convergence.verdict import AS_REFERENCE

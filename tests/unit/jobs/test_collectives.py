@@ -13,9 +13,9 @@ import pytest
 
 from distbench.analysis.collectives import collective_results
 from distbench.analysis.communication import collective_traffic
-from distbench.analysis.key_findings import bad_verdict_sentences
 from distbench.analysis.link_utilization import CollectiveBaseline
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import job_kind

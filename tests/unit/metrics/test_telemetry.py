@@ -19,9 +19,9 @@ import pynvml
 import pytest
 
 from distbench.analysis.case_summary import summarize_cases
-from distbench.analysis.key_findings import all_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import scaling_series
+from distbench.analysis.wording.findings import all_findings
 from distbench.core.case import Case
 from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.telemetry import Telemetry

@@ -12,11 +12,11 @@ import pytest
 from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import CaseSummary, summarize_cases, trials_with
 from distbench.analysis.communication import message_bandwidths
-from distbench.analysis.key_findings import FAILURE_ADVICE
 from distbench.analysis.ranks import notable_rank_times
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
 from distbench.analysis.training_curves import consumed_per_step
+from distbench.analysis.wording.findings import FAILURE_ADVICE
 from distbench.core.case import Case, PrecisionConfig, TimeLimits
 from distbench.record import Record, RecordRow, Status
 from distbench.report.axes import CaseAxis, byte_ticks, log_ticks

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from distbench.analysis import environments, idle, node_efficiency, step_drift
-from distbench.analysis.candidates import noise_by_device_count
+from distbench.analysis import step_drift
 from distbench.analysis.case_names import name_parts, shared_parts
-from distbench.analysis.case_summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable_groups
+from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
 from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
-from distbench.analysis.job_results import Verdict
+from distbench.analysis.job_results import INCONCLUSIVE, Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
+from distbench.analysis.node_efficiency import NodeEfficiency, node_efficiency
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.settings import offloads_to_same_memory
-from distbench.analysis.statistics.block_model import outlier_rounds
-from distbench.core.grouping import group_by, group_pairs
+from distbench.analysis.scaling import ScalingSeries
+from distbench.analysis.verdicts import LOSS_VERDICT
+from distbench.analysis.wording.conditions import condition_sentences
+from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, format_number, format_ratio_interval
-from distbench.metrics.telemetry import DEFAULT_EFFECT
-from distbench.record import NOT_LAUNCHED_TEXT, Status, round_text
-from distbench.record.record_reader import damage_summary
-from distbench.system.gpu_limits import lowered_power_limits
+from distbench.record import NOT_LAUNCHED_TEXT, Status
 
 _MAX_FAILURES = 20
+_MAX_SERIES = 4
 _MAX_SENTENCE_LENGTH = 600
 """Maximum length in characters of the reason why cases failed or did not run; a run prints it once."""
 # maximum length of a sentence that a run prints once
@@ -68,26 +68,12 @@ def key_findings(run: RunAnalysis) -> list[str]:
     for rows in (group for group in groups if len(group) > 1):
         where, names = _group_name(rows, groups), run.short_names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
-    best.append(node_efficiency.node_efficiency_sentence(run.scaling))
+    best.append(node_efficiency_sentence(run.scaling))
     return [
         *filter(None, best),
         *_anomalies(run),
-        *_condition_sentences(run),
-        *_reduced_power_limits(run),
-        *_retried_trials(run),
-        *_damaged_trials(run),
+        *condition_sentences(run),
     ]
-
-
-def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
-    """GPUs with a power limit below their default, as recorded by the machines."""
-    told = [record.environment for record in run.timed_records if record.case.device == "cuda"]
-    found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
-    for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
-        yield (
-            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the default of "
-            f"{format_number(usual)} W; at full load the clocks are lower than those of others of this model."
-        )
 
 
 def failure_sentences(run: RunAnalysis) -> list[str]:
@@ -203,6 +189,26 @@ def _lowest_memory(
     return f"Lowest memory {where}: {alike[0]}{others}, {least.memory_text}, {part:.0%} of {names[most.id]}."
 
 
+def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
+    """Sentence with the split efficiency of each series at its largest size.
+
+    Empty if no series goes beyond a node of several devices.
+    """
+    found = []
+    for series in sorted(scaling, key=lambda each: -each.points[-1].throughput.value):
+        at = node_efficiency(series, series.points[-1])
+        # with one device per node it would repeat the efficiency
+        if isinstance(at, NodeEfficiency) and at.devices_per_node > 1:
+            found.append(
+                f"{series.name} {at.within_node:.2f} on one node of "
+                f"{format_count(at.devices_per_node, 'device')}, then {at.across_nodes:.2f} over {at.nodes} "
+                "nodes"
+            )
+    more = f"; {len(found) - _MAX_SERIES} more are in the table" if len(found) > _MAX_SERIES else ""
+    told = "; ".join(found[:_MAX_SERIES])
+    return f"Efficiency up to the border of a node and beyond: {told}{more}." if found else ""
+
+
 def _candidates_with(run: RunAnalysis, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
     """Candidates of *rows* that have a number of *column*; ties are decided as in a choice."""
     known = {row.case.id for row in rows if row.positive_trials(column)}
@@ -270,115 +276,6 @@ def _imbalance(row: CaseSummary, name: str) -> str:
     )
 
 
-def _condition_sentences(run: RunAnalysis) -> list[str]:
-    measured = [row for row in run.cases if row.measured]
-    notes = [
-        *environments.environment_sentences(run.timed_records),
-        *idle.idle_gpu_sentences(measured),
-        *_noisy_cases(measured),
-    ]
-    notes += [*_outlier_trials(measured), *_undetected_noise(run), *_autocorrelation_note(run)]
-    if any(offloads_to_same_memory(row.case, row.representative_trial) for row in measured):
-        notes.append(
-            "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
-        )
-    if measured and all(row.trials < 2 for row in measured):
-        notes.append("Only one trial per case, so the spread is unknown; set measure.trials to 3 or more.")
-    if pending := sum(row.status == PENDING for row in run.cases):
-        notes.append(f"{pending} of {len(run.cases)} cases have no record yet.")
-    return notes
-
-
-def _retried_trials(run: RunAnalysis) -> list[str]:
-    """Trials that were relaunched after a failure."""
-    trials = [
-        f"{one_line(record.case.name)} {round_text(record.round)} "
-        f"({', then '.join([*(attempt.status for attempt in record.attempts), record.status])})"
-        for record in run.records
-        if record.attempts
-    ]
-    return [f"Tried again after a failure: {join_limited(trials, limit=4)}."] if trials else []
-
-
-def _damaged_trials(run: RunAnalysis) -> list[str]:
-    """Unreadable trials, which no number includes."""
-    text = damage_summary(run.damaged)
-    return [f"{one_line(text)}. See distbench check RUN."] if text else []
-
-
-def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
-    """Outliers: trials excluded from the means, as they are far from all others of their case."""
-    paced = group_by(
-        (row for row in measured if row.positive_trials(THROUGHPUT)), lambda row: row.case.world_size
-    )
-    trials = [
-        f"{round_text(number)} of {one_line(row.case.name)}"
-        for rows in paced.values()
-        for row, rounds in zip(
-            rows, outlier_rounds([row.positive_trials(THROUGHPUT) for row in rows]), strict=True
-        )
-        for number in rounds
-    ]
-    return (
-        [f"Left out, too far from the other trials of the case: {join_limited(trials, limit=6)}."]
-        if trials
-        else []
-    )
-
-
-def _autocorrelation_note(run: RunAnalysis) -> list[str]:
-    """Note on successive trials that are correlated, which widens all intervals."""
-    found = [
-        f"{noise.autocorrelation:.2g} on {format_count(size, 'device')}"
-        for size, noise in noise_by_device_count([row for row in run.cases if not row.degraded]).items()
-        if noise.autocorrelation
-    ]
-    if not found:
-        return []
-    return [
-        f"Trials of a case resemble those of the round before (autocorrelation {join_limited(found)}), so "
-        "they tell less than as many independent ones, and intervals are wider for it. Something lasts for a "
-        "case alone, such as a file cache or a placement in memory; another run starts anew."
-    ]
-
-
-def _undetected_noise(run: RunAnalysis) -> list[str]:
-    """Large spread of trials that nothing marks as noisy, measured by the noise behind the choice."""
-    chosen = {
-        name: options for metric in run.info.suite.get("metrics", []) for name, options in metric.items()
-    }
-    effect = chosen.get("telemetry", {}).get("effect", DEFAULT_EFFECT)
-    noisy = [
-        f"{noise.scale:.1%} on {format_count(size, 'device')}"
-        for size, noise in noise_by_device_count([row for row in run.cases if not row.degraded]).items()
-        if noise.scale > effect
-    ]
-    if not noisy:
-        return []
-    return [
-        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although they are "
-        "not marked as noisy: that no other process was seen does not make a machine quiet. Neighbours "
-        "behind a hypervisor, clocks and memory can't be watched from here; raise measure.trials."
-    ]
-
-
-def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
-    """Cases and trials on a noisy machine, with the first reason: the reasons are usually alike."""
-    sentences = []
-    if wholly := [row for row in measured if row.degraded]:
-        names = join_limited([one_line(row.case.name) for row in wholly])
-        sentences.append(
-            f"Measured on a noisy machine (*); not compared: {names}; the first: "
-            f"{one_line(wholly[0].degraded)}."
-        )
-    if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
-        ignored = [f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly]
-        sentences.append(
-            f"Noisy trials ignored, as other trials of these cases were clean: {join_limited(ignored)}."
-        )
-    return sentences
-
-
 def bad_verdict_sentences(run: RunAnalysis) -> list[str]:
     """Bad verdicts, one sentence for each kind and word; they end a run with exit code 1."""
     pairs = [(row, verdict) for row in run.cases for verdict in row.verdicts_of("bad")]
@@ -437,3 +334,22 @@ def _grouped_by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Itera
         verdict = same[0][1]
         excluded = "; not compared" if verdict.invalidates else ""
         yield f"{names}: {one_line(verdict.sentence, _MAX_SENTENCE_LENGTH)}{excluded}"
+
+
+def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
+    """Sentence for each requested kind that judged no case, with the most frequent reason.
+
+    An inconclusive judgement counts as judged. The timed losses are judged without a request.
+    """
+    sentences = []
+    for kind in (kind for kind in run.verdict_kinds if kind != LOSS_VERDICT):
+        verdicts = [row.verdicts[kind] for row in run.cases if kind in row.verdicts]
+        if any(verdict.gravity != "unknown" or verdict.word == INCONCLUSIVE for verdict in verdicts):
+            continue
+        ((reason, count),) = Counter(one_line(verdict.sentence) for verdict in verdicts).most_common(1)
+        of = "" if count == len(verdicts) else f" ({count} of them)"
+        cases = format_count(len(verdicts), "case")
+        sentences.append(
+            f"{kind.capitalize()}: asked for, but none of {cases} could be judged: {reason}{of}."
+        )
+    return sentences

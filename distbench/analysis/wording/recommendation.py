@@ -10,12 +10,18 @@ from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
 from distbench.analysis.job_results import job_results
-from distbench.analysis.price import cost_sentence, device_cost
+from distbench.analysis.price import COST_COLUMNS, device_cost
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
-from distbench.core.units import format_bytes, format_count, format_percent, format_ratio_interval
+from distbench.core.units import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_percent,
+    format_ratio_interval,
+)
 
 _MAX_MEMORY_STEPS = 3
 # an alternative that saves less is not worth a sentence
@@ -293,10 +299,17 @@ def _slowdown_text(one: Candidate, pick: Candidate) -> str:
 
 
 def _cost_sentences(run: RunAnalysis, pick: Candidate) -> list[str]:
+    """Cost of the pick, if the price of a device is known."""
     cost = device_cost(run.info.suite)
     values = next(row.values for row in run.cases if row.case.id == pick.id)
-    said = cost_sentence(values, cost) if cost else ""
-    return [said] if said else []
+    if cost is None or not all(name in values for name in COST_COLUMNS):
+        return []
+    each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
+    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    if cost.tokens == 1e9:
+        return [f"{lead} {each} {cost.currency} and take {hours} h."]
+    tokens = f"{format_number(cost.tokens)} tokens"
+    return [f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."]
 
 
 def _excluded_but_faster(selection: Selection) -> list[str]:
