@@ -11,11 +11,11 @@ from distbench.analysis.candidates import make_candidates, noise_by_device_count
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import CaseSummary, summarize_cases
 from distbench.analysis.choice import Candidate
-from distbench.analysis.node_bottleneck import InterNodeBottleneck, inter_node_bottlenecks
+from distbench.analysis.inter_node import InterNodeBottleneck, inter_node_bottlenecks
 from distbench.analysis.parity import Parity
+from distbench.analysis.ranks import Straggler, stragglers
 from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
-from distbench.analysis.stragglers import Straggler, stragglers
 from distbench.core.job import MEASURE
 from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import DamagedTrial

@@ -17,10 +17,10 @@ from distbench.analysis.case_summary import (
     CaseSummary,
 )
 from distbench.analysis.choice import Requirements, select_case
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS, device_cost
 from distbench.analysis.job_results import Gravity
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import smallest_device_memory
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.core.case import CaseField

@@ -9,8 +9,14 @@ from functools import partial
 from typing import Any
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.comparison import COMPARED_COLUMNS, CasePair, MetricChange, compare_cases
-from distbench.analysis.cross_workload import match_by_strategy, work_differences
+from distbench.analysis.comparison import (
+    COMPARED_COLUMNS,
+    CasePair,
+    MetricChange,
+    compare_cases,
+    match_by_strategy,
+    work_differences,
+)
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments

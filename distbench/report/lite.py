@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT
-from distbench.analysis.price import COST_PER_BILLION_TOKENS
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend

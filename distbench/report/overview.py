@@ -8,7 +8,7 @@ from dataclasses import replace
 from distbench.analysis.case_names import name_parts
 from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.choice import Candidate, Requirements, select_case
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS, device_cost
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line

@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.collectives import COLLECTIVES_JOB, CollectiveResult, collective_results
+from distbench.analysis.collectives import (
+    COLLECTIVES_JOB,
+    CollectiveBaseline,
+    CollectiveResult,
+    LinkUtilization,
+    collective_results,
+)
 from distbench.analysis.communication import (
     CollectiveTraffic,
     CommunicationVolume,
@@ -17,7 +23,6 @@ from distbench.analysis.communication import (
     message_bandwidths,
     volume_sentence,
 )
-from distbench.analysis.link_utilization import CollectiveBaseline, LinkUtilization
 from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, sorted_by_value
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS, device_cost
+from distbench.analysis.cost import (
+    COST_PER_BILLION_TOKENS,
+    TRAINING_COST,
+    TRAINING_HOURS,
+    device_cost,
+)
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
 from distbench.report.overview import estimate_text

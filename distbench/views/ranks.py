@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distbench.analysis.ranks import STRAGGLER_RATIO, RankStepTimes, notable_rank_times
+from distbench.analysis.ranks import STRAGGLER_RATIO, RankStepTimes, notable_rank_times, rank_name
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.stragglers import rank_name
 from distbench.core.grouping import group_by
 from distbench.record import Record
 from distbench.report.figures import GREY, Chart, escape_label, make_figure

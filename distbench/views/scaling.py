@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.node_efficiency import (
+from distbench.analysis.inter_node import (
     NODE_EFFICIENCY_DEFINITION,
     NodeEfficiency,
     node_count,

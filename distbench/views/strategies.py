@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.case_summary import COMMUNICATION, REFERENCE_LABEL, THROUGHPUT, CaseSummary
-from distbench.analysis.decision_tree import MemoryRange, memory_ranges, memory_ranges_sentence
+from distbench.analysis.choice import MemoryRange, memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line

@@ -10,9 +10,9 @@ from distbench.analysis.case_names import name_parts, shared_parts
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
 from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.job_results import INCONCLUSIVE, Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
-from distbench.analysis.node_efficiency import NodeEfficiency, node_efficiency
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries

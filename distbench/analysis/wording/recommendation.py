@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.cost import COST_COLUMNS, device_cost
 from distbench.analysis.job_results import job_results
-from distbench.analysis.price import COST_COLUMNS, device_cost
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.core.grouping import group_by

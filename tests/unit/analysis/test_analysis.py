@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distbench.analysis.case_summary import summarize_cases
-from distbench.analysis.node_efficiency import NodeEfficiency, node_efficiency
+from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import scaling_series
 from distbench.analysis.wording.findings import all_findings

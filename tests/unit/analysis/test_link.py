@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distbench.analysis.node_bottleneck import BOTTLENECK_SHARE
+from distbench.analysis.inter_node import BOTTLENECK_SHARE
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend

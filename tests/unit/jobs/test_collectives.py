@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distbench.analysis.collectives import collective_results
+from distbench.analysis.collectives import CollectiveBaseline, collective_results
 from distbench.analysis.communication import collective_traffic
-from distbench.analysis.link_utilization import CollectiveBaseline
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.cli import main

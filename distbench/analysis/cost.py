@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from distbench.analysis.estimate import Estimate
 from distbench.core.serialization import decode
 from distbench.core.units import format_number
 from distbench.suite.cost import DeviceCost
-
-if TYPE_CHECKING:
-    from distbench.analysis.estimate import Estimate
 
 COST_PER_BILLION_TOKENS, TRAINING_HOURS, TRAINING_COST = (
     "cost_per_billion_tokens",

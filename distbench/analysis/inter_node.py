@@ -1,4 +1,4 @@
-"""Find trainings limited by the inter-node link."""
+"""Efficiency within and across nodes, and trainings limited by the link between nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.communication import message_bandwidths
-from distbench.core.units import format_bitrate, format_bytes
+from distbench.analysis.scaling import ScalingPoint, ScalingSeries
+from distbench.core.units import format_bitrate, format_bytes, format_count
+
+NODE_EFFICIENCY_DEFINITION = (
+    "On several nodes: in a node is the efficiency of one whole node of M devices, E_M, and over nodes is "
+    "what N such nodes together do, relative to what each does alone, X_NM / (N X_M), so that the efficiency "
+    "is their product."
+)
 
 BOTTLENECK_SHARE = 0.2
 """Share of a profiled step in exposed inter-node transfer from which on the link limits a training:
@@ -18,6 +25,46 @@ its latency, or fit into buffers on the way."""
 SATURATED_SHARE = 0.5
 """Fraction of the highest bus bandwidth of a large inter-node message below which a training's messages are
 too small for the link: then latency is the limit."""
+
+
+@dataclass(frozen=True)
+class NodeEfficiency:
+    """Efficiency at one world size on several nodes: the product of ``within_node`` and ``across_nodes``."""
+
+    nodes: int
+    devices_per_node: int
+    """Ranks on a full node."""
+    within_node: float
+    """Efficiency of one full node."""
+    across_nodes: float
+    """``X_NM / (N X_M)`` with X in tokens/s, N nodes and M ranks on each."""
+    across_low: float
+    """Lower end of the 95% interval of ``across_nodes``; ``across_nodes`` itself if the spread is unknown."""
+    across_high: float
+
+
+def node_count(point: ScalingPoint) -> int:
+    """Number of nodes that the ranks at *point* were on."""
+    return max(1, len(point.row.representative_trial.nodes)) if point.row.representative_trial else 1
+
+
+def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficiency | str:
+    """Split the efficiency at *point* of *series*, or return the reason why it can't be split."""
+    nodes = node_count(point)
+    if nodes == 1 or not point.row.representative_trial:
+        return "all ranks are on one node"
+    counts = {len(ranks) for ranks in point.row.representative_trial.nodes.values()}
+    if len(counts) > 1:
+        return f"its nodes have different numbers of ranks: {', '.join(map(str, sorted(counts)))}"
+    (of_one,) = counts
+    whole = next((one for one in series.points if one.world_size == of_one and node_count(one) == 1), None)
+    if whole is None:
+        return f"no trial was on one whole node ({format_count(of_one, 'device')})"
+    here, alone = point.throughput.interval, whole.throughput.interval
+    assert here and alone, "a summary gives every pace above 0 an interval"
+    ratio = here.ratio(alone)
+    between, low, high = (value / nodes for value in (ratio.value, ratio.low, ratio.high))
+    return NodeEfficiency(nodes, of_one, whole.efficiency, between, low, high)
 
 
 @dataclass(frozen=True)
