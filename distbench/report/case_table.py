@@ -27,9 +27,8 @@ from distbench.core.case import CaseField
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten
 from distbench.core.units import format_bytes, format_count, format_number
-from distbench.report.overview import estimate_text
-from distbench.report.view import rate_cell, value_cell
 from distbench.tables.table import PERCENT, Field, TableCell
+from distbench.views.base import estimate_text, rate_cell, value_cell
 
 _MAX_NAME_LENGTH = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")

@@ -26,12 +26,12 @@ from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.record import records_of_kind
 from distbench.record.untrusted_records import untrusted_records
-from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables import markdown_text
 from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color
 from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.markdown_text import bullets, escape_markdown, join_blocks
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
 
 _HEADINGS = {
     "tokens_per_s": "tokens/s",

@@ -17,7 +17,7 @@ from distbench.core.text import one_line, strip_control_characters
 from distbench.core.units import format_bytes
 from distbench.record.record_reader import damage_summary
 from distbench.record.untrusted_records import untrusted_records
-from distbench.report.view import Chapter
+from distbench.report.html import Chapter
 from distbench.tables.table import Field, Table, TableRow
 
 _MAX_ROWS = 64

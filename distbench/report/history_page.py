@@ -12,7 +12,6 @@ from distbench.analysis.history import CaseHistory, HistoryPoint
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.report import html
-from distbench.report.figures import GREY, CaseStyle, Chart, error_bars, hover, make_figure, scatter
 from distbench.report.history_view import MetricHistory, history_table, history_title
 from distbench.report.history_words import (
     change_text,
@@ -20,10 +19,11 @@ from distbench.report.history_words import (
     run_label,
     shift_sentences,
 )
-from distbench.report.palette import VERDICTS
-from distbench.report.view import Chapter
+from distbench.report.html import Chapter
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.charts.figures import GREY, CaseStyle, Chart, error_bars, hover, make_figure, scatter
+from distbench.views.charts.palette import VERDICTS
 
 _MAX_CASES = 60
 """Maximum number of charts of a metric; the table has all cases."""

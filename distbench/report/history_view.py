@@ -25,10 +25,10 @@ from distbench.report.history_words import (
     run_label,
     shift_sentences,
 )
-from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color
 from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
 
 _MAX_LISTED = 10
 

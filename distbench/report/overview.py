@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from distbench.analysis.case_names import name_parts
@@ -14,9 +13,9 @@ from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.core.units import format_number
 from distbench.record import NOT_LAUNCHED_TEXT, Status
-from distbench.report.view import CASE_FIELDS, case_cells, rate_cell, value_cell
 from distbench.tables.emphasis import Emphasis
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells, estimate_text, rate_cell, value_cell
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
@@ -61,23 +60,6 @@ def overview_table(run: RunAnalysis) -> Table:
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
     return Table(
         one_line(title), _CAPTION, (*OVERVIEW_FIELDS, price) if cost else OVERVIEW_FIELDS, tuple(rows)
-    )
-
-
-def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
-    """*column* with half its interval, or else half the range of its trials; empty if absent.
-
-    Args:
-        text: Formats a value with half the width of its interval, 0 if it has none.
-    """
-    estimate = row.values.get(column)
-    if estimate is None:
-        return ""
-    known = text(estimate.value, estimate.interval.half_width if estimate.interval else 0.0)
-    return (
-        known
-        if estimate.relative_half_width is None
-        else f"{known} ±{estimate.relative_half_width:.{digits}%}"
     )
 
 

@@ -18,12 +18,12 @@ from distbench.record import Status
 from distbench.report import header, html
 from distbench.report.case_table import make_case_table
 from distbench.report.drawer import case_details
-from distbench.report.overview import estimate_text
+from distbench.report.html import Chapter
 from distbench.report.page_data import case_data, picker_data
 from distbench.report.scatter_plot import scatter_plot
 from distbench.report.stored_recommendation import StoredRecommendation
-from distbench.report.view import chapters
 from distbench.system.files import infrastructure_errors, write_atomic
+from distbench.views.base import all_views, estimate_text
 
 _MAX_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")
@@ -120,3 +120,16 @@ def _values(run: RunAnalysis, columns: Iterable[str]) -> list[list[str]]:
         for row in run.cases
         if row.measured
     ]
+
+
+def chapters(run: RunAnalysis) -> list[Chapter]:
+    """Chapters with content for *run*."""
+    made = []
+    for name, view in all_views().items():
+        charts, table = [*view.charts(run)], view.table(run)
+        if charts or table.rows or view.is_requested(run):
+            shown = None if view.table_in_charts and charts else table
+            folded = view.table_collapsed and bool(charts)
+            content = view.content(run)
+            made.append(Chapter(name, view.title, charts, shown, folded, table, view.template, content))
+    return made

@@ -12,8 +12,8 @@ from distbench.core.columns import TableSpec
 from distbench.core.job import job_kinds
 from distbench.core.text import one_line
 from distbench.record import Record
-from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
 
 _UNDESCRIBED = "Not described by its record."
 _CASE_FIELDS = tuple(replace(each, heading="") for each in CASE_FIELDS)

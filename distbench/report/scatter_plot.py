@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from distbench.analysis.choice import Candidate, Requirements, select_case
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_bytes, format_count, parse_bytes
-from distbench.report.figures import CaseStyle
+from distbench.views.charts.figures import CaseStyle
 
 WIDTH, HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46

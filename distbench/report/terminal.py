@@ -13,9 +13,9 @@ from distbench.analysis.wording.recommendation import recommend
 from distbench.core.text import shorten
 from distbench.record import Status
 from distbench.report import overview
-from distbench.report.view import all_views
 from distbench.tables.emphasis import Painter, no_color
 from distbench.tables.line_wrapping import wrap_text
+from distbench.views.base import all_views
 
 _MAX_LOGS = 10
 

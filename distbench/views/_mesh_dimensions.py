@@ -8,11 +8,10 @@ from typing import Any
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.mesh_dimensions import DimensionTraffic, dimension_traffic
 from distbench.analysis.run import RunAnalysis
-from distbench.report.axes import CaseAxis
-from distbench.report.figures import Chart, ChartSelection, make_figure, stacked_bars
-from distbench.report.palette import dimension_color
-from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
+from distbench.views.charts.figures import CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
+from distbench.views.charts.palette import dimension_color
 
 _MIB = 2**20
 _FIELDS = (

@@ -30,21 +30,23 @@ from distbench.core.text import one_line
 from distbench.core.units import format_bytes
 from distbench.metrics.communication.traffic import SCALAR_BYTES
 from distbench.record import Record, records_of_kind
-from distbench.report.axes import CaseAxis, byte_ticks, log_ticks
-from distbench.report.figures import (
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views import _mesh_dimensions
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import (
     GREY,
+    CaseAxis,
     CaseStyle,
     Chart,
     ChartSelection,
+    byte_ticks,
     hover,
+    log_ticks,
     make_figure,
     scatter,
     stacked_bars,
 )
-from distbench.report.palette import COMMUNICATION, collective_color
-from distbench.report.view import CASE_FIELDS, View, case_cells
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
-from distbench.views import _mesh_dimensions
+from distbench.views.charts.palette import COMMUNICATION, collective_color
 
 _MIB = 2**20
 _MAX_OPERATIONS = 8

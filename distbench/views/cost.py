@@ -13,9 +13,8 @@ from distbench.analysis.cost import (
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
-from distbench.report.overview import estimate_text
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, estimate_text, rate_cell
 
 
 class CostView(View):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
 
 _DOMINANT_SHARE = 0.5
 """Share of a step from which on the disk decides its length."""

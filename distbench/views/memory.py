@@ -19,13 +19,21 @@ from distbench.core.case import MODEL_STATES
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited
 from distbench.core.units import format_bytes, parse_bytes
-from distbench.report import memory_chart, palette
-from distbench.report.axes import CaseAxis
-from distbench.report.figures import GREY, Chart, ChartSelection, make_figure, scatter, stacked_bars
-from distbench.report.pairs import default_pair, paired_figure
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.views.charts import palette
+from distbench.views.charts.figures import (
+    GREY,
+    CaseAxis,
+    Chart,
+    ChartSelection,
+    make_figure,
+    scatter,
+    stacked_bars,
+)
+from distbench.views.charts.memory import memory_case
+from distbench.views.charts.pairs import default_pair, paired_figure
 
 _MIB = 2**20
 _CAPTION = (
@@ -131,7 +139,7 @@ def _steps(shown: ChartSelection[RankMemory]) -> Iterator[Chart]:
         (row, choice)
         for row, name, rank in shown.items
         if (
-            choice := memory_chart.memory_case(
+            choice := memory_case(
                 row.case.id, name, rank, _LEGEND, smallest_device_memory(row.representative_trial)
             )
         )

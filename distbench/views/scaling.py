@@ -23,7 +23,9 @@ from distbench.analysis.scaling import (
 )
 from distbench.analysis.wording.findings import node_efficiency_sentence
 from distbench.core.units import format_count, format_number
-from distbench.report.figures import (
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import View
+from distbench.views.charts.figures import (
     GREY,
     MAX_CHART_CASES,
     CaseStyle,
@@ -34,10 +36,8 @@ from distbench.report.figures import (
     scatter,
     stacked_bars,
 )
-from distbench.report.labels import LineEnd, label_line_ends, range_with_label_space
-from distbench.report.palette import EFFICIENCY
-from distbench.report.view import View
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.charts.labels import LineEnd, label_line_ends, range_with_label_space
+from distbench.views.charts.palette import EFFICIENCY
 
 _PLOT = 330
 """Approximate height of the plot in CSS pixels."""

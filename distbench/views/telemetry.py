@@ -10,8 +10,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_number
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell, value_cell
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, rate_cell, value_cell
 
 _MAX_REASONS = 3
 _ENERGY = "energy_per_token"

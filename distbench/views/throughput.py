@@ -14,7 +14,9 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited
 from distbench.core.units import format_count, format_number
-from distbench.report.figures import (
+from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, rate_cell
+from distbench.views.charts.figures import (
     GREY,
     CaseStyle,
     Chart,
@@ -25,9 +27,7 @@ from distbench.report.figures import (
     make_figure,
     scatter,
 )
-from distbench.report.labels import place_mark_labels
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell
-from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.charts.labels import place_mark_labels
 
 _MAX_FRONTS = 6
 _MAX_FACETS = 4

@@ -10,11 +10,10 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.units import format_duration
-from distbench.report.axes import CaseAxis
-from distbench.report.figures import Chart, ChartSelection, make_figure, stacked_bars
-from distbench.report.palette import STEP_PARTS
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.views.charts.figures import CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
+from distbench.views.charts.palette import STEP_PARTS
 
 _RATIO = "{:.2f}".format
 

@@ -28,7 +28,7 @@ from distbench.report.markdown import view_markdown
 from distbench.report.raw_view import record_table, record_table_names
 from distbench.report.run_export import run_json
 from distbench.report.terminal import footnote_lines
-from distbench.report.view import all_views
+from distbench.views.base import all_views
 
 
 @reads_runs

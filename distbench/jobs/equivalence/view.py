@@ -24,10 +24,10 @@ from distbench.jobs.equivalence.arms import (
     LargestDeviation,
     quantity_text,
 )
-from distbench.report.figures import MAX_CHART_CASES, Chart, hover, make_figure, reference_line, scatter
-from distbench.report.palette import QUANTITIES
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import MAX_CHART_CASES, Chart, hover, make_figure, reference_line, scatter
+from distbench.views.charts.palette import QUANTITIES
 
 _FAMILIES = {
     "loss": ("loss", "circle"),

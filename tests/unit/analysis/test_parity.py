@@ -14,8 +14,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, OptimizerConfig, PrecisionConfig
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.view import all_views
 from distbench.tables.table import Table
+from distbench.views.base import all_views
 from support.records import case, info, measured
 from support.runs import Done, Finished, run_in
 

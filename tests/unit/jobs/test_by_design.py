@@ -19,7 +19,7 @@ from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record
-from distbench.report.view import chapters
+from distbench.report.page import chapters
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import IntendedDifference, StrategyDescription
 from distbench.suite.gate import GateRules

@@ -26,8 +26,8 @@ from distbench.jobs.links.groups import rank_groups
 from distbench.jobs.links.sizes import element_count, message_sizes
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Status
-from distbench.report.view import all_views
 from distbench.suite.gate import parse_gate as gate_rules
+from distbench.views.base import all_views
 from support.records import case, failed, info, job_of, measured
 from support.runs import OF_OUR_OWN, QUICK, Distbench, Finished
 

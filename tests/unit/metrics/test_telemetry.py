@@ -32,8 +32,8 @@ from distbench.metrics.telemetry.sampler import PeriodicSampler, Row
 from distbench.record import Record
 from distbench.report import page, terminal
 from distbench.report.run_export import run_json
-from distbench.report.view import all_views
 from distbench.suite.sections import check_section
+from distbench.views.base import all_views
 from support.records import case, info, measured
 from support.runs import QUICK, Finished
 

@@ -19,10 +19,11 @@ from distbench.analysis.training_curves import consumed_per_step
 from distbench.analysis.wording.findings import FAILURE_ADVICE
 from distbench.core.case import Case, PrecisionConfig, TimeLimits
 from distbench.record import Record, RecordRow, Status
-from distbench.report.axes import CaseAxis, byte_ticks, log_ticks
-from distbench.report.figures import MAX_CHART_CASES, CaseStyle, Chart
-from distbench.report.labels import LineEnd, label_line_ends, place_mark_labels
-from distbench.report.palette import (
+from distbench.report.html import Chapter
+from distbench.report.page import chapters
+from distbench.views.charts.figures import MAX_CHART_CASES, CaseAxis, CaseStyle, Chart, byte_ticks, log_ticks
+from distbench.views.charts.labels import LineEnd, label_line_ends, place_mark_labels
+from distbench.views.charts.palette import (
     COLLECTIVES,
     COMMUNICATION,
     COPIES,
@@ -38,7 +39,6 @@ from distbench.report.palette import (
     all_colors,
     collective_color,
 )
-from distbench.report.view import Chapter, chapters
 from support.check_records import check_record, differing, none, reference, rounding
 from support.records import case, failed, info, measured, with_options
 

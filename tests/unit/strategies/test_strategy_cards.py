@@ -17,7 +17,7 @@ from distbench.core import registry
 from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.core.units import format_bytes
 from distbench.record.run_folder import Run
-from distbench.report.view import chapters
+from distbench.report.page import chapters
 from distbench.strategies.cards import card_for
 from distbench.strategies.description import StrategyDescription
 from support.records import case, measured

@@ -9,9 +9,9 @@ from typing import Any
 
 from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Activity, RankStep
 from distbench.core.grouping import group_by
-from distbench.report import palette
-from distbench.report.figures import escape_label
-from distbench.report.pairs import PairCase, paired_figure
+from distbench.views.charts import palette
+from distbench.views.charts.figures import escape_label
+from distbench.views.charts.pairs import PairCase, paired_figure
 
 MAX_ACTIVITIES = 12_000
 """Maximum number of activities on a page: some 25 bytes each."""

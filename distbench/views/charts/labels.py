@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core.text import shorten
-from distbench.report.figures import escape_label
+from distbench.views.charts.figures import escape_label
 
 MAX_LINE_LABELS = 16
 _LINE, _NEAR = 15, 4

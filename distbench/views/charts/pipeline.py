@@ -8,8 +8,8 @@ from typing import Any
 
 from distbench.analysis.pipeline import BACKWARD, FORWARD, INPUT, WEIGHT, PipelinePass
 from distbench.core.grouping import group_by
-from distbench.report import palette
-from distbench.report.pairs import PairCase, paired_figure
+from distbench.views.charts import palette
+from distbench.views.charts.pairs import PairCase, paired_figure
 
 MAX_BOXES = 12_000
 """Maximum number of boxes on a page: some 40 bytes each."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from distbench.analysis.memory import RankMemory
 from distbench.core.units import format_bytes
-from distbench.report import palette
-from distbench.report.figures import GREY, escape_label
-from distbench.report.pairs import PairCase
+from distbench.views.charts import palette
+from distbench.views.charts.figures import GREY, escape_label
+from distbench.views.charts.pairs import PairCase
 
 _MIB = 2**20
 _MAX_MICRO_BATCHES = 4

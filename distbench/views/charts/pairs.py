@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.report.figures import escape_label
+from distbench.views.charts.figures import escape_label
 
 _UPPER, _LOWER = (0.53, 0.92), (0.0, 0.39)
 # each has its name above it

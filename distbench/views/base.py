@@ -1,4 +1,4 @@
-"""Base class of views, and the page's chapters.
+"""Base class of views, and the cells of a case.
 
 A view is a word of ``distbench show --view``, a chapter of the page and a table ``view_<word>`` of
 ``distbench query``. Those of kinds of job are in ``distbench/jobs/<kind>/view.py``, all others in
@@ -8,7 +8,7 @@ A view is a word of ``distbench show --view``, a chapter of the page and a table
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distbench.analysis.case_summary import CaseSummary
     from distbench.analysis.run import RunAnalysis
     from distbench.core.case import Case
-    from distbench.report.figures import Chart
+    from distbench.views.charts.figures import Chart
 
 CASE_FIELDS = (
     Field("case_name", "case", "Name of the case, as in reports.", type="varchar"),
@@ -76,6 +76,7 @@ class View(ABC):
 PLUGIN_BASE = View
 HAS_OPTIONS = False
 """Views have no options; listing them must not import them, which would import scipy."""
+HELPERS = ("charts",)
 
 
 def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
@@ -104,23 +105,6 @@ def rate_cell(row: CaseSummary, column: str) -> TableCell:
     return cell if cell.value is None else replace(cell, text=row.values[column].text)
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """A section of the page: charts, and a table of everything behind them."""
-
-    id: str
-    title: str
-    charts: Sequence[Chart]
-    table: Table | None
-    table_collapsed: bool = False
-    """True if the table opens only on request."""
-    data_table: Table | None = None
-    """All numbers of the view, even if the page has no table of them."""
-    template: str = View.template
-    content: Any = None
-    """Data for the template besides charts and table."""
-
-
 def all_views() -> dict[str, View]:
     """Views by their words, in the order of the page."""
     known: dict[str, View] = {
@@ -134,14 +118,18 @@ def all_views() -> dict[str, View]:
     return dict(sorted(known.items(), key=lambda item: (item[1].order, item[0])))
 
 
-def chapters(run: RunAnalysis) -> list[Chapter]:
-    """Chapters with content for *run*."""
-    made = []
-    for name, view in all_views().items():
-        charts, table = [*view.charts(run)], view.table(run)
-        if charts or table.rows or view.is_requested(run):
-            shown = None if view.table_in_charts and charts else table
-            folded = view.table_collapsed and bool(charts)
-            content = view.content(run)
-            made.append(Chapter(name, view.title, charts, shown, folded, table, view.template, content))
-    return made
+def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:
+    """*column* with half its interval, or else half the range of its trials; empty if absent.
+
+    Args:
+        text: Formats a value with half the width of its interval, 0 if it has none.
+    """
+    estimate = row.values.get(column)
+    if estimate is None:
+        return ""
+    known = text(estimate.value, estimate.interval.half_width if estimate.interval else 0.0)
+    return (
+        known
+        if estimate.relative_half_width is None
+        else f"{known} ±{estimate.relative_half_width:.{digits}%}"
+    )
