@@ -12,7 +12,7 @@ from distbench.analysis.history import CaseHistory, HistoryPoint
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.report import html
-from distbench.report.history_view import MetricHistory, history_table, history_title
+from distbench.report.history import MetricHistory, history_table, history_title
 from distbench.report.history_words import (
     change_text,
     environment_change_sentences,

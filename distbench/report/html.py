@@ -21,7 +21,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from distbench.core.text import shorten, strip_control_characters
-from distbench.tables.markdown_text import PERFETTO_URL
+from distbench.tables.foreign_text import PERFETTO_URL
 from distbench.tables.table import Table
 from distbench.views.base import View
 from distbench.views.charts.figures import Chart

@@ -9,7 +9,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
 from distbench.report import overview
-from distbench.tables.markdown_text import bullets, details, escape_markdown, join_blocks
+from distbench.tables.foreign_text import bullets, details, escape_markdown, join_blocks
 from distbench.tables.table import Table
 
 

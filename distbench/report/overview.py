@@ -13,8 +13,8 @@ from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.core.units import format_number
 from distbench.record import NOT_LAUNCHED_TEXT, Status
-from distbench.tables.emphasis import Emphasis
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.text_table import Emphasis
 from distbench.views.base import CASE_FIELDS, case_cells, estimate_text, rate_cell, value_cell
 
 _CAPTION = (

@@ -20,8 +20,8 @@ from distbench.report.case_table import make_case_table
 from distbench.report.drawer import case_details
 from distbench.report.html import Chapter
 from distbench.report.page_data import case_data, picker_data
+from distbench.report.recommendation import StoredRecommendation
 from distbench.report.scatter_plot import scatter_plot
-from distbench.report.stored_recommendation import StoredRecommendation
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.views.base import all_views, estimate_text
 

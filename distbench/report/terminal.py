@@ -10,11 +10,10 @@ from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
-from distbench.core.text import shorten
+from distbench.core.text import shorten, wrap_text
 from distbench.record import Status
 from distbench.report import overview
-from distbench.tables.emphasis import Painter, no_color
-from distbench.tables.line_wrapping import wrap_text
+from distbench.tables.text_table import Painter, no_color
 from distbench.views.base import all_views
 
 _MAX_LOGS = 10

@@ -15,7 +15,7 @@ from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, IdleG
 from distbench.core.text import one_line
 from distbench.core.units import format_duration, format_number
 from distbench.record.run_folder import Run
-from distbench.tables.markdown_text import PERFETTO_URL
+from distbench.tables.foreign_text import PERFETTO_URL
 from distbench.tables.table import CellValue, Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 from distbench.views.charts import figures

@@ -25,8 +25,7 @@ from distbench.record import catalog
 from distbench.record.run_folder import resume_command
 from distbench.report import markdown, overview, terminal
 from distbench.report.markdown import view_markdown
-from distbench.report.raw_view import record_table, record_table_names
-from distbench.report.run_export import run_json
+from distbench.report.run_export import record_table, record_table_names, run_json
 from distbench.report.terminal import footnote_lines
 from distbench.views.base import all_views
 

@@ -19,8 +19,8 @@ from distbench.core.case import Batch, Case, PrecisionConfig
 from distbench.core.case import PluginChoice as Plugin
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.choice_view import candidate_table
 from distbench.report.page_data import picker_data
+from distbench.report.recommendation import candidate_table
 from support.known_choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from support.records import case, failed, info, measured
 

@@ -20,7 +20,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.core.case import Batch
 from distbench.record import FORMAT_VERSION
-from distbench.report.history_view import MetricHistory, history_json, history_table
+from distbench.report.history import MetricHistory, history_json, history_table
 from support.records import case, failed, measured
 from support.run_histories import DDP, NEW, OLD, days, occasion, run_info, stored
 

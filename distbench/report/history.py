@@ -16,7 +16,7 @@ from distbench.analysis.cumulative_change import CumulativeChange, cumulative_ch
 from distbench.analysis.history import CaseHistory, HistoryRun, LevelChange, case_histories
 from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, MIN_POINTS
 from distbench.core.grouping import group_pairs
-from distbench.core.text import join_limited, one_line
+from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_count, format_value
 from distbench.report.history_words import (
     cumulative_sentences,
@@ -25,9 +25,8 @@ from distbench.report.history_words import (
     run_label,
     shift_sentences,
 )
-from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color
-from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.text_table import CHANGE_EMPHASIS, Painter, no_color
 from distbench.views.base import CASE_FIELDS, case_cells
 
 _MAX_LISTED = 10

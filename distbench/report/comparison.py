@@ -22,15 +22,13 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.statistics.intervals import NO_EARLIER_RUNS, RunVariances
 from distbench.core.grouping import group_pairs
-from distbench.core.text import join_limited, one_line
+from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_value
 from distbench.record import records_of_kind
 from distbench.record.untrusted_records import untrusted_records
-from distbench.tables import markdown_text
-from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color
-from distbench.tables.line_wrapping import wrap_text
-from distbench.tables.markdown_text import bullets, escape_markdown, join_blocks
+from distbench.tables.foreign_text import bullets, details, escape_markdown, join_blocks
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.text_table import CHANGE_EMPHASIS, Painter, no_color
 from distbench.views.base import CASE_FIELDS, case_cells
 
 _HEADINGS = {
@@ -146,7 +144,7 @@ def comparison_markdown(comparison: RunComparison) -> str:
         f"## distbench: {escape_markdown(shown.title)}",
         f"**{escape_markdown(first)}**",
         bullets(others),
-        markdown_text.details(f"All {len(shown.rows)} cases", shown.to_markdown()),
+        details(f"All {len(shown.rows)} cases", shown.to_markdown()),
         f"<sub>{escape_markdown(shown.caption)}</sub>",
         *(part for own in comparison.jobs.values() for part in _markdown_of(own)),
     )
@@ -156,7 +154,7 @@ def _markdown_of(own: Table) -> list[str]:
     title = f"{own.title}: {len(own.rows)} rows"
     return [
         bullets(own.notes),
-        markdown_text.details(title, own.to_markdown()),
+        details(title, own.to_markdown()),
         f"<sub>{escape_markdown(own.caption)}</sub>",
     ]
 
