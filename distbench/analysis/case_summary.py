@@ -107,6 +107,11 @@ class CaseSummary:
         return self.status == Status.MEASURED
 
     @property
+    def outcome(self) -> str:
+        """``status``, or ``differs`` if a verdict found a different training."""
+        return "differs" if self.differs else self.status
+
+    @property
     def differs(self) -> bool:
         """True if a verdict found a different training than the reference."""
         return any(verdict.invalidates for verdict in self.verdicts.values())

@@ -83,7 +83,7 @@ def _facts(row: CaseSummary) -> dict[str, Any]:
     log = [failure.traceback, failure.log] if failure else []
     return {
         "name": one_line(row.case.name),
-        "status": "differs" if row.differs else row.status,
+        "status": row.outcome,
         "reason": one_line(row.reason),
         "noisy": one_line(row.degraded),
         "verdicts": [f"{kind}: {one_line(verdict.sentence)}" for kind, verdict in row.verdicts.items()],

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from distbench.analysis.case_names import name_parts
 from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
-from distbench.analysis.choice import Candidate, Requirements, select_case
-from distbench.analysis.cost import COST_PER_BILLION_TOKENS, device_cost
+from distbench.analysis.choice import Candidate
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
@@ -46,13 +46,13 @@ def overview_table(run: RunAnalysis) -> Table:
     marks = run.parity.footnotes.marks
     asked = [row for row in run.cases if row.status != UNMEASURED]
     groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
-    pick = select_case(run.candidates, Requirements()).pick
+    pick = run.selection.pick
     rows = [
         replace(_row(row, marks.get(row.case.id, ""), group), emphasis=_emphasis(row, pick))
         for group, of in groups.items()
         for row in of
     ]
-    cost = device_cost(run.info.suite)
+    cost = run.device_cost
     heading = f"{cost.currency}/1e9 tok" if cost else ""
     price = Field(
         COST_PER_BILLION_TOKENS, heading, "Money for 1e9 tokens.", "", "lower", format=format_number

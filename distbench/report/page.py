@@ -79,7 +79,7 @@ def render(run: RunAnalysis) -> str:
         values=_values(run, columns),
         failed=group_by(failed, lambda row: row.failure_status),
         advice=FAILURE_ADVICE,
-        statuses=Counter("differs" if row.differs else row.status for row in cases),
+        statuses=Counter(row.outcome for row in cases),
         missing=_missing(cases),
         noises=run.noise_by_device_count,
         worker=flatten_facts(next((record.environment for record in records if record.environment), {})),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
+from distbench.analysis.choice import Candidate, Selection
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.analysis.wording.recommendation import Recommendation, recommend, selection_intervals
@@ -163,7 +163,7 @@ class StoredRecommendation:
     @classmethod
     def of(cls, run: RunAnalysis) -> StoredRecommendation:
         """The recommendation of *run*."""
-        pick = select_case(run.candidates, Requirements()).pick
+        pick = run.selection.pick
         damaged = sum(each.is_trial for each in run.damaged)
         return cls(len(run.records) + damaged, pick.name if pick else "", recommend(run).headline)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.choice import Candidate, Requirements, select_case
+from distbench.analysis.choice import Candidate
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_bytes, format_count, parse_bytes
 from distbench.views.charts.figures import CaseStyle
@@ -96,7 +96,7 @@ class ScatterPlot:
 
 def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     """Plot of the cases of the choice; None if fewer than two have both numbers."""
-    choice = select_case(run.candidates, Requirements())
+    choice = run.selection
     known = [one for one in choice.ranked if one.speed and one.memory]
     # the slowest cases are left out, but never the recommended one
     shown = sorted(known, key=lambda one: one is not choice.pick)[:_MAX_MARKS]

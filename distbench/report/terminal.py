@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.choice import Requirements, select_case
 from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
@@ -43,7 +42,7 @@ def _recommendation(run: RunAnalysis, width: int, paint: Painter) -> list[str]:
     """Recommended case with the reasons; empty if nothing was measured."""
     if not any(row.measured for row in run.cases):
         return []
-    best, pick = recommend(run), select_case(run.candidates, Requirements()).pick
+    best, pick = recommend(run), run.selection.pick
     if run.info.state != "finished" and pick is None:
         return ["Nothing can be recommended before the run is finished."]
     reasons = [f"  - {reason}" for reason in best.reasons]

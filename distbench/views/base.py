@@ -32,6 +32,18 @@ CASE_FIELDS = (
 
 
 @dataclass(frozen=True)
+class CaseColumn(Field):
+    """A column with a cell of each case."""
+
+    read: Callable[[CaseSummary], TableCell] | None = None
+    """Cell of a case; None: the value of the column's name over its trials."""
+
+    def cell(self, row: CaseSummary) -> TableCell:
+        """Cell of the case *row*."""
+        return self.read(row) if self.read else value_cell(row, self.name)
+
+
+@dataclass(frozen=True)
 class View(ABC):
     """Table and charts of a run. Its word is the name of its file, or of its kind of job."""
 
@@ -72,6 +84,10 @@ class View(ABC):
         """Table with this view's title, caption and columns."""
         return Table(self.title, caption or self.caption, self.fields, tuple(rows), tuple(notes))
 
+    def case_row(self, row: CaseSummary, shown: str = "") -> TableRow:
+        """Row of a case: its identity, for people *shown*, and the cells of all ``CaseColumn``."""
+        return TableRow({**case_cells(row.case, shown), **column_cells(self.fields, row)})
+
 
 PLUGIN_BASE = View
 HAS_OPTIONS = False
@@ -87,6 +103,11 @@ def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
         "strategy": case.label,
         "world_size": case.world_size,
     }
+
+
+def column_cells(columns: Iterable[Field], row: CaseSummary) -> dict[str, TableCell]:
+    """Cells of a case in those of *columns* that are of cases."""
+    return {each.name: each.cell(row) for each in columns if isinstance(each, CaseColumn)}
 
 
 def value_cell(row: CaseSummary, column: str) -> TableCell:

@@ -9,7 +9,6 @@ from distbench.analysis.cost import (
     COST_PER_BILLION_TOKENS,
     TRAINING_COST,
     TRAINING_HOURS,
-    device_cost,
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
@@ -43,7 +42,7 @@ class CostView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        cost = device_cost(run.info.suite)
+        cost = run.device_cost
         if cost is None:
             said = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
             return self.make_table([], [f"It is not known what a device costs; {said}."])

@@ -8,7 +8,6 @@ from typing import Any
 
 from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary
-from distbench.analysis.choice import Requirements, select_case
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
@@ -133,7 +132,7 @@ def _scatter(
 ) -> dict[str, Any]:
     x = _padded_range([end / _MIB for row in rows for end in row.values[MEMORY].bounds])
     y = _padded_range([end for row in rows for end in row.values[THROUGHPUT].bounds])
-    pick = select_case(run.candidates, Requirements()).pick
+    pick = run.selection.pick
     picked = pick.id if pick else ""
     # the pick and the best cases get the first choice of a position for their labels
     by_speed = sorted(rows, key=lambda row: -_speed(row))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
-from distbench.analysis.cost import COST_COLUMNS, device_cost
+from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
@@ -43,7 +43,7 @@ class Recommendation:
 
 def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Recommendation:
     """Recommendation for *requirements*, by default without special requirements."""
-    choice = select_case(run.candidates, requirements or Requirements())
+    choice = select_case(run.candidates, requirements) if requirements else run.selection
     pick = choice.pick
     if pick is None:
         return Recommendation(
@@ -300,7 +300,7 @@ def _slowdown_text(one: Candidate, pick: Candidate) -> str:
 
 def _cost_sentences(run: RunAnalysis, pick: Candidate) -> list[str]:
     """Cost of the pick, if the price of a device is known."""
-    cost = device_cost(run.info.suite)
+    cost = run.device_cost
     values = next(row.values for row in run.cases if row.case.id == pick.id)
     if cost is None or not all(name in values for name in COST_COLUMNS):
         return []
