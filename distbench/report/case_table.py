@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from distbench.analysis.case_names import shared_parts
@@ -23,31 +23,23 @@ from distbench.analysis.memory import smallest_device_memory
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.core.case import CaseField
-from distbench.core.columns import Better
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten
-from distbench.core.units import format_bytes, format_count, format_number
+from distbench.core.units import format_bytes, format_count
 from distbench.tables.table import PERCENT, TableCell
 from distbench.tables.text_table import Emphasis
-from distbench.views.base import CaseColumn, column_cells, estimate_text, rate_cell, value_cell
+from distbench.views.base import RELATIVE_COLUMN, CaseColumn, column_cells, rate_column, spread_cell
 
 _MAX_NAME_LENGTH = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 # ranks that share rows have larger parts of the batch
 _WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
+_BARRED = (THROUGHPUT, MEMORY, "step_s", "exposed")
+"""Columns with a bar in each cell: its share of the largest value in the group."""
+_FOLDED = (COMMUNICATION, LOSS, LOSS_VERDICT)
+"""Columns that are shown only on request."""
 _LOOKS: dict[Gravity, Emphasis] = {"ok": "good", "bad": "bad", "unknown": ""}
-
-
-@dataclass(frozen=True)
-class PageColumn(CaseColumn):
-    """A column of the page's table."""
-
-    barred: bool = False
-    """True if a bar in each cell shows its share of the largest value in the group."""
-    folded: bool = False
-    """True if it is shown only on request."""
-    is_verdict: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,12 +64,15 @@ class CaseRow:
 class CaseTable:
     """Columns with any value, groups of rows, and columns without values."""
 
-    columns: Sequence[PageColumn]
+    columns: Sequence[CaseColumn]
+    """Those of text are verdicts."""
     groups: Mapping[str, Sequence[CaseRow]]
     unknown: Mapping[str, str]
     """Heading of a column that is left out -> reason why no case has it."""
     bases: Sequence[str]
     """Labels of the cases that others can be relative to."""
+    folded: Sequence[str] = _FOLDED
+    """Names of the columns that are shown only on request."""
 
 
 def make_case_table(run: RunAnalysis) -> CaseTable:
@@ -113,14 +108,16 @@ def _title(size: int, rows: Sequence[CaseSummary]) -> str:
 
 
 def _rows(
-    run: RunAnalysis, rows: Sequence[CaseSummary], columns: Sequence[PageColumn], works: Mapping[object, int]
+    run: RunAnalysis, rows: Sequence[CaseSummary], columns: Sequence[CaseColumn], works: Mapping[object, int]
 ) -> list[CaseRow]:
     tied, pick = run.selection.tied, run.selection.pick
     standings = {one.id: "tied" for one in tied} | ({pick.id: "recommended"} if pick else {})
     names, marks = run.short_names(rows), run.parity.footnotes.marks
     cells = {row.case.id: column_cells(columns, row) for row in rows}
     most = {
-        each.name: max(_number(of[each.name]) for of in cells.values()) for each in columns if each.barred
+        each.name: max(_number(of[each.name]) for of in cells.values())
+        for each in columns
+        if each.name in _BARRED
     }
     return [
         CaseRow(
@@ -150,8 +147,7 @@ def _number(cell: TableCell) -> float:
 
 
 def _speed(row: CaseSummary) -> TableCell:
-    cell = value_cell(row, THROUGHPUT)
-    return TableCell(cell.value, estimate_text(row, THROUGHPUT, format_number, digits=1), cell.reason)
+    return spread_cell(row, THROUGHPUT, digits=1)
 
 
 def _exposed(row: CaseSummary) -> TableCell:
@@ -169,13 +165,13 @@ def _trials(row: CaseSummary) -> TableCell:
     return TableCell(row.trials, f"{row.trials} of {every}{noisy}" if row.failed else f"{row.trials}{noisy}")
 
 
-def _price(run: RunAnalysis) -> list[PageColumn]:
+def _price(run: RunAnalysis) -> list[CaseColumn]:
     cost = run.device_cost
     heading = f"{cost.currency} per 1e9 tokens" if cost else ""
-    return [_rate(COST_PER_BILLION_TOKENS, heading, up=False)] if cost else []
+    return [rate_column(COST_PER_BILLION_TOKENS, heading, better="lower")] if cost else []
 
 
-def _headroom(run: RunAnalysis) -> PageColumn:
+def _headroom(run: RunAnalysis) -> CaseColumn:
     """Device memory beyond the need of the rank with the highest peak."""
     needs = {one.id: one.memory for one in run.candidates}
 
@@ -188,19 +184,13 @@ def _headroom(run: RunAnalysis) -> PageColumn:
         left = limit - needed
         return TableCell(left, f"{format_bytes(left)} ({left / limit:.0%})")
 
-    return PageColumn("headroom", "headroom", "Memory of a device that is left.", "B", "higher", read=read)
+    return CaseColumn("headroom", "headroom", "Memory of a device that is left.", "B", "higher", read=read)
 
 
-def _verdicts(run: RunAnalysis) -> list[PageColumn]:
+def _verdicts(run: RunAnalysis) -> list[CaseColumn]:
     return [
-        PageColumn(
-            kind,
-            kind,
-            f"Verdict of the check of {kind}.",
-            type="varchar",
-            read=partial(_verdict_cell, kind),
-            folded=kind == LOSS_VERDICT,
-            is_verdict=True,
+        CaseColumn(
+            kind, kind, f"Verdict of the check of {kind}.", type="varchar", read=partial(_verdict_cell, kind)
         )
         for kind in run.verdict_kinds
     ]
@@ -215,31 +205,19 @@ def _verdict_cell(kind: str, row: CaseSummary) -> TableCell:
     return TableCell(verdict.word.removeprefix("equivalent "), emphasis=look)
 
 
-def _rate(name: str, heading: str, *, up: bool) -> PageColumn:
-    """Column of a rate, or of a price, with the digits that its interval supports."""
-    better: Better = "higher" if up else "lower"
-    return PageColumn(name, heading, better=better, read=lambda row: rate_cell(row, name))
-
-
-_RELATIVE = PageColumn(
-    "relative",
-    f"× {REFERENCE_LABEL}",
-    better="higher",
-    format="{:.2f}".format,
-    read=lambda row: TableCell(row.relative_throughput, reason=row.relative_absence),
-)
+_RELATIVE = replace(RELATIVE_COLUMN, heading=f"× {REFERENCE_LABEL}")
 _SPEED_COLUMNS = (
-    PageColumn(THROUGHPUT, "tokens/s", better="higher", read=_speed, barred=True),
-    _rate("tokens_per_s_per_device", "per device", up=True),
-    PageColumn("mfu", "MFU", better="higher", format=PERCENT),
+    CaseColumn(THROUGHPUT, "tokens/s", better="higher", read=_speed),
+    rate_column("tokens_per_s_per_device", "per device"),
+    CaseColumn("mfu", "MFU", better="higher", format=PERCENT),
     _RELATIVE,
 )
-_MEMORY = (PageColumn(MEMORY, "peak memory", unit="B", better="lower", barred=True),)
+_MEMORY = (CaseColumn(MEMORY, "peak memory", unit="B", better="lower"),)
 _STEP_COLUMNS = (
-    PageColumn("step_s", "step", unit="s", better="lower", barred=True),
-    PageColumn("exposed", "exposed", better="lower", format="{:.0%}".format, read=_exposed, barred=True),
-    PageColumn(COMMUNICATION, "comm./step", unit="B", better="lower", folded=True),
-    _rate("energy_per_token", "J/token", up=False),
-    PageColumn(LOSS, "final loss", better="lower", format="{:.4f}".format, folded=True),
-    PageColumn("trials", "trials", better="higher", format="{:,}".format, read=_trials),
+    CaseColumn("step_s", "step", unit="s", better="lower"),
+    CaseColumn("exposed", "exposed", better="lower", format="{:.0%}".format, read=_exposed),
+    CaseColumn(COMMUNICATION, "comm./step", unit="B", better="lower"),
+    rate_column("energy_per_token", "J/token", better="lower"),
+    CaseColumn(LOSS, "final loss", better="lower", format="{:.4f}".format),
+    CaseColumn("trials", "trials", better="higher", format="{:,}".format, read=_trials),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_names import name_parts
@@ -13,9 +14,17 @@ from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.core.units import format_number
 from distbench.record import NOT_LAUNCHED_TEXT, Status
-from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.table import Table, TableCell, TableRow
 from distbench.tables.text_table import Emphasis
-from distbench.views.base import CASE_FIELDS, case_cells, estimate_text, rate_cell, value_cell
+from distbench.views.base import (
+    CASE_FIELDS,
+    RELATIVE_COLUMN,
+    CaseColumn,
+    case_cells,
+    column_cells,
+    rate_column,
+    spread_cell,
+)
 
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
@@ -30,14 +39,27 @@ def _loss(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.3g}"
 
 
-OVERVIEW_FIELDS = (
-    *CASE_FIELDS,
-    Field("status", "status", "How the case ended.", type="varchar"),
-    Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
-    Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
-    Field(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
-    Field(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
-    Field(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
+def _status_cell(row: CaseSummary) -> TableCell:
+    word = f"{row.trials}/{row.trials + row.failed} ok" if row.failed else row.status
+    return TableCell(row.status, ("differs" if row.differs else word) + ("*" if row.degraded else ""))
+
+
+def _speed_cell(row: CaseSummary) -> TableCell:
+    return spread_cell(row, THROUGHPUT, _speed_text)
+
+
+def _speed_text(value: float, half: float) -> str:
+    # ten million or more does not fit next to its spread
+    return f"{format_number(value / 1e6, half / 1e6)} M" if value >= 1e7 else format_number(value, half)
+
+
+_COLUMNS = (
+    CaseColumn("status", "status", "How the case ended.", type="varchar", read=_status_cell),
+    CaseColumn(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher", read=_speed_cell),
+    RELATIVE_COLUMN,
+    CaseColumn(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
+    CaseColumn(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
+    CaseColumn(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
 )
 
 
@@ -47,39 +69,23 @@ def overview_table(run: RunAnalysis) -> Table:
     asked = [row for row in run.cases if row.status != UNMEASURED]
     groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
     pick = run.selection.pick
+    price = f"{run.device_cost.currency}/1e9 tok" if run.device_cost else ""
+    cost = rate_column(COST_PER_BILLION_TOKENS, price, "Money for 1e9 tokens.", better="lower")
+    columns = (*_COLUMNS, cost) if price else _COLUMNS
     rows = [
-        replace(_row(row, marks.get(row.case.id, ""), group), emphasis=_emphasis(row, pick))
+        replace(_row(row, marks.get(row.case.id, ""), group, columns), emphasis=_emphasis(row, pick))
         for group, of in groups.items()
         for row in of
     ]
-    cost = run.device_cost
-    heading = f"{cost.currency}/1e9 tok" if cost else ""
-    price = Field(
-        COST_PER_BILLION_TOKENS, heading, "Money for 1e9 tokens.", "", "lower", format=format_number
-    )
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
-    return Table(
-        one_line(title), _CAPTION, (*OVERVIEW_FIELDS, price) if cost else OVERVIEW_FIELDS, tuple(rows)
-    )
+    return Table(one_line(title), _CAPTION, (*CASE_FIELDS, *columns), tuple(rows))
 
 
-def _row(row: CaseSummary, mark: str, group: str) -> TableRow:
-    name = (one_line(row.case.label) or "unnamed") + mark
+def _row(row: CaseSummary, mark: str, group: str, columns: Sequence[CaseColumn]) -> TableRow:
+    cells = case_cells(row.case, (one_line(row.case.label) or "unnamed") + mark)
     if not row.measured:
-        ended = one_line(_ending(row))
-        return TableRow({**case_cells(row.case, name), "status": row.status}, group, ended)
-    speed = value_cell(row, THROUGHPUT)
-    return TableRow(
-        {
-            **case_cells(row.case, name),
-            "status": TableCell(row.status, _status(row)),
-            THROUGHPUT: TableCell(speed.value, estimate_text(row, THROUGHPUT, _speed), speed.reason),
-            "relative": TableCell(row.relative_throughput, reason=row.relative_absence),
-            **{column: value_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
-            COST_PER_BILLION_TOKENS: rate_cell(row, COST_PER_BILLION_TOKENS),
-        },
-        group,
-    )
+        return TableRow({**cells, "status": row.status}, group, one_line(_ending(row)))
+    return TableRow({**cells, **column_cells(columns, row)}, group)
 
 
 def _ending(row: CaseSummary) -> str:
@@ -100,13 +106,3 @@ def _emphasis(row: CaseSummary, pick: Candidate | None) -> Emphasis:
     if row.degraded:
         return "doubtful"
     return "best" if pick and pick.id == row.case.id else ""
-
-
-def _status(row: CaseSummary) -> str:
-    word = f"{row.trials}/{row.trials + row.failed} ok" if row.failed else row.status
-    return ("differs" if row.differs else word) + ("*" if row.degraded else "")
-
-
-def _speed(value: float, half: float) -> str:
-    # ten million or more does not fit next to its spread
-    return f"{format_number(value / 1e6, half / 1e6)} M" if value >= 1e7 else format_number(value, half)

@@ -8,11 +8,14 @@ A view is a word of ``distbench show --view``, a chapter of the page and a table
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.core import registry
+from distbench.core.columns import Better
+from distbench.core.grouping import group_pairs
+from distbench.core.units import format_number
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 if TYPE_CHECKING:
@@ -105,6 +108,23 @@ def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
     }
 
 
+RELATIVE_COLUMN = CaseColumn(
+    "relative",
+    "x ddp",
+    "Over ddp at the same world size.",
+    better="higher",
+    format="{:.2f}".format,
+    read=lambda row: TableCell(row.relative_throughput, reason=row.relative_absence),
+)
+
+
+def rate_column(
+    name: str, heading: str, doc: str = "", unit: str = "", better: Better = "higher"
+) -> CaseColumn:
+    """Column of a rate, or of a price, with the digits that its interval supports."""
+    return CaseColumn(name, heading, doc, unit, better, read=lambda row: rate_cell(row, name))
+
+
 def column_cells(columns: Iterable[Field], row: CaseSummary) -> dict[str, TableCell]:
     """Cells of a case in those of *columns* that are of cases."""
     return {each.name: each.cell(row) for each in columns if isinstance(each, CaseColumn)}
@@ -137,6 +157,25 @@ def all_views() -> dict[str, View]:
     }
     known |= {name: view() for name, view in parts.items() if view}
     return dict(sorted(known.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def spread_cell(
+    row: CaseSummary, column: str, text: Callable[[float, float], str] = format_number, digits: int = 0
+) -> TableCell:
+    """As ``value_cell``, with the text of ``estimate_text``."""
+    return replace(value_cell(row, column), text=estimate_text(row, column, text, digits))
+
+
+def absence_reasons(
+    rows: Iterable[CaseSummary], columns: Iterable[str], names: Mapping[str, str]
+) -> dict[tuple[str, str], list[str]]:
+    """(Column, reason why it has no number) -> the cases of *rows*, by *names*, which are by case id."""
+    return group_pairs(
+        ((column, reason), names[row.case.id])
+        for row in rows
+        for column in columns
+        if (reason := row.absence_reasons.get(column))
+    )
 
 
 def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], str], digits: int = 0) -> str:

@@ -16,12 +16,11 @@ from distbench.analysis.memory import (
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import offloads_to_same_memory
 from distbench.core.case import MODEL_STATES
-from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited
 from distbench.core.units import format_bytes, parse_bytes
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.tables.table import Field, Table, TableRow
-from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.views.base import CASE_FIELDS, View, absence_reasons, case_cells, value_cell
 from distbench.views.charts import palette
 from distbench.views.charts.figures import (
     GREY,
@@ -225,10 +224,6 @@ def _host_memory_notes(
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str]:
-    reasons = group_pairs(
-        (f"No {column}: {reason}", names[row.case.id])
-        for row in rows
-        for column in ("memory_states", "memory_activations", "memory_states_theory")
-        if column in row.columns and (reason := row.absence_reasons.get(column))
-    )
-    return (f"{reason} ({join_limited(of)})." for reason, of in reasons.items())
+    columns = ("memory_states", "memory_activations", "memory_states_theory")
+    for (column, reason), of in absence_reasons(rows, columns, names).items():
+        yield f"No {column}: {reason} ({join_limited(of)})."

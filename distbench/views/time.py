@@ -8,18 +8,25 @@ from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
-from distbench.core.grouping import group_pairs
+from distbench.core.columns import Better
 from distbench.core.units import format_duration
-from distbench.tables.table import Field, Table, TableCell, TableRow
-from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.tables.table import Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, CaseColumn, View, absence_reasons, case_cells
 from distbench.views.charts.figures import CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
 from distbench.views.charts.palette import STEP_PARTS
 
 _RATIO = "{:.2f}".format
 
 
-def _share(name: str, heading: str, doc: str) -> Field:
-    return Field(name, heading, f"Share of a profiled step {doc}.", format="{:.0%}".format)
+def _share(name: str, heading: str, doc: str, better: Better = None) -> CaseColumn:
+    return CaseColumn(
+        name,
+        heading,
+        f"Share of a profiled step {doc}.",
+        better=better,
+        format="{:.0%}".format,
+        read=lambda row: _share_cell(row, name),
+    )
 
 
 _SHARES = (
@@ -27,7 +34,7 @@ _SHARES = (
     _share("forward", "forw.", "in the forward pass"),
     _share("backward", "backw.", "in the backward pass"),
     _share("optimizer", "optim.", "in the optimizer"),
-    replace(_share("exposed_comm", "comm", "in communication that no computation hides"), better="lower"),
+    _share("exposed_comm", "comm", "in communication that no computation hides", "lower"),
     _share("other", "other", "in everything else"),
 )
 _PARTS = {field.name: field.name for field in _SHARES} | {"exposed_comm": "exposed communication"}
@@ -48,19 +55,21 @@ class TimeView(View):
     )
     fields = (
         *CASE_FIELDS,
-        Field("step_s", "step", "Step time without a profiler, mean over trials.", "s", "lower"),
+        CaseColumn("step_s", "step", "Step time without a profiler, mean over trials.", "s", "lower"),
         *_SHARES,
-        Field("profile_slowdown", "slow", "Profiled over unprofiled step time.", format=_RATIO),
-        Field("imbalance", "imbal.", "Slowest rank's work over the median's.", "", "lower", format=_RATIO),
-        Field("first_step_s", "first", "Time of the very first step.", "s", "lower"),
-        Field("build_s", "build", "Time to build model, engine and optimizer.", "s", "lower"),
+        CaseColumn("profile_slowdown", "slow", "Profiled over unprofiled step time.", format=_RATIO),
+        CaseColumn(
+            "imbalance", "imbal.", "Slowest rank's work over the median's.", "", "lower", format=_RATIO
+        ),
+        CaseColumn("first_step_s", "first", "Time of the very first step.", "s", "lower"),
+        CaseColumn("build_s", "build", "Time to build model, engine and optimizer.", "s", "lower"),
     )
 
     def table(self, run: RunAnalysis) -> Table:
         measured = [row for row in run.cases if "step_s" in row.values]
         names = run.short_names(measured)
         return self.make_table(
-            [_row(row, names[row.case.id]) for row in measured], _absence_notes(names, measured)
+            [self.case_row(row, names[row.case.id]) for row in measured], _absence_notes(names, measured)
         )
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
@@ -104,17 +113,9 @@ def _step_text(row: CaseSummary) -> str:
     return format_duration(row.values["step_s"].value) if "step_s" in row.values else ""
 
 
-def _row(row: CaseSummary, name: str) -> TableRow:
-    reason = row.absence_reasons.get("profile_step_s", "")
-    columns = ("step_s", "profile_slowdown", "imbalance", "first_step_s", "build_s")
-    return TableRow(
-        {
-            **case_cells(row.case, name),
-            **{part: TableCell(None, reason=reason) for part in _PARTS},
-            **_shares(row),
-            **{column: value_cell(row, column) for column in columns},
-        }
-    )
+def _share_cell(row: CaseSummary, part: str) -> TableCell:
+    share = _shares(row).get(part)
+    return TableCell(share, reason=row.absence_reasons.get("profile_step_s", "") if share is None else "")
 
 
 def _shares(row: CaseSummary) -> dict[str, float]:
@@ -128,7 +129,5 @@ def _shares(row: CaseSummary) -> dict[str, float]:
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> list[str]:
-    reasons = group_pairs(
-        (reason, names[row.case.id]) for row in rows if (reason := row.absence_reasons.get("profile_step_s"))
-    )
-    return [f"No breakdown of {', '.join(cases)}: {reason}." for reason, cases in reasons.items()]
+    reasons = absence_reasons(rows, ("profile_step_s",), names)
+    return [f"No breakdown of {', '.join(cases)}: {reason}." for (_, reason), cases in reasons.items()]
