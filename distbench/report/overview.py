@@ -1,25 +1,35 @@
-"""Table of all cases of a run, at the top of the terminal output and of Markdown."""
+"""Overview of a run: the table of all cases, and a report as text and as Markdown.
+
+The text is readable at 80 columns, with or without colors, and when piped. The Markdown is for the comment
+of a pull request: recommendation first, the rest collapsed; tables and ``<details>`` work on both GitHub and
+GitLab.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_names import name_parts
 from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.choice import Candidate
 from distbench.analysis.cost import COST_PER_BILLION_TOKENS
+from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.grouping import group_by
-from distbench.core.text import one_line
+from distbench.core.text import one_line, shorten, wrap_text
 from distbench.core.units import format_number
 from distbench.record import NOT_LAUNCHED_TEXT, Status
+from distbench.tables.foreign_text import bullets, details, escape_markdown, join_blocks
 from distbench.tables.table import Table, TableCell, TableRow
-from distbench.tables.text_table import Emphasis
+from distbench.tables.text_table import Emphasis, Painter, no_color
 from distbench.views.base import (
     CASE_FIELDS,
     RELATIVE_COLUMN,
     CaseColumn,
+    all_views,
     case_cells,
     column_cells,
     rate_column,
@@ -33,6 +43,7 @@ _CAPTION = (
     "1/3 ok: measured trials, of all; *: measured on a noisy machine, not compared; –: not known, "
     "see distbench show --json for the reason."
 )
+_MAX_LOGS = 10
 
 
 def _loss(value: float) -> str:
@@ -106,3 +117,98 @@ def _emphasis(row: CaseSummary, pick: Candidate | None) -> Emphasis:
     if row.degraded:
         return "doubtful"
     return "best" if pick and pick.id == row.case.id else ""
+
+
+def overview_text(run: RunAnalysis, width: int = 80, paint: Painter = no_color) -> str:
+    """Table of *run*, its findings in words, and the meaning of its columns.
+
+    No line is wider than *width* (72 at least) except for the path of a log, which is never broken.
+    """
+    cases, notes, table = run.cases, run.parity.footnotes, overview_table(run)
+    rows = ["", *table.to_text_lines(width, paint)] if table.rows else []
+    none = [] if cases else ["", "This run has no cases."]
+    blocks = [
+        [shorten(table.title, width), *rows, *none],
+        footnote_lines(notes, width),
+        _recommendation(run, width, paint),
+        *_verdicts(run, width, paint),
+        _wrap(key_findings(run), width, "  "),
+        [*_wrap(failure_sentences(run), width, "  "), *_logs(cases)],
+        _wrap([table.caption], width, "") if rows else [],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _recommendation(run: RunAnalysis, width: int, paint: Painter) -> list[str]:
+    """Recommended case with the reasons; empty if nothing was measured."""
+    if not any(row.measured for row in run.cases):
+        return []
+    best, pick = recommend(run), run.selection.pick
+    if run.info.state != "finished" and pick is None:
+        return ["Nothing can be recommended before the run is finished."]
+    reasons = [f"  - {reason}" for reason in best.reasons]
+    headline = [paint(line, "best" if pick else "doubtful") for line in _wrap([best.headline], width, "  ")]
+    return [*headline, *_wrap(reasons, width, "    ")]
+
+
+def footnote_lines(notes: Footnotes, width: int) -> list[str]:
+    """Meanings of the marks next to the numbers."""
+    return _wrap([f"{mark} {sentence}" for mark, sentence in notes.sentences.items()], width, "    ")
+
+
+def _verdicts(run: RunAnalysis, width: int, paint: Painter) -> list[list[str]]:
+    """A block for each kind of verdict: its table, or a line for each good word and each other verdict."""
+    known = all_views()
+    return [
+        known[kind].table(run).to_text(width, paint).splitlines()
+        if kind in known and known[kind].in_overview
+        else [
+            kind.capitalize() + (f" (evidence: distbench show --view {kind})" if kind in known else ""),
+            *_wrap([f"  {text}" for text in verdict_sentences(run, kind)], width, "    "),
+        ]
+        for kind in run.verdict_kinds
+    ]
+
+
+def _logs(cases: Sequence[CaseSummary]) -> list[str]:
+    """Paths of the logs of each failure inside the run's folder."""
+    logs = [row.log for row in cases if row.log and row.status != Status.UNSUPPORTED]
+    if not logs:
+        return []
+    more = [f"  and {len(logs) - _MAX_LOGS} more"] if len(logs) > _MAX_LOGS else []
+    return ["Logs, in the run's folder:", *(f"  {log}" for log in logs[:_MAX_LOGS]), *more]
+
+
+def _wrap(sentences: Iterable[str], width: int, indent: str) -> list[str]:
+    """Wrap *sentences*, with indented continuation lines."""
+    return [line for sentence in sentences for line in wrap_text(sentence, width, indent=indent)]
+
+
+def run_markdown(run: RunAnalysis) -> str:
+    """Recommendation, table of all cases, key findings and failures."""
+    info, best = run.info, recommend(run)
+    notes = [f"{mark} {sentence}" for mark, sentence in run.parity.footnotes.sentences.items()]
+    return join_blocks(
+        f"## distbench: {escape_markdown(info.suite_name)}",
+        f"**{escape_markdown(best.headline)}**",
+        bullets(best.reasons),
+        details(f"All {len(run.cases)} cases", overview_table(run).to_markdown()),
+        details("Key findings", bullets([*notes, *key_findings(run)])),
+        *(details(kind.capitalize(), bullets(verdict_sentences(run, kind))) for kind in run.verdict_kinds),
+        details("Failed or unsupported here", bullets(failure_sentences(run))),
+        f"<sub>run {escape_markdown(info.run_id)}, {escape_markdown(info.created)}, distbench "
+        f"{escape_markdown(info.version)}; "
+        "speeds: mean over trials ± half the 95% interval; peak memory: largest trial; "
+        "else median ± half the range; "
+        "↑ higher, ↓ lower is better</sub>",
+    )
+
+
+def view_markdown(sheet: Table) -> str:
+    """One view: its title, table, caption and notes."""
+    return join_blocks(
+        f"### {escape_markdown(sheet.title)}",
+        sheet.to_markdown(),
+        bullets(sheet.notes),
+        f"<sub>{escape_markdown(sheet.caption)}</sub>",
+    )

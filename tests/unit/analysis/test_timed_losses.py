@@ -29,7 +29,7 @@ from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, NO_DROPOUT_KEY
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
-from distbench.report.terminal import overview_text
+from distbench.report.overview import overview_text
 from support.check_records import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from support.loss_verdicts import (
     FSDP,
