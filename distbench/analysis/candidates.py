@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from distbench.analysis.case_names import precision_name, short_names, work_names
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
@@ -15,6 +16,8 @@ from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, n
 from distbench.core.case import CURRENT_ENVIRONMENT
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
+
+T = TypeVar("T")
 
 RESERVED_MEMORY, ENERGY_PER_TOKEN = "memory_reserved_peak", "energy_per_token"
 DEVICE_MEMORY_COLUMNS = ("gpu_memory_own", "memory_device_peak")
@@ -151,12 +154,16 @@ def pareto_fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
     (``CaseSummary.unproven_design``) are on no front and dominate no other case.
     """
     known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys() and not row.unproven_design]
-    return [_pareto_front(rows) for rows in comparable_groups(known)]
+    return [
+        pareto_front(rows, lambda row: row.values[MEMORY].value, lambda row: row.values[THROUGHPUT].value)
+        for rows in comparable_groups(known)
+    ]
 
 
-def _pareto_front(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
-    front: list[CaseSummary] = []
-    for row in sorted(rows, key=lambda row: (row.values[MEMORY].value, -row.values[THROUGHPUT].value)):
-        if not front or row.values[THROUGHPUT].value > front[-1].values[THROUGHPUT].value:
-            front.append(row)
+def pareto_front(items: Sequence[T], cost: Callable[[T], float], gain: Callable[[T], float]) -> list[T]:
+    """Those of *items* of which none has at least the *gain* at no more *cost*, lowest cost first."""
+    front: list[T] = []
+    for item in sorted(items, key=lambda item: (cost(item), -gain(item))):
+        if not front or gain(item) > gain(front[-1]):
+            front.append(item)
     return front

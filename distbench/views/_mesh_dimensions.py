@@ -8,9 +8,10 @@ from typing import Any
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.mesh_dimensions import DimensionTraffic, dimension_traffic
 from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_value
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, case_cells
-from distbench.views.charts.figures import CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
+from distbench.views.charts.figures import Bar, CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
 from distbench.views.charts.palette import dimension_color
 
 _MIB = 2**20
@@ -68,14 +69,14 @@ def _traffic_cells(each: DimensionTraffic) -> dict[str, Any]:
 
 def _bars(shown: ChartSelection[list[DimensionTraffic]], axis: CaseAxis) -> list[dict[str, Any]]:
     names = sorted({each.dimension for *_, of in shown.items for each in of})
-    rows = [
-        TableRow({**case_cells(row.case, name), **{over: _dimension_bytes(of, over) for over in names}})
-        for row, name, of in shown.items
+    bars = [
+        Bar(row.case.name, row.case.id, {over: _dimension_bytes(of, over) for over in names})
+        for row, _, of in shown.items
     ]
-    fields = tuple(Field(over, over, unit="B") for over in names)
-    table = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
-    colours = {over: dimension_color(over) for over in names}
-    return stacked_bars(table, {over: over for over in names}, colours, _MIB, places=axis.positions)
+    labels, colors = {over: over for over in names}, {over: dimension_color(over) for over in names}
+    return stacked_bars(
+        bars, labels, colors, lambda _, size: format_value(size, "B"), _MIB, places=axis.positions
+    )
 
 
 def _dimension_bytes(of: list[DimensionTraffic], over: str) -> float | None:

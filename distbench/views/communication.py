@@ -27,7 +27,7 @@ from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.core.units import format_bytes
+from distbench.core.units import format_bytes, format_value
 from distbench.metrics.communication.traffic import SCALAR_BYTES
 from distbench.record import Record, records_of_kind
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
@@ -35,6 +35,7 @@ from distbench.views import _mesh_dimensions
 from distbench.views.base import CASE_FIELDS, View, case_cells
 from distbench.views.charts.figures import (
     GREY,
+    Bar,
     CaseAxis,
     CaseStyle,
     Chart,
@@ -258,16 +259,17 @@ def _bars(
     opacity: float,
 ) -> list[dict[str, Any]]:
     """Bars of attribute *what* for each operation: one for each case."""
-    fields = tuple(Field(op, op, unit="B") for op in operations)
-    rows = [
-        TableRow({**case_cells(row.case, name), **{op: _volume_cell(of, what, op) for op in operations}})
-        for row, name, of in shown.items
-    ]
-    labels = {op: f"{one_line(op)}, {what}" for op in operations}
-    table = Table("", "", (*CASE_FIELDS, *fields), tuple(rows))
-    colours = {op: collective_color(op) for op in operations}
-    places = [place + offset for place in axis.positions]
-    return stacked_bars(table, labels, colours, _MIB, places=places, width=0.36, opacity=opacity)
+    bars = [Bar(row.case.name, row.case.id, getattr(of, what)) for row, _, of in shown.items]
+    return stacked_bars(
+        bars,
+        {op: f"{one_line(op)}, {what}" for op in operations},
+        {op: collective_color(op) for op in operations},
+        lambda _, size: "none" if size is None else format_bytes(size),
+        _MIB,
+        places=[place + offset for place in axis.positions],
+        width=0.36,
+        opacity=opacity,
+    )
 
 
 def _volume_cell(of: CommunicationVolume, what: str, op: str) -> TableCell:
@@ -364,12 +366,7 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
     if not shown.items:
         return
     rows = [TableRow({**case_cells(row.case, name), **shares}) for row, name, shares in shown.items]
-    times = [
-        TableRow({**case_cells(row.case, name), **_exposure_seconds(row, of)})
-        for row, name, of in shown.items
-    ]
-    fields = tuple(replace(each, unit="s", format=None) for each in _EXPOSURE)
-    timed = Table("", "", (*CASE_FIELDS, *fields), tuple(times))
+    bars = [Bar(row.case.name, row.case.id, _exposure_seconds(row, of)) for row, _, of in shown.items]
     labels = {"exposed": "exposed", "hidden": "hidden by computation"}
     axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
     yield Chart(
@@ -379,7 +376,9 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
         "times the step time without the profiler. What no computation hides costs time, lower is "
         f"better; what is hidden costs little on a GPU.{shown.truncation_note}",
         make_figure(
-            stacked_bars(timed, labels, COMMUNICATION, 1e-3, places=axis.positions),
+            stacked_bars(
+                bars, labels, COMMUNICATION, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
+            ),
             "ms of a step (exposed: lower is better)",
             rows=axis.labels,
             barmode="stack",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.columns import Better
-from distbench.core.units import format_duration
-from distbench.tables.table import Table, TableCell, TableRow
-from distbench.views.base import CASE_FIELDS, CaseColumn, View, absence_reasons, case_cells
-from distbench.views.charts.figures import CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
+from distbench.core.units import format_duration, format_value
+from distbench.tables.table import Table, TableCell
+from distbench.views.base import CASE_FIELDS, CaseColumn, View, absence_reasons
+from distbench.views.charts.figures import Bar, CaseAxis, Chart, ChartSelection, make_figure, stacked_bars
 from distbench.views.charts.palette import STEP_PARTS
 
 _RATIO = "{:.2f}".format
@@ -76,8 +74,15 @@ class TimeView(View):
         shown = ChartSelection.fastest(run, lambda row: _part_seconds(row) or None)
         if not shown.items:
             return
-        fields = (*CASE_FIELDS, *(replace(field, unit="s", format=None) for field in _SHARES))
-        rows = [TableRow({**case_cells(row.case, name), **times}) for row, name, times in shown.items]
+        bars = [
+            Bar(
+                row.case.name,
+                row.case.id,
+                times,
+                {part: f"{share:.1%} of the step" for part, share in _shares(row).items()},
+            )
+            for row, _, times in shown.items
+        ]
         axis = CaseAxis.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
         most, name = max((_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
         yield Chart(
@@ -88,7 +93,7 @@ class TimeView(View):
             f"legend).{shown.truncation_note}",
             make_figure(
                 stacked_bars(
-                    Table("", "", fields, tuple(rows)), _PARTS, STEP_PARTS, 1e-3, _share_of, axis.positions
+                    bars, _PARTS, STEP_PARTS, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
                 ),
                 "ms of a step (lower is better)",
                 rows=axis.labels,
@@ -102,11 +107,6 @@ def _part_seconds(row: CaseSummary) -> dict[str, float]:
     """Seconds of each part in a step without the profiler; empty if any is unknown."""
     step = row.values.get("step_s")
     return {part: share * step.value for part, share in _shares(row).items()} if step else {}
-
-
-def _share_of(row: TableRow, part: str) -> list[str]:
-    whole = math.fsum(float(row.value(each) or 0.0) for each in _PARTS)
-    return [f"{float(row.value(part) or 0.0) / whole:.1%} of the step"] if whole else []
 
 
 def _step_text(row: CaseSummary) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from distbench.analysis.case_summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
@@ -14,7 +14,7 @@ from distbench.core.case import Case
 from distbench.core.text import one_line, shorten
 from distbench.core.units import format_bytes, format_count, format_number
 from distbench.strategies.base import REFERENCE_STRATEGY
-from distbench.tables.table import Table, TableRow
+from distbench.tables.table import Table
 from distbench.views.charts import palette
 
 T = TypeVar("T")
@@ -129,44 +129,52 @@ def scatter(
     return trace if cases is None else {**trace, "customdata": list(cases)}
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A bar of stacked segments that is about a case."""
+
+    name: str
+    """Title of the text under the pointer."""
+    case_id: str
+    parts: Mapping[str, float | None]
+    """Segment -> its length; None: unknown."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """Segment -> last line of the text under the pointer."""
+
+
 def stacked_bars(
-    table: Table,
+    bars: Sequence[Bar],
     labels: Mapping[str, str],
     colors: Mapping[str, str],
+    text: Callable[[str, float | None], str],
     scale: float = 1.0,
-    more: Callable[[TableRow, str], Sequence[str]] | None = None,
     places: Sequence[float] = (),
     **look: Any,
 ) -> list[dict[str, Any]]:
-    """Stacked horizontal bars: a bar for each row of *table*, a segment for each column in *labels*.
+    """Stacked horizontal *bars* with a segment for each of *labels*.
 
     Besides color, segments are distinguished by order, which is that of the legend, and by gaps between them.
-    *colors* are those of the columns. Numbers are divided by *scale*; *more* adds lines to the text under
-    the pointer; *places* are the positions of the bars on the vertical axis, if not 0, 1, 2 ...
+    *text* formats the length of a segment for the text under the pointer; on the axis, lengths are divided by
+    *scale*. *places* are the positions of the bars on the vertical axis, if not 0, 1, 2 ...
     """
-    fields = {field.name: field for field in table.fields}
     return [
         {
             "type": "bar",
             "orientation": "h",
             "name": escape_label(label),
-            "y": [*(places or range(len(table.rows)))],
-            "x": [None if (value := row.value(name)) is None else float(value) / scale for row in table.rows],
-            "marker": {"color": colors[name]},
+            "y": [*(places or range(len(bars)))],
+            "x": [None if (size := bar.parts.get(part)) is None else float(size) / scale for bar in bars],
+            "marker": {"color": colors[part]},
             "width": 0.7,
             "hovertext": [
-                hover(
-                    str(row.value(table.fields[0].name)),
-                    f"{label}: {fields[name].text(row.cells.get(name))}",
-                    *(more(row, name) if more else ()),
-                )
-                for row in table.rows
+                hover(bar.name, f"{label}: {text(part, bar.parts.get(part))}", bar.remarks.get(part, ""))
+                for bar in bars
             ],
             "hoverinfo": "text",
-            "customdata": [row.value("case_id") for row in table.rows],
+            "customdata": [bar.case_id for bar in bars],
             **look,
         }
-        for name, label in labels.items()
+        for part, label in labels.items()
     ]
 
 

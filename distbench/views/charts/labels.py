@@ -30,7 +30,8 @@ _PLACES = {
     "top left": (-1.0, -1.6),
     "bottom right": (0.0, 0.6),
 }
-_Box = tuple[float, float, float, float]
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge in CSS pixels."""
 
 
 @dataclass(frozen=True)
@@ -115,32 +116,27 @@ def place_mark_labels(marks: Sequence[tuple[float, float, str]], wide: int, high
         high: CSS pixels of the plot.
     """
     points = [(x * wide, y * high) for x, y, _ in marks]
-    taken: list[_Box] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in points]
+    taken: list[Box] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in points]
     found = {}
     for at, (x, y, name) in enumerate(marks):
         size = (_CHARACTER * len(name), float(_LINE))
         for word, where in _PLACES.items():
             box = _box((x * wide, y * high), size, where)
-            if (
-                box[0] >= 0
-                and box[2] <= wide
-                and box[1] >= 0
-                and box[3] <= high
-                and not _overlaps(box, taken)
-            ):
+            if box[0] >= 0 and box[2] <= wide and box[1] >= 0 and box[3] <= high and not overlaps(box, taken):
                 found[at] = word
                 taken.append(box)
                 break
     return found
 
 
-def _box(point: tuple[float, float], size: tuple[float, float], where: tuple[float, float]) -> _Box:
+def _box(point: tuple[float, float], size: tuple[float, float], where: tuple[float, float]) -> Box:
     aside = _MARK + 1 if where[0] == 0 else -_MARK - 1 if where[0] == -1 else 0
     left, top = point[0] + where[0] * size[0] + aside, point[1] + where[1] * size[1]
     return left, top, left + size[0], top + size[1]
 
 
-def _overlaps(box: _Box, taken: Sequence[_Box]) -> bool:
+def overlaps(box: Box, taken: Sequence[Box]) -> bool:
+    """True if *box* overlaps any of *taken*."""
     return any(
         box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
     )
