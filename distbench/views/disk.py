@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_gb_per_s
 from distbench.tables.table import PERCENT, Table, TableCell
 from distbench.views.base import CASE_FIELDS, CaseColumn, View, absence_reasons
 
 _DOMINANT_SHARE = 0.5
 """Share of a step from which on the disk decides its length."""
-
-
-def _gb_per_s(value: float) -> str:
-    return f"{value / 1e9:.3g}"
 
 
 _COLUMNS = (
@@ -25,7 +22,12 @@ _COLUMNS = (
     ),
     CaseColumn("disk_written_theory", "theory", "Bytes to write in a step by theory, at most.", "B"),
     CaseColumn(
-        "disk_read_rate", "reads, GB/s", "What the disk gives by itself.", "B/s", "higher", format=_gb_per_s
+        "disk_read_rate",
+        "reads, GB/s",
+        "What the disk gives by itself.",
+        "B/s",
+        "higher",
+        format=format_gb_per_s,
     ),
     CaseColumn(
         "disk_written_rate",
@@ -33,7 +35,7 @@ _COLUMNS = (
         "What the disk takes by itself.",
         "B/s",
         "higher",
-        format=_gb_per_s,
+        format=format_gb_per_s,
     ),
     CaseColumn("disk_least_s", "disk at least", "Least time that a step takes for its disk.", "s", "lower"),
     CaseColumn("step_s", "step", "Length of a step, the slowest rank's.", "s", "lower"),
