@@ -21,7 +21,7 @@ from distbench.core.units import format_bytes, format_count
 from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor
 from distbench.record import Record, RecordRow, Status
 
-COLLECTIVE_TIMES = "collective_times"
+_COLLECTIVE_TIMES = "collective_times"
 COLLECTIVES_JOB = "collectives"
 
 
@@ -129,7 +129,7 @@ def unmeasured_collectives(records: Sequence[Record]) -> list[UnmeasuredCollecti
             is_group=row.get("group_size") is None,
         )
         for record in _measured_records(records)
-        for row in record.tables.get(COLLECTIVE_TIMES, [])
+        for row in record.tables.get(_COLLECTIVE_TIMES, [])
         if row.get("reason")
     ]
     return list(dict.fromkeys(found))
@@ -142,7 +142,7 @@ def _measured_records(records: Sequence[Record]) -> list[Record]:
 def _rows(records: Sequence[Record]) -> Iterator[tuple[CollectiveKey, tuple[Record, RecordRow]]]:
     """Rows that have a number, with their records, by key."""
     for record in _measured_records(records):
-        for row in record.tables.get(COLLECTIVE_TIMES, []):
+        for row in record.tables.get(_COLLECTIVE_TIMES, []):
             if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
                 what = (row["group"], row["group_size"], row.get("nodes") or 1)
                 kind = (row["op"], row["dtype"], row["bytes"])

@@ -108,7 +108,7 @@ def compare_cases(
     taken = {mate.case.id for mate in mates if mate}
     gone = [row for row in before if row.case.id not in taken]
     alone = [CasePair(row.case.name, row, None, "only in the first run") for row in gone]
-    return add_changes([*map(_pair, mates, after), *alone], run_variances)
+    return _add_changes([*map(_pair, mates, after), *alone], run_variances)
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
@@ -123,10 +123,10 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
             f"different configuration: {_configuration_difference(before.case, after.case)}",
         )
     work, notes = setting_differences(before, after)
-    return CasePair(name, before, after, unusable_reason(before, after) or work, notes=notes)
+    return CasePair(name, before, after, _unusable_reason(before, after) or work, notes=notes)
 
 
-def unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
+def _unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
     """Reason why one of the two has no usable numbers."""
     for row, which in ((before, "first"), (after, "second")):
         if not row.measured:
@@ -164,7 +164,7 @@ def setting_differences(before: CaseSummary, after: CaseSummary) -> tuple[str, t
     return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
-def add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[CasePair]:
+def _add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[CasePair]:
     """Add the changes to *pairs*; the noise of a number is that of all its trials in one run, and of runs."""
     fit = [
         (pair, pair.before, pair.after)
@@ -304,7 +304,7 @@ def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary
     for row in after:
         mate = first.get(_match_key(row)) if _match_key(row) in second else None
         why = (
-            unusable_reason(mate, row)
+            _unusable_reason(mate, row)
             if mate
             else "the strategy has no single case on as many devices in both runs"
         )
@@ -314,7 +314,7 @@ def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary
         for row in before
         if _match_key(row) not in here
     ]
-    return [_without_direction(pair) for pair in add_changes([*pairs, *gone], NO_EARLIER_RUNS)]
+    return [_without_direction(pair) for pair in _add_changes([*pairs, *gone], NO_EARLIER_RUNS)]
 
 
 def _setting_values(rows: Sequence[CaseSummary]) -> dict[str, dict[str, None]]:

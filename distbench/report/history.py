@@ -96,7 +96,7 @@ def history_table(history: MetricHistory) -> Table:
         _caption(history),
         fields,
         rows,
-        (*history_sentences(history, since),),
+        (*_history_sentences(history, since),),
     )
 
 
@@ -133,7 +133,7 @@ def history_title(made: MetricHistory) -> str:
     return one_line(made.metric) + (f" ({more})" if more else "")
 
 
-def history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange | None]) -> list[str]:
+def _history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange | None]) -> list[str]:
     """Sentences on a history: level shifts, environment changes, cumulative changes, and their basis."""
     in_all = cumulative_sentences(made.histories, made.names, since, made.start) if made.start else []
     steps = [

@@ -157,7 +157,7 @@ class StoredRecommendation:
     """Name of the recommended case; empty if there is none."""
     headline: Name
     digest: str = ""
-    """Digest of the records that it rests on (``digest_of``); if theirs differs now, it is out of date.
+    """Digest of the records that it rests on (``_digest_of``); if theirs differs now, it is out of date.
     Empty: stored by a version that only counted them."""
 
     @classmethod
@@ -173,11 +173,11 @@ class StoredRecommendation:
         Raises:
             InfrastructureError: the file can't be written.
         """
-        digest = digest_of(Run(folder).recorded_trials())
+        digest = _digest_of(Run(folder).recorded_trials())
         write_json(folder / FILE, dataclasses.asdict(self) | {"digest": digest})
 
 
-def digest_of(trials: Sequence[Path]) -> str:
+def _digest_of(trials: Sequence[Path]) -> str:
     """SHA-256 of the records in the folders *trials*, in hex digits; an unreadable record counts as empty."""
     made = hashlib.sha256()
     for trial in sorted(trials):
@@ -198,6 +198,6 @@ def read_recommendation(folder: Path, trials: Sequence[Path]) -> tuple[StoredRec
         return None, str(error)
     if stored.records != len(trials):
         return None, "trials were added since it was stored"
-    if stored.digest and stored.digest != digest_of(trials):
+    if stored.digest and stored.digest != _digest_of(trials):
         return None, "trials have changed since it was stored"
     return stored, ""

@@ -24,7 +24,6 @@ CellMapping = Mapping[str, "CellValue | TableCell"]
 PERCENT = "{:.1%}".format
 """Format of a fraction."""
 
-_LONGEST_CELL = 300
 _DESCRIPTION = ("name", "heading", "type", "unit", "better", "doc")
 _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
 

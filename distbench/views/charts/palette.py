@@ -87,25 +87,3 @@ def collective_color(operation: str) -> str:
 def dimension_color(name: str) -> str:
     """Color of a dimension of a device mesh, or of several."""
     return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
-
-
-def all_colors() -> set[str]:
-    """All colors of marks, bars and lines."""
-    maps = (
-        STEP_PARTS,
-        PASSES,
-        COMMUNICATION,
-        COLLECTIVES,
-        MEMORY,
-        EFFICIENCY,
-        QUANTITIES,
-        VERDICTS,
-        DIMENSIONS,
-    )
-    return {
-        *STRATEGIES,
-        GREY,
-        _OTHER_COLLECTIVE,
-        COPIES,
-        *(colour for each in maps for colour in each.values()),
-    }
