@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from distbench.analysis.case_names import name_parts, short_names
+from distbench.analysis.case_names import precision_name, short_names, work_names
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
 from distbench.analysis.choice import Candidate
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.parity import SettingDifference
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, noise_of
-from distbench.core.case import CURRENT_ENVIRONMENT, TUNABLE_FIELDS, CaseField, PrecisionConfig
+from distbench.core.case import CURRENT_ENVIRONMENT
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
-from distbench.core.units import format_number
+
+T = TypeVar("T")
 
 RESERVED_MEMORY, ENERGY_PER_TOKEN = "memory_reserved_peak", "energy_per_token"
 DEVICE_MEMORY_COLUMNS = ("gpu_memory_own", "memory_device_peak")
@@ -30,14 +32,14 @@ def make_candidates(
 ) -> list[Candidate]:
     """Convert the cases of a run to candidates; *parity_findings* are by case id."""
     rank = {row.case.id: place for place, row in enumerate(sorted(cases, key=_complexity))}
-    names, works = _short_names(cases), _work_names(cases)
+    names, works = _short_names(cases), work_names([row.case for row in cases])
     made = [
         Candidate(
             id=row.case.id,
             name=names[row.case.id],
             label=one_line(row.case.label),
             devices=row.case.world_size,
-            precision=_precision_name(row.case.precision),
+            precision=precision_name(row.case.precision),
             work=works[row.case.id],
             simplicity=rank[row.case.id],
             speed=_interval_of(row, THROUGHPUT),
@@ -136,37 +138,6 @@ def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSu
     return group_by((row for row in cases if row.positive_trials(column)), lambda row: row.case.world_size)
 
 
-def _work_names(cases: Sequence[CaseSummary]) -> dict[str, str]:
-    """Name of each case's work, in the words that distinguish the works of this run."""
-    # one batch per world size is weak or strong scaling; several batches are different work
-    batches = {(row.case.world_size, row.case.batch.global_batch_size) for row in cases}
-    fixed = len({size for size, _ in batches}) == len(batches)
-    but: tuple[CaseField, ...] = (*TUNABLE_FIELDS, "world_size", "precision", *(("batch",) if fixed else ()))
-    groups = group_by((row.case for row in cases), lambda case: case.work_key(but))
-    if len(groups) <= 1:
-        return {row.case.id: "" for row in cases}
-    everywhere = set.intersection(*(set(name_parts(row.case)) for row in cases))
-    names: dict[str, str] = {}
-    for number, mine in enumerate(groups.values(), 1):
-        shared = [part for part in name_parts(mine[0]) if all(part in name_parts(case) for case in mine)]
-        words = ", ".join(part for part in shared if part not in everywhere) or f"work {number}"
-        name = f"{words} ({number})" if words in names.values() else words
-        names |= {case.id: name for case in mine}
-    return names
-
-
-def _precision_name(precision: PrecisionConfig) -> str:
-    usual = PrecisionConfig(compute=precision.compute)
-    words: list[str] = [precision.label]
-    for name in ("reduce", "master", "optimizer_state"):
-        if getattr(precision, name) != getattr(usual, name):
-            words.append(f"{name} {getattr(precision, name)}")
-    if precision.loss_scale is not None:
-        scale = precision.loss_scale
-        words.append(f"loss scale {scale if isinstance(scale, str) else format_number(scale)}")
-    return ", ".join(words)
-
-
 def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool]:
     """Complexity of a case: a different Python, offloads, its strategy's own order, recomputation."""
     strategy, case = strategy_description(row.case, row.representative_trial), row.case
@@ -183,12 +154,16 @@ def pareto_fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
     (``CaseSummary.unproven_design``) are on no front and dominate no other case.
     """
     known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys() and not row.unproven_design]
-    return [_pareto_front(rows) for rows in comparable_groups(known)]
+    return [
+        pareto_front(rows, lambda row: row.values[MEMORY].value, lambda row: row.values[THROUGHPUT].value)
+        for rows in comparable_groups(known)
+    ]
 
 
-def _pareto_front(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
-    front: list[CaseSummary] = []
-    for row in sorted(rows, key=lambda row: (row.values[MEMORY].value, -row.values[THROUGHPUT].value)):
-        if not front or row.values[THROUGHPUT].value > front[-1].values[THROUGHPUT].value:
-            front.append(row)
+def pareto_front(items: Sequence[T], cost: Callable[[T], float], gain: Callable[[T], float]) -> list[T]:
+    """Those of *items* of which none has at least the *gain* at no more *cost*, lowest cost first."""
+    front: list[T] = []
+    for item in sorted(items, key=lambda item: (cost(item), -gain(item))):
+        if not front or gain(item) > gain(front[-1]):
+            front.append(item)
     return front

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distbench.analysis.cost import column_descriptions, cost_estimates, device_cost
 from distbench.analysis.estimate import Estimate
 from distbench.analysis.job_results import Gravity, Verdict
-from distbench.analysis.losses import finite_values, mean_losses
-from distbench.analysis.price import column_descriptions, cost_estimates, device_cost
+from distbench.analysis.losses.case_losses import finite_values, mean_losses
 from distbench.analysis.settings import design_difference, varying_settings
 from distbench.analysis.statistics.intervals import intervals
 from distbench.analysis.verdicts import collect_verdicts, is_confirmed
@@ -105,6 +105,11 @@ class CaseSummary:
     def measured(self) -> bool:
         """True if there are numbers."""
         return self.status == Status.MEASURED
+
+    @property
+    def outcome(self) -> str:
+        """``status``, or ``differs`` if a verdict found a different training."""
+        return "differs" if self.differs else self.status
 
     @property
     def differs(self) -> bool:

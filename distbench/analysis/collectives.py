@@ -1,25 +1,27 @@
-"""Summarize stand-alone collectives over trials: each number with its interval.
+"""Stand-alone collectives over trials, and the use that a training makes of the same links.
 
 The rows are those of ``collective_times``, which the kind of job ``collectives`` writes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from distbench.analysis.communication import CollectiveTraffic, group_node_count, multi_rank_rows
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
-from distbench.analysis.statistics.quantiles import t_quantile
-from distbench.core.case import Case
-from distbench.core.grouping import group_pairs
+from distbench.core.case import TORCH_DTYPE_NAMES, Case
+from distbench.core.grouping import group_by, group_pairs
 from distbench.core.units import format_bytes, format_count
-from distbench.metrics.communication.traffic import bus_factor
+from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor
 from distbench.record import Record, RecordRow, Status
 
-COLLECTIVE_TIMES = "collective_times"
+_COLLECTIVE_TIMES = "collective_times"
 COLLECTIVES_JOB = "collectives"
 
 
@@ -127,7 +129,7 @@ def unmeasured_collectives(records: Sequence[Record]) -> list[UnmeasuredCollecti
             is_group=row.get("group_size") is None,
         )
         for record in _measured_records(records)
-        for row in record.tables.get(COLLECTIVE_TIMES, [])
+        for row in record.tables.get(_COLLECTIVE_TIMES, [])
         if row.get("reason")
     ]
     return list(dict.fromkeys(found))
@@ -140,7 +142,7 @@ def _measured_records(records: Sequence[Record]) -> list[Record]:
 def _rows(records: Sequence[Record]) -> Iterator[tuple[CollectiveKey, tuple[Record, RecordRow]]]:
     """Rows that have a number, with their records, by key."""
     for record in _measured_records(records):
-        for row in record.tables.get(COLLECTIVE_TIMES, []):
+        for row in record.tables.get(_COLLECTIVE_TIMES, []):
             if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
                 what = (row["group"], row["group_size"], row.get("nodes") or 1)
                 kind = (row["op"], row["dtype"], row["bytes"])
@@ -167,3 +169,83 @@ def _result(
         slowest_s=max(row["slowest_s"] for _, row in rows),
         wrong_elements=None if None in wrong else sum(filter(None, wrong)),
     )
+
+
+class CollectiveKind(NamedTuple):
+    """Collectives that use the same links in the same way."""
+
+    op: str
+    dtype: str
+    """Name in torch."""
+    group_size: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class LinkUtilization:
+    """Share of the stand-alone collective bandwidth that a training reaches with the same messages."""
+
+    share: float | None
+    reason: str = ""
+    """Reason why it is unknown."""
+
+
+@dataclass(frozen=True)
+class CollectiveBaseline:
+    """Times of collectives that ran alone, by kind and size."""
+
+    curves: dict[CollectiveKind, list[tuple[int, float]]]
+    """Kind -> size in bytes and seconds of a call, smallest size first."""
+
+    @classmethod
+    def from_results(cls, results: Sequence[CollectiveResult], world_size: int) -> CollectiveBaseline:
+        """Curves of the *results* on *world_size* devices."""
+        same = [each for each in results if each.key.world_size == world_size]
+        found = group_by((each for each in same if each.key.dtype in TORCH_DTYPE_NAMES), _kind_of_result)
+        return cls(
+            {kind: sorted((each.key.bytes, each.seconds) for each in same) for kind, same in found.items()}
+        )
+
+    def utilization(self, record: Record, kind: CollectiveTraffic) -> LinkUtilization:
+        """Link utilization of the training of *record* in its collectives of that *kind*.
+
+        The time that its messages take alone, divided by the time in which they moved in the training
+        (``transfer_s``, without waiting for other ranks). Times are interpolated between measured sizes;
+        beyond these nothing is known.
+        """
+        curve = self.curves.get(CollectiveKind(kind.op, kind.dtype, kind.group_size, kind.nodes))
+        if not curve:
+            return LinkUtilization(None, "the run has no such collective alone (collectives in the suite)")
+        rows = [
+            row
+            for row in multi_rank_rows(record)
+            if (row["op"], row["dtype"], row["group_size"], group_node_count(row))
+            == (kind.op, kind.dtype, kind.group_size, kind.nodes)
+            and (row.get("ran") or "", row.get("dimension")) == (kind.executed_op, kind.dimension)
+            and row["bytes"] > SCALAR_BYTES
+        ]
+        moved = [row.get("transfer_s") for row in rows]
+        known = [seconds for seconds in moved if seconds]
+        if not known or len(known) < len(moved):
+            return LinkUtilization(None, "the times of single collectives are not known")
+        alone = [_interpolate_seconds(curve, row["bytes"]) for row in rows]
+        times = [seconds for seconds in alone if seconds is not None]
+        if len(times) < len(alone):
+            sizes = f"{format_bytes(curve[0][0])} to {format_bytes(curve[-1][0])}"
+            return LinkUtilization(
+                None, f"some of its messages are not within the sizes measured alone ({sizes})"
+            )
+        return LinkUtilization(math.fsum(times) / math.fsum(known))
+
+
+def _kind_of_result(result: CollectiveResult) -> CollectiveKind:
+    key = result.key
+    return CollectiveKind(key.op, TORCH_DTYPE_NAMES[key.dtype], key.group_size, key.nodes)
+
+
+def _interpolate_seconds(curve: Sequence[tuple[int, float]], size: float) -> float | None:
+    """Seconds of a message of *size* bytes: latency and bandwidth are linear between two sizes."""
+    for (low, first), (high, last) in itertools.pairwise(curve):
+        if low <= size <= high:
+            return first + (last - first) * (size - low) / (high - low)
+    return curve[0][1] if curve[0][0] == size else None

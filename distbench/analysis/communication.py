@@ -39,7 +39,6 @@ class CollectiveTraffic:
     """Payload in bytes: full arrays, counted as in nccl-tests."""
     wire_bytes: float | None
     """Bytes that a rank sends, by the algorithm of the executed operation."""
-    seconds: float | None
     transfer_s: float | None
     wait_s: float | None
     exposed_s: float | None
@@ -82,7 +81,7 @@ def _traffic(
         known = [value for value in values if value is not None]
         return math.fsum(known) / steps if len(known) == len(values) else None
 
-    means = map(mean, ("wire_bytes", "seconds", "transfer_s", "wait_s", "exposed_s"))
+    means = map(mean, ("wire_bytes", "transfer_s", "wait_s", "exposed_s"))
     return CollectiveTraffic(*kind, len(rows) / steps, mean("bytes") or 0.0, *means)
 
 

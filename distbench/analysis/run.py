@@ -10,17 +10,19 @@ from typing import TypeVar
 from distbench.analysis.candidates import make_candidates, noise_by_device_count
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import CaseSummary, summarize_cases
-from distbench.analysis.choice import Candidate
-from distbench.analysis.node_bottleneck import InterNodeBottleneck, inter_node_bottlenecks
+from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
+from distbench.analysis.cost import device_cost
+from distbench.analysis.inter_node import InterNodeBottleneck, inter_node_bottlenecks
 from distbench.analysis.parity import Parity
+from distbench.analysis.ranks import Straggler, stragglers
 from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
-from distbench.analysis.stragglers import Straggler, stragglers
 from distbench.core.job import MEASURE
 from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import Run, RunInfo
 from distbench.record.run_rebuild import describe_run
+from distbench.suite.cost import DeviceCost
 
 T = TypeVar("T")
 
@@ -85,6 +87,20 @@ class RunAnalysis:
     def candidates(self) -> list[Candidate]:
         """The cases as candidates of a choice."""
         return make_candidates(self.cases, self.parity.findings)
+
+    @cached_property
+    def selection(self) -> Selection:
+        """The choice among all candidates without further requirements."""
+        return select_case(self.candidates, Requirements())
+
+    @cached_property
+    def device_cost(self) -> DeviceCost | None:
+        """Price of a device; None if unknown.
+
+        Raises:
+            RecordError: the price in the suite is not of the right type.
+        """
+        return device_cost(self.info.suite)
 
     @cached_property
     def noise_by_device_count(self) -> dict[int, Noise]:

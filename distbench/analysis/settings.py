@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from distbench.core import registry
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import CURRENT_ENVIRONMENT, DTYPE_BYTES, Case
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.record import Record
@@ -176,3 +176,29 @@ def _reduces_nothing(record: Record | None) -> bool:
 def offloads_to_same_memory(case: Case, record: Record | None) -> bool:
     """True if training state is moved from CPU memory to CPU memory."""
     return case.device == "cpu" and set(strategy_description(case, record).offloads) == {"cpu"}
+
+
+PackageVersions = Mapping[str, tuple[str, ...]]
+"""Package or ``python`` -> its versions: one, unless it was changed between sessions."""
+
+
+def versions_by_environment(records: Sequence[Record]) -> dict[str, PackageVersions]:
+    """Environment -> versions that the ranks of its trials reported, the current one first."""
+    names = sorted(
+        {record.case.environment for record in records}, key=lambda name: name != CURRENT_ENVIRONMENT
+    )
+    return {
+        name: versions
+        for name in names
+        if (versions := _versions([record for record in records if record.case.environment == name]))
+    }
+
+
+def version_differences(theirs: PackageVersions, ours: PackageVersions) -> dict[str, tuple[str, ...]]:
+    """Versions in *theirs* that *ours* does not have."""
+    return {package: versions for package, versions in theirs.items() if versions != ours.get(package)}
+
+
+def _versions(records: Sequence[Record]) -> PackageVersions:
+    every = group_pairs(pair for record in records for pair in software_versions(record).items())
+    return {package: tuple(dict.fromkeys(versions)) for package, versions in every.items()}

@@ -32,7 +32,7 @@ class MemoryGrowth:
     """Number of those steps."""
 
 
-def memory_growth(record: Record | None) -> MemoryGrowth | None:
+def _memory_growth(record: Record | None) -> MemoryGrowth | None:
     """Growth per step of *record*, on the rank with the largest total; None if small or none.
 
     The counted step leaves bytes allocated, and it started with about as many unexplained ones for each step
@@ -68,7 +68,7 @@ class MemoryOutlier:
     """Highest peak of the other ranks."""
 
 
-def memory_outlier(record: Record | None) -> MemoryOutlier | None:
+def _memory_outlier(record: Record | None) -> MemoryOutlier | None:
     """Rank of *record* with at least twice the peak of any other; None if none, or a peak is unknown."""
     samples = record.samples.get("memory_peak", []) if record else []
     known = [(ranks[0], rank) for rank, ranks in enumerate(samples) if ranks and ranks[0] is not None]
@@ -83,7 +83,7 @@ def still_speeds_up(row: CaseSummary) -> bool:
     return _drifts(row, are_unsettled)
 
 
-def slows_down(row: CaseSummary) -> bool:
+def _slows_down(row: CaseSummary) -> bool:
     """True if steps became slower and slower during timing."""
     return _drifts(row, are_slowing)
 
@@ -95,13 +95,13 @@ def _drifts(row: CaseSummary, test: Callable[[Sequence[float], Sequence[float]],
 
 def drift_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
     """Each finding once: the case with the largest value, and the others that have it too."""
-    grown = {row.case.id: found for row in measured if (found := memory_growth(row.representative_trial))}
+    grown = {row.case.id: found for row in measured if (found := _memory_growth(row.representative_trial))}
     leaking = [row for row in measured if row.case.id in grown]
     if leaking:
         row = max(leaking, key=lambda each: grown[each.case.id].total)
-        slower = f" Steps become slower{_drift_size(row)}." if slows_down(row) else ""
+        slower = f" Steps become slower{_drift_size(row)}." if _slows_down(row) else ""
         yield f"{_growth_text(grown[row.case.id], names[row.case.id])}{_others(leaking, row, names)}.{slower}"
-    if slowing := [row for row in measured if slows_down(row) and row not in leaking]:
+    if slowing := [row for row in measured if _slows_down(row) and row not in leaking]:
         row = max(slowing, key=lambda each: each.values["drift"].value)
         yield (
             f"{names[row.case.id]}: steps became slower during timing{_drift_size(row)}: their work grows, "
@@ -119,7 +119,7 @@ def _growth_text(found: MemoryGrowth, name: str) -> str:
 
 
 def _outlier_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -> Iterator[str]:
-    found = [(row, one) for row in measured if (one := memory_outlier(row.representative_trial))]
+    found = [(row, one) for row in measured if (one := _memory_outlier(row.representative_trial))]
     if found:
         row, one = max(found, key=lambda pair: pair[1].peak / pair[1].others)
         others = _others([each for each, _ in found], row, names)

@@ -9,7 +9,7 @@ from typing import Any
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.job_results import CurvePoint, job_results
-from distbench.analysis.losses import finite_values
+from distbench.analysis.losses.case_losses import finite_values
 from distbench.core.text import one_line, shorten, strip_control_characters
 from distbench.record import Record
 from distbench.record.untrusted_records import untrusted_records

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from distbench.analysis.choice import Candidate, Requirements, select_case
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
-from distbench.analysis.statistics.quantiles import t_quantile
 from distbench.core.grouping import group_by
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distbench.analysis.job_results import Gravity, ReferenceLosses, Verdict, job_results
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN, SAME_LOSSES, LossComparison
-from distbench.analysis.timed_losses import compare_timed_losses
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, SAME_LOSSES, LossComparison
+from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.core.job import MEASURE
 from distbench.record import Record, records_of_kind
 from distbench.record.untrusted_records import untrusted_records

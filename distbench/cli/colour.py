@@ -10,7 +10,7 @@ from typing import IO
 import typer
 
 from distbench.core.text import strip_control_characters
-from distbench.tables.emphasis import Emphasis
+from distbench.tables.text_table import Emphasis
 
 # noncharacters, which Unicode reserves for internal use: text from elsewhere can't act by them
 _STYLE_MARKERS: dict[Emphasis, str] = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distbench.analysis.key_findings import bad_verdict_sentences
-from distbench.analysis.missing_verdicts import missing_verdict_sentences
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
 from distbench.cli.colour import apply_style
 from distbench.cli.interruption import report_command
 from distbench.cli.output import EXIT_UNCHECKED, print_error, print_json, print_text, terminal_width
@@ -14,12 +13,13 @@ from distbench.core.errors import InfrastructureError
 from distbench.core.text import join_limited
 from distbench.record.record_reader import damage_summary
 from distbench.record.run_folder import Run
-from distbench.report import page, terminal
+from distbench.report import page
+from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 
 
 def _table(run: RunAnalysis) -> str:
-    return terminal.overview_text(run, terminal_width(), apply_style)
+    return overview_text(run, terminal_width(), apply_style)
 
 
 def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_json: bool) -> RunAnalysis:

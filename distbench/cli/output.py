@@ -16,8 +16,7 @@ import typer
 
 from distbench.cli.colour import error_style, render_styles
 from distbench.core.errors import DistbenchError, RecordContentError, SuiteError
-from distbench.core.text import strip_control_characters
-from distbench.tables.line_wrapping import wrap_text
+from distbench.core.text import strip_control_characters, wrap_text
 
 _pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 EXIT_UNCHECKED = 3

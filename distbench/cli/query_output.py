@@ -11,8 +11,7 @@ from typing import Any
 from distbench.cli.output import terminal_width
 from distbench.core.text import shorten, strip_control_characters
 from distbench.query import QueryResult
-from distbench.tables.csv_text import write_csv
-from distbench.tables.markdown_text import escape_markdown
+from distbench.tables.foreign_text import escape_markdown, write_csv
 
 _LONGEST_CELL = 40
 

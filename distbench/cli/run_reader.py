@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from distbench.analysis.price import with_price
+from distbench.analysis.cost import with_price
 from distbench.analysis.run import RunAnalysis
 from distbench.cli.options import parse_option
 from distbench.cli.output import print_note

@@ -28,7 +28,7 @@ from distbench.core.errors import UsageError, did_you_mean
 PLUGIN_KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH_VARIABLE = "DISTBENCH_PLUGINS"
 # lower layers use job kinds, so the base of job kinds lies below them
-_SEAMS = {"jobs": "distbench.core.job", "views": "distbench.report.view"}
+_SEAMS = {"jobs": "distbench.core.job"}
 _PACKAGE = Path(__file__).parents[1]
 
 

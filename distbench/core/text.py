@@ -1,8 +1,9 @@
-"""Sanitize, shorten and list text of suites, models and logs."""
+"""Sanitize, shorten, list and wrap text of suites, models and logs."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 # whole escape sequences; then remaining control characters, marks that change the writing
@@ -14,6 +15,12 @@ _CONTROLS = re.compile(
 _ERROR_LINE = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
 # lines of the compiler driver and of ninja that only report a failed part
 _BUILD_SUMMARY = re.compile(r"collect2: |ninja: build stopped|FAILED: ")
+
+# a command, its options each with one value, names in capitals that stand for something, and paths
+_UNBREAKABLE = re.compile(
+    r"distbench [a-z]+(?: (?:--?[a-z][\w-]*(?:[ =][^\s,;)']+)?|[A-Z][A-Z_]+|'[^']*'|[^\s']*[/*=][^\s']*))*"
+)
+_PLACEHOLDER = "\0"
 
 
 def strip_control_characters(text: str) -> str:
@@ -68,3 +75,22 @@ def compiler_error_line(text: str) -> str:
     if len(lines) < 2 or not telling:
         return text
     return telling[0] if telling[0] == lines[0] else f"{lines[0].partition(': ')[0]}: {telling[0]}"
+
+
+def wrap_text(text: str, width: int, *, first_indent: str = "", indent: str = "") -> list[str]:
+    """Wrap *text* to lines of *width* characters, or longer for a long command or path.
+
+    Args:
+        first_indent: Start of the first line.
+        indent: Start of all other lines.
+    """
+    kept = _UNBREAKABLE.sub(lambda match: match[0].replace(" ", _PLACEHOLDER), text)
+    lines = textwrap.wrap(
+        kept,
+        width,
+        initial_indent=first_indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line.replace(_PLACEHOLDER, " ") for line in lines]

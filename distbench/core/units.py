@@ -110,6 +110,11 @@ def format_bitrate(bits_per_s: float) -> str:
     return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 999.5e6 else f"{bits_per_s / 1e6:.3g} Mbit/s"
 
 
+def format_gb_per_s(bytes_per_s: float) -> str:
+    """Number of a bandwidth in GB/s, below a heading that has the unit: ``11.5``."""
+    return f"{bytes_per_s / 1e9:.3g}"
+
+
 def format_count(count: int, noun: str) -> str:
     """A count with its noun: ``1 pair``, ``5 pairs``, ``2 processes``."""
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"

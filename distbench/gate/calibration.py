@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.statistics.quantiles import chi2_quantile
+from distbench.analysis.statistics.distributions import chi2_quantile
 from distbench.core.case import Case, MeasureConfig
 from distbench.core.errors import RecordError, UsageError
 from distbench.core.serialization import decode, parse_json

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.analysis.statistics.variance_shrinkage import moderated_variances
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench.analysis.statistics.probability import fisher_exact_tail, holm_adjusted
+from distbench.analysis.statistics.distributions import fisher_exact_tail, holm_adjusted
 from distbench.core.serialization import decode
 from distbench.core.text import one_line
 from distbench.gate.verdicts import MetricFinding

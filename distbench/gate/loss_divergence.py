@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.rounding_bounds import (
+from distbench.analysis.losses.rounding_bounds import (
     BETWEEN_ARMS,
     INSENSITIVE_LIMIT,
     OBSERVED_SPREAD_FACTOR,
     add_loss_resolution,
 )
-from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.record import Record
 
 STEP_ERROR_RATE = 1e-3

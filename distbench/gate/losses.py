@@ -4,7 +4,7 @@ Checks of a strategy against its reference can't see a change of the model itsel
 Here the candidate is compared with the baseline: at the same step, both have seen the same batches from the
 same initial weights, so their losses differ only by rounding. The size of that difference is bounded by
 
-- The dtypes in which both multiply and give their losses (``analysis.rounding_bounds``).
+- The dtypes in which both multiply and give their losses (``analysis.losses.rounding_bounds``).
 - The trials. Kernels that are not deterministic make trials of one arm differ from each other. The part of
   the difference of two means that their spread explains (Welch 1947) is added.
 - The baseline's trainings from weights that were perturbed by rounding, where the losses differ by more than
@@ -17,9 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distbench.analysis.losses import mean_losses
-from distbench.analysis.rounding_bounds import coarsest_dtype
-from distbench.analysis.timed_trials import CaseLosses
+from distbench.analysis.losses.case_losses import CaseLosses, mean_losses
+from distbench.analysis.losses.rounding_bounds import coarsest_dtype
 from distbench.gate.loss_divergence import LossDivergence, LossGap, loss_divergence
 from distbench.gate.pairs import RecordPairs
 from distbench.gate.verdicts import MetricFinding

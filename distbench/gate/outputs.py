@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from distbench.core.text import one_line, strip_control_characters
 from distbench.gate.verdicts import FAILING_VERDICTS, CaseVerdict, GateResult
 from distbench.gate.view import CAPTION, case_sentences, result_headline, result_sentences, result_table
-from distbench.tables.markdown_text import bullets, details, escape_markdown
+from distbench.tables.foreign_text import bullets, details, escape_markdown
 
 # characters that XML 1.0 can't represent
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

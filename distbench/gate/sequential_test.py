@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 import scipy
 
-from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.distributions import t_quantile
 
 PairVerdict = Literal["pass", "regressed", "improved", "inconclusive"]
 

@@ -18,9 +18,8 @@ from distbench.analysis.comparison import STEP, compare_cases
 from distbench.analysis.history import HistoryRun, run_variances
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments
-from distbench.analysis.statistics.between_run_variance import RunVariance
-from distbench.analysis.statistics.intervals import CONFIDENCE
-from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.distributions import t_quantile
+from distbench.analysis.statistics.intervals import CONFIDENCE, RunVariance
 from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE

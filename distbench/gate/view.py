@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distbench.core.text import join_limited, one_line
+from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_duration
 from distbench.gate.calibration import CaseCalibration
 from distbench.gate.metric_rules import estimator_of
 from distbench.gate.sequential_test import PairRule, detectable_loss, pairs_needed, resolvable_effect
 from distbench.gate.verdicts import FAILING_VERDICTS, CaseVerdict, GateResult, MetricFinding
 from distbench.gate.wording import COST_WORDS, describe_change
-from distbench.tables.emphasis import Emphasis, Painter, no_color
-from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.tables.text_table import Emphasis, Painter, no_color
 
 if TYPE_CHECKING:
     from distbench.gate.forecast import GateForecast

@@ -14,7 +14,7 @@ from distbench.ipc.trial_files import log_file
 from distbench.pytest_plugin.session import CaseOutcome
 from distbench.record import Record, Status, round_text
 from distbench.record.run_folder import Run, resume_command
-from distbench.report import terminal
+from distbench.report.overview import overview_text
 
 _MAX_LOG_LINES = 20
 _JUNIT_COLUMNS = ("step_s", "tokens_per_s", "memory_peak", "comm_bytes")
@@ -73,7 +73,7 @@ def print_runs(reporter: pytest.TerminalReporter, runs: Sequence[Run]) -> None:
         reporter.section(f"distbench: {one_line(info.suite_name)}")
         if reporter.verbosity >= 0:
             width = reporter.config.get_terminal_writer().fullwidth
-            for line in strip_control_characters(terminal.overview_text(analysed, width=width)).splitlines():
+            for line in strip_control_characters(overview_text(analysed, width=width)).splitlines():
                 reporter.write_line(line)
         reporter.write_line(f"report: {run.folder / 'report.html'}")
         if info.state != "finished":

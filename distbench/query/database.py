@@ -14,7 +14,7 @@ from distbench.query.loader import RunLoader, create_table
 from distbench.query.tables import TABLES, VIEW_PREFIX, SqlColumn, SqlTable, view_tables
 from distbench.record.parquet import first_line, replace_surrogates
 from distbench.record.run_folder import Run
-from distbench.report.view import all_views
+from distbench.views.base import all_views
 
 _QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
 """Kinds of statement that only read, in DuckDB's terms; a pivot is several."""

@@ -14,7 +14,7 @@ from distbench.query.tables import TRIAL_FACTS
 from distbench.record import Record, RecordRow, Status
 from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
-from distbench.report.view import View
+from distbench.views.base import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distbench.core import registry
 from distbench.core.columns import TableSpec
 from distbench.core.job import job_kinds
-from distbench.report.view import all_views
+from distbench.views.base import all_views
 
 
 @dataclass(frozen=True)

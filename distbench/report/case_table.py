@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from distbench.analysis.case_names import shared_parts
 from distbench.analysis.case_summary import (
@@ -16,53 +16,30 @@ from distbench.analysis.case_summary import (
     THROUGHPUT,
     CaseSummary,
 )
-from distbench.analysis.choice import Requirements, select_case
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.job_results import Gravity
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import smallest_device_memory
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, device_cost
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_timeline import step_shares
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.core.case import CaseField
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten
-from distbench.core.units import format_bytes, format_count, format_number
-from distbench.report.overview import estimate_text
-from distbench.report.view import rate_cell, value_cell
-from distbench.tables.table import PERCENT, Field, TableCell
+from distbench.core.units import format_bytes, format_count
+from distbench.tables.table import PERCENT, TableCell
+from distbench.tables.text_table import Emphasis
+from distbench.views.base import RELATIVE_COLUMN, CaseColumn, column_cells, rate_column, spread_cell
 
 _MAX_NAME_LENGTH = 44
-_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 # ranks that share rows have larger parts of the batch
 _WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
-_LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
-"""Gravity -> style of its badge."""
-
-
-@dataclass(frozen=True)
-class CaseColumn:
-    """A column: its heading and the source of its cells."""
-
-    field: Field
-    read: Callable[[CaseSummary], TableCell]
-    barred: bool = False
-    """True if a bar in each cell shows its share of the largest value in the group."""
-    folded: bool = False
-    """True if it is shown only on request."""
-    is_verdict: bool = False
-
-
-@dataclass(frozen=True)
-class CaseCell:
-    """A cell for the page."""
-
-    text: str
-    value: float | str | None
-    share: float | None = None
-    """Length of its bar, from 0 to 1."""
-    look: str = ""
-    """good or bad for a verdict; else empty."""
+_BARRED = (THROUGHPUT, MEMORY, "step_s", "exposed")
+"""Columns with a bar in each cell: its share of the largest value in the group."""
+_FOLDED = (COMMUNICATION, LOSS, LOSS_VERDICT)
+"""Columns that are shown only on request."""
+_LOOKS: dict[Gravity, Emphasis] = {"ok": "good", "bad": "bad", "unknown": ""}
 
 
 @dataclass(frozen=True)
@@ -75,9 +52,10 @@ class CaseRow:
     mark: str
     standing: str
     """``recommended``, ``tied`` with that case, or empty."""
-    word: str
-    """Outcome of the case; ``differs``: it is a different training."""
-    cells: Sequence[CaseCell]
+    cells: Mapping[str, TableCell]
+    """Name of a column -> its cell; the emphasis is that of a verdict."""
+    shares: Mapping[str, float]
+    """Name of a column -> length of the cell's bar, from 0 to 1."""
     work: int
     """Number of its work: throughput is relative within it."""
 
@@ -87,11 +65,14 @@ class CaseTable:
     """Columns with any value, groups of rows, and columns without values."""
 
     columns: Sequence[CaseColumn]
+    """Those of text are verdicts."""
     groups: Mapping[str, Sequence[CaseRow]]
     unknown: Mapping[str, str]
     """Heading of a column that is left out -> reason why no case has it."""
     bases: Sequence[str]
     """Labels of the cases that others can be relative to."""
+    folded: Sequence[str] = _FOLDED
+    """Names of the columns that are shown only on request."""
 
 
 def make_case_table(run: RunAnalysis) -> CaseTable:
@@ -103,10 +84,10 @@ def make_case_table(run: RunAnalysis) -> CaseTable:
     columns = [
         each
         for each in every
-        if any(each.read(row).value is not None for row in measured) or (each is _RELATIVE and bases)
+        if any(each.cell(row).value is not None for row in measured) or (each is _RELATIVE and bases)
     ]
     unknown = {
-        each.field.heading: next((why for row in measured if (why := each.read(row).reason)), "")
+        each.heading: next((why for row in measured if (why := each.cell(row).reason)), "")
         for each in every
         if measured and each not in columns
     }
@@ -129,20 +110,27 @@ def _title(size: int, rows: Sequence[CaseSummary]) -> str:
 def _rows(
     run: RunAnalysis, rows: Sequence[CaseSummary], columns: Sequence[CaseColumn], works: Mapping[object, int]
 ) -> list[CaseRow]:
-    choice = select_case(run.candidates, Requirements())
-    standings = {one.id: "tied" for one in choice.tied} | (
-        {choice.pick.id: "recommended"} if choice.pick else {}
-    )
+    tied, pick = run.selection.tied, run.selection.pick
+    standings = {one.id: "tied" for one in tied} | ({pick.id: "recommended"} if pick else {})
     names, marks = run.short_names(rows), run.parity.footnotes.marks
-    most = [max((_number(each.read(row)) for row in rows), default=0.0) for each in columns]
+    cells = {row.case.id: column_cells(columns, row) for row in rows}
+    most = {
+        each.name: max(_number(of[each.name]) for of in cells.values())
+        for each in columns
+        if each.name in _BARRED
+    }
     return [
         CaseRow(
             row,
             shorten(names[row.case.id].removesuffix(marks.get(row.case.id, "")), _MAX_NAME_LENGTH),
             marks.get(row.case.id, ""),
             standings.get(row.case.id, ""),
-            "differs" if row.differs else row.status,
-            [_case_cell(each, row, top) for each, top in zip(columns, most, strict=True)],
+            cells[row.case.id],
+            {
+                name: _number(cells[row.case.id][name]) / top
+                for name, top in most.items()
+                if top > 0 and cells[row.case.id][name].value is not None
+            },
             works[_work(row)],
         )
         for row in sorted(rows, key=_rank)
@@ -158,27 +146,15 @@ def _number(cell: TableCell) -> float:
     return float(cell.value) if isinstance(cell.value, int | float) else 0.0
 
 
-def _case_cell(column: CaseColumn, row: CaseSummary, most: float) -> CaseCell:
-    cell = column.read(row)
-    share = _number(cell) / most if column.barred and most > 0 and cell.value is not None else None
-    verdict = row.verdicts.get(column.field.name) if column.is_verdict else None
-    # neither good nor bad until a convergence run decides
-    look = _LOOKS[verdict.gravity] if verdict and verdict.word != DIFFERENT_BY_DESIGN else ""
-    return CaseCell(column.field.text(cell), cell.value, share, look)
-
-
 def _speed(row: CaseSummary) -> TableCell:
-    cell = value_cell(row, THROUGHPUT)
-    return TableCell(cell.value, estimate_text(row, THROUGHPUT, format_number, digits=1), cell.reason)
+    return spread_cell(row, THROUGHPUT, digits=1)
 
 
 def _exposed(row: CaseSummary) -> TableCell:
     """Share of a profiled step in communication that no computation hides."""
-    parts = [row.values[name].value for part in _PARTS if (name := f"profile_{part}_s") in row.values]
-    whole = sum(parts)
-    if len(parts) < len(_PARTS) or whole <= 0:
-        return TableCell(None, reason=row.absence_reasons.get("profile_exposed_comm_s", ""))
-    return TableCell(row.values["profile_exposed_comm_s"].value / whole)
+    share = step_shares(row).get("exposed_comm")
+    reason = row.absence_reasons.get("profile_exposed_comm_s", "") if share is None else ""
+    return TableCell(share, reason=reason)
 
 
 def _trials(row: CaseSummary) -> TableCell:
@@ -188,9 +164,9 @@ def _trials(row: CaseSummary) -> TableCell:
 
 
 def _price(run: RunAnalysis) -> list[CaseColumn]:
-    cost = device_cost(run.info.suite)
+    cost = run.device_cost
     heading = f"{cost.currency} per 1e9 tokens" if cost else ""
-    return [_rate(COST_PER_BILLION_TOKENS, heading, up=False)] if cost else []
+    return [rate_column(COST_PER_BILLION_TOKENS, heading, better="lower")] if cost else []
 
 
 def _headroom(run: RunAnalysis) -> CaseColumn:
@@ -206,58 +182,40 @@ def _headroom(run: RunAnalysis) -> CaseColumn:
         left = limit - needed
         return TableCell(left, f"{format_bytes(left)} ({left / limit:.0%})")
 
-    return CaseColumn(Field("headroom", "headroom", "Memory of a device that is left.", "B", "higher"), read)
-
-
-def _verdict(kind: str) -> Callable[[CaseSummary], TableCell]:
-    def read(row: CaseSummary) -> TableCell:
-        verdict = row.verdicts.get(kind)
-        return TableCell(verdict.word.removeprefix("equivalent ") if verdict else None)
-
-    return read
+    return CaseColumn("headroom", "headroom", "Memory of a device that is left.", "B", "higher", read=read)
 
 
 def _verdicts(run: RunAnalysis) -> list[CaseColumn]:
     return [
         CaseColumn(
-            Field(kind, kind, f"Verdict of the check of {kind}.", type="varchar"),
-            _verdict(kind),
-            folded=kind == LOSS_VERDICT,
-            is_verdict=True,
+            kind, kind, f"Verdict of the check of {kind}.", type="varchar", read=partial(_verdict_cell, kind)
         )
         for kind in run.verdict_kinds
     ]
 
 
-def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> CaseColumn:
-    """Column of the same name in the records, under a heading that leaves room for others."""
-    text = more.pop("format", None)
-    field = Field(name, heading, "", unit, "higher" if up else "lower", format=text)
-    return CaseColumn(field, lambda row: value_cell(row, name), **more)
+def _verdict_cell(kind: str, row: CaseSummary) -> TableCell:
+    verdict = row.verdicts.get(kind)
+    if verdict is None:
+        return TableCell(None)
+    # neither good nor bad until a convergence run decides
+    look = "" if verdict.word == DIFFERENT_BY_DESIGN else _LOOKS[verdict.gravity]
+    return TableCell(verdict.word.removeprefix("equivalent "), emphasis=look)
 
 
-def _rate(name: str, heading: str, *, up: bool) -> CaseColumn:
-    """Column of a rate, or of a price, with the digits that its interval supports."""
-    field = Field(name, heading, "", better="higher" if up else "lower")
-    return CaseColumn(field, lambda row: rate_cell(row, name))
-
-
-_RELATIVE = CaseColumn(
-    Field("relative", f"× {REFERENCE_LABEL}", better="higher", format="{:.2f}".format),
-    lambda row: TableCell(row.relative_throughput, reason=row.relative_absence),
-)
+_RELATIVE = replace(RELATIVE_COLUMN, heading=f"× {REFERENCE_LABEL}")
 _SPEED_COLUMNS = (
-    CaseColumn(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
-    _rate("tokens_per_s_per_device", "per device", up=True),
-    _column("mfu", "MFU", up=True, format=PERCENT),
+    CaseColumn(THROUGHPUT, "tokens/s", better="higher", read=_speed),
+    rate_column("tokens_per_s_per_device", "per device"),
+    CaseColumn("mfu", "MFU", better="higher", format=PERCENT),
     _RELATIVE,
 )
-_MEMORY = (_column(MEMORY, "peak memory", "B", up=False, barred=True),)
+_MEMORY = (CaseColumn(MEMORY, "peak memory", unit="B", better="lower"),)
 _STEP_COLUMNS = (
-    _column("step_s", "step", "s", up=False, barred=True),
-    CaseColumn(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
-    _column(COMMUNICATION, "comm./step", "B", up=False, folded=True),
-    _rate("energy_per_token", "J/token", up=False),
-    _column(LOSS, "final loss", up=False, format="{:.4f}".format, folded=True),
-    CaseColumn(Field("trials", "trials", better="higher", format="{:,}".format), _trials),
+    CaseColumn("step_s", "step", unit="s", better="lower"),
+    CaseColumn("exposed", "exposed", better="lower", format="{:.0%}".format, read=_exposed),
+    CaseColumn(COMMUNICATION, "comm./step", unit="B", better="lower"),
+    rate_column("energy_per_token", "J/token", better="lower"),
+    CaseColumn(LOSS, "final loss", better="lower", format="{:.4f}".format),
+    CaseColumn("trials", "trials", better="higher", format="{:,}".format, read=_trials),
 )

@@ -12,10 +12,18 @@ from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.core.units import format_value
 from distbench.report import html
-from distbench.report.comparison_view import RunComparison, comparison_table
-from distbench.report.figures import CaseStyle, Chart, error_bars, hover, make_figure, reference_line, scatter
-from distbench.report.view import Chapter
+from distbench.report.comparison import RunComparison, comparison_table
+from distbench.report.html import Chapter
 from distbench.system.files import infrastructure_errors, write_atomic
+from distbench.views.charts.figures import (
+    CaseStyle,
+    Chart,
+    error_bars,
+    hover,
+    make_figure,
+    reference_line,
+    scatter,
+)
 
 _CHARTS = {
     "tokens_per_s": ("Throughput", "right of 1 is better"),

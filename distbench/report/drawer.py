@@ -17,7 +17,7 @@ from distbench.core.text import one_line, strip_control_characters
 from distbench.core.units import format_bytes
 from distbench.record.record_reader import damage_summary
 from distbench.record.untrusted_records import untrusted_records
-from distbench.report.view import Chapter
+from distbench.report.html import Chapter
 from distbench.tables.table import Field, Table, TableRow
 
 _MAX_ROWS = 64
@@ -83,7 +83,7 @@ def _facts(row: CaseSummary) -> dict[str, Any]:
     log = [failure.traceback, failure.log] if failure else []
     return {
         "name": one_line(row.case.name),
-        "status": "differs" if row.differs else row.status,
+        "status": row.outcome,
         "reason": one_line(row.reason),
         "noisy": one_line(row.degraded),
         "verdicts": [f"{kind}: {one_line(verdict.sentence)}" for kind, verdict in row.verdicts.items()],

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from distbench.analysis.environments import version_differences, versions_by_environment
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.settings import merge_environments
+from distbench.analysis.settings import merge_environments, version_differences, versions_by_environment
 from distbench.core.case import CURRENT_ENVIRONMENT, Case
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, join_words

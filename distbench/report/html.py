@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,32 @@ import jinja2
 from markupsafe import Markup, escape
 
 from distbench.core.text import shorten, strip_control_characters
-from distbench.report.view import Chapter
-from distbench.tables.markdown_text import PERFETTO_URL
+from distbench.tables.foreign_text import PERFETTO_URL
+from distbench.tables.table import Table
+from distbench.views.base import View
+from distbench.views.charts.figures import Chart
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_TEXT_LENGTH = 20_000
 _MAX_NAME_LENGTH = 200
 _DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A section of the page: charts, and a table of everything behind them."""
+
+    id: str
+    title: str
+    charts: Sequence[Chart]
+    table: Table | None
+    table_collapsed: bool = False
+    """True if the table opens only on request."""
+    data_table: Table | None = None
+    """All numbers of the view, even if the page has no table of them."""
+    template: str = View.template
+    content: Any = None
+    """Data for the template besides charts and table."""
 
 
 def render(

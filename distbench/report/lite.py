@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT
-from distbench.analysis.key_findings import all_findings
-from distbench.analysis.price import COST_PER_BILLION_TOKENS
-from distbench.analysis.recommendation import recommend
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
+from distbench.analysis.wording.recommendation import recommend
 from distbench.report import header, html
-from distbench.report.case_table import CaseColumn, CaseTable, make_case_table
+from distbench.report.case_table import CaseTable, make_case_table
 from distbench.report.scatter_plot import scatter_plot
 from distbench.system.files import infrastructure_errors, write_atomic
+from distbench.views.base import CaseColumn
 
 _MAX_SENTENCES = 20
 _COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", COST_PER_BILLION_TOKENS, "step_s")
@@ -54,10 +55,10 @@ def render(run: RunAnalysis) -> str:
 
 def _columns(table: CaseTable) -> list[CaseColumn]:
     """The few columns that fit, and the verdicts."""
-    known = {column.field.name: column for column in table.columns}
+    known = {column.name: column for column in table.columns}
     few = [name for name in _COLUMNS if name in known][:_MAX_COLUMNS]
     return [
         column
         for column in table.columns
-        if column.field.name in few or (column.is_verdict and not column.folded)
+        if column.name in few or (column.type == "varchar" and column.name not in table.folded)
     ]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from distbench.analysis.case_summary import REFERENCE_LABEL, CaseSummary
-from distbench.analysis.key_findings import FAILURE_ADVICE, all_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import flatten_facts, merge_environments
+from distbench.analysis.wording.findings import FAILURE_ADVICE, all_findings
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import strip_control_characters
 from distbench.core.units import MISSING_TEXT, format_value
@@ -18,12 +18,12 @@ from distbench.record import Status
 from distbench.report import header, html
 from distbench.report.case_table import make_case_table
 from distbench.report.drawer import case_details
-from distbench.report.overview import estimate_text
+from distbench.report.html import Chapter
 from distbench.report.page_data import case_data, picker_data
+from distbench.report.recommendation import StoredRecommendation
 from distbench.report.scatter_plot import scatter_plot
-from distbench.report.stored_recommendation import StoredRecommendation
-from distbench.report.view import chapters
 from distbench.system.files import infrastructure_errors, write_atomic
+from distbench.views.base import all_views, estimate_text
 
 _MAX_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")
@@ -62,7 +62,6 @@ def render(run: RunAnalysis) -> str:
         scripts=("picker.js", "cases.js", "drawer.js"),
         packed={"drawer-data": case_details(run, made)},
         blocks={"picker-data": offered["data"], "case-data": case_data(run.info, cases, columns)},
-        cell=_cell,
         info=run.info,
         title=header.page_title(run),
         strip=header.header_facts(run),
@@ -79,7 +78,7 @@ def render(run: RunAnalysis) -> str:
         values=_values(run, columns),
         failed=group_by(failed, lambda row: row.failure_status),
         advice=FAILURE_ADVICE,
-        statuses=Counter("differs" if row.differs else row.status for row in cases),
+        statuses=Counter(row.outcome for row in cases),
         missing=_missing(cases),
         noises=run.noise_by_device_count,
         worker=flatten_facts(next((record.environment for record in records if record.environment), {})),
@@ -89,11 +88,10 @@ def render(run: RunAnalysis) -> str:
     )
 
 
-def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
-    # the heading of a column need not be repeated in its cells
-    shown = strip_control_characters(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
+def _cell(row: CaseSummary, name: str) -> str:
+    unit = strip_control_characters(str(row.columns[name]["unit"])) if name in row.columns else ""
     return (
-        estimate_text(row, name, lambda value, half: format_value(value, shown, half), digits=1)
+        estimate_text(row, name, lambda value, half: format_value(value, unit, half), digits=1)
         or MISSING_TEXT
     )
 
@@ -120,3 +118,16 @@ def _values(run: RunAnalysis, columns: Iterable[str]) -> list[list[str]]:
         for row in run.cases
         if row.measured
     ]
+
+
+def chapters(run: RunAnalysis) -> list[Chapter]:
+    """Chapters with content for *run*."""
+    made = []
+    for name, view in all_views().items():
+        charts, table = [*view.charts(run)], view.table(run)
+        if charts or table.rows or view.is_requested(run):
+            shown = None if view.table_in_charts and charts else table
+            folded = view.table_collapsed and bool(charts)
+            content = view.content(run)
+            made.append(Chapter(name, view.title, charts, shown, folded, table, view.template, content))
+    return made

@@ -15,9 +15,9 @@ from distbench.analysis.choice import (
     Requirements,
     complete_requirements,
 )
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.text import shorten
 from distbench.core.units import format_bytes
 from distbench.record.run_folder import RunInfo

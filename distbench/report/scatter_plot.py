@@ -10,10 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.choice import Candidate, Requirements, select_case
+from distbench.analysis.candidates import pareto_front
+from distbench.analysis.choice import Candidate
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_bytes, format_count, parse_bytes
-from distbench.report.figures import CaseStyle
+from distbench.views.charts.figures import CaseStyle
+from distbench.views.charts.labels import Box, overlaps
 
 WIDTH, HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46
@@ -24,7 +26,6 @@ _PLACES = (
     *((0.5, -10, "start"), (-0.5, -10, "end"), (0.5, 18, "start"), (-0.5, 18, "end")),
 )
 _BESIDE, _BESIDE_RING = 10, 14
-_Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,15 @@ class ScatterPlot:
 
 def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     """Plot of the cases of the choice; None if fewer than two have both numbers."""
-    choice = select_case(run.candidates, Requirements())
+    choice = run.selection
     known = [one for one in choice.ranked if one.speed and one.memory]
     # the slowest cases are left out, but never the recommended one
     shown = sorted(known, key=lambda one: one is not choice.pick)[:_MAX_MARKS]
     if len(shown) < 2:
         return None
-    front = _pareto_front(shown)
+    front = pareto_front(
+        shown, lambda one: one.memory or 0.0, lambda one: one.speed.value if one.speed else 0.0
+    )
     memory, speed = _axes(shown)
     unit = format_bytes(max(one.memory or 0.0 for one in shown)).split()[1]
     families = {row.case.id: row.case.strategy.name for row in run.cases}
@@ -147,16 +150,6 @@ def _mark(one: Candidate, memory: LinearAxis, speed: LinearAxis, color: str, pic
     )
 
 
-def _pareto_front(shown: Sequence[Candidate]) -> list[Candidate]:
-    """Pareto-optimal cases, lowest memory first."""
-    front: list[Candidate] = []
-    fastest = 0.0
-    for one in sorted(shown, key=lambda one: (one.memory or 0.0, -one.speed.value if one.speed else 0.0)):
-        if one.speed and one.speed.value > fastest:
-            front, fastest = [*front, one], one.speed.value
-    return front
-
-
 def _front_points(front: Sequence[Candidate], memory: LinearAxis, speed: LinearAxis) -> str:
     points: list[tuple[float, float]] = []
     for one in front:
@@ -170,7 +163,7 @@ def _front_points(front: Sequence[Candidate], memory: LinearAxis, speed: LinearA
 
 def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
     """Add labels to the *marks* that have space for one, the first ones first."""
-    taken: list[_Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
+    taken: list[Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
     labelled = []
     for place, mark in enumerate(marks):
         free = (
@@ -184,7 +177,7 @@ def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
     return labelled
 
 
-def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, _Box]]:
+def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, Box]]:
     """Positions of the name of *mark*, the best first, with the boxes that they occupy."""
     wide = _CHARACTER * len(mark.name)
     beside = _BESIDE_RING if mark.picked else _BESIDE
@@ -203,8 +196,6 @@ def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, _Box]]:
     ]
 
 
-def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
+def _is_free(box: Box, taken: Sequence[Box]) -> bool:
     inside = box[0] >= _LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - _BOTTOM
-    return inside and not any(
-        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
-    )
+    return inside and not overlaps(box, taken)

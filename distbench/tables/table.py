@@ -14,20 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from distbench.core.grouping import group_by
-from distbench.core.text import one_line
+from distbench.core.text import one_line, wrap_text
 from distbench.core.units import MISSING_TEXT, format_value
-from distbench.tables.csv_text import write_csv
-from distbench.tables.emphasis import Emphasis, Painter, no_color
-from distbench.tables.line_wrapping import wrap_text
-from distbench.tables.markdown_text import escape_markdown
-from distbench.tables.text_table import TextRow, layout_lines
+from distbench.tables.foreign_text import escape_markdown, write_csv
+from distbench.tables.text_table import Emphasis, Painter, TextRow, layout_lines, no_color
 
 CellValue = str | int | float | bool | None
 CellMapping = Mapping[str, "CellValue | TableCell"]
 PERCENT = "{:.1%}".format
 """Format of a fraction."""
 
-_LONGEST_CELL = 300
 _DESCRIPTION = ("name", "heading", "type", "unit", "better", "doc")
 _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.cells import cell_len
 
 from distbench.core.text import shorten
-from distbench.tables.emphasis import Emphasis, Painter
 
 _MIN_NAME_WIDTH = 12
 _GAPS = (2, 1)
 """Spaces between columns; the wider ones if they fit."""
+
+Emphasis = Literal["", "best", "good", "bad", "doubtful"]
+"""best: recommended; good and bad: a change, a failure, a verdict; doubtful: from a noisy machine."""
+CHANGE_EMPHASIS: Mapping[str, Emphasis] = {"better": "good", "worse": "bad"}
+"""Emphasis of the words for a change."""
+Painter = Callable[[str, Emphasis], str]
+"""Function that renders a text with an emphasis, without changing its width."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +126,8 @@ def _rows(layout: _ColumnLayout, rows: Sequence[TextRow], columns: Sequence[int]
             yield shorten(group, layout.width)
         is_first = False
         yield from layout.sentence(row) if row.sentence else layout.row(row, columns)
+
+
+def no_color(text: str, _: Emphasis) -> str:
+    """*text* without emphasis: for files, pipes and terminals without colors."""
+    return text

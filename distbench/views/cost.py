@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, sorted_by_value
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS, device_cost
+from distbench.analysis.cost import (
+    COST_PER_BILLION_TOKENS,
+    TRAINING_COST,
+    TRAINING_HOURS,
+)
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
-from distbench.report.overview import estimate_text
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell
-from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.table import Table, TableCell
+from distbench.views.base import CASE_FIELDS, CaseColumn, View, rate_column, spread_cell
+
+
+def _speed(row: CaseSummary) -> TableCell:
+    return spread_cell(row, THROUGHPUT)
 
 
 class CostView(View):
@@ -25,26 +32,19 @@ class CostView(View):
     )
     fields = (
         *CASE_FIELDS,
-        Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
-        Field(
-            COST_PER_BILLION_TOKENS,
-            "per 1e9 tokens",
-            "Money for 1e9 tokens.",
-            "",
-            "lower",
-            format=format_number,
-        ),
-        Field(TRAINING_HOURS, "hours", "Hours of the whole training.", "h", "lower", format=format_number),
-        Field(TRAINING_COST, "whole", "Money for the whole training.", "", "lower", format=format_number),
+        CaseColumn(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher", read=_speed),
+        rate_column(COST_PER_BILLION_TOKENS, "per 1e9 tokens", "Money for 1e9 tokens.", better="lower"),
+        rate_column(TRAINING_HOURS, "hours", "Hours of the whole training.", "h", "lower"),
+        rate_column(TRAINING_COST, "whole", "Money for the whole training.", better="lower"),
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        cost = device_cost(run.info.suite)
+        cost = run.device_cost
         if cost is None:
             said = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
             return self.make_table([], [f"It is not known what a device costs; {said}."])
         made = self.make_table(
-            [_row(row) for row in sorted_by_value(run.cases, COST_PER_BILLION_TOKENS)],
+            [self.case_row(row) for row in sorted_by_value(run.cases, COST_PER_BILLION_TOKENS)],
             [
                 f"Price: {format_number(cost.per_device_hour)} {cost.currency} for a device and hour. Whole "
                 f"training: {format_number(cost.tokens)} tokens (cost.tokens)."
@@ -56,11 +56,3 @@ class CostView(View):
         }
         fields = (replace(f, heading=headings.get(f.name, f.heading)) for f in made.fields)
         return replace(made, fields=tuple(fields))
-
-
-def _row(row: CaseSummary) -> TableRow:
-    speed = TableCell(row.values[THROUGHPUT].value, estimate_text(row, THROUGHPUT, format_number))
-    amounts = {
-        name: rate_cell(row, name) for name in (COST_PER_BILLION_TOKENS, TRAINING_HOURS, TRAINING_COST)
-    }
-    return TableRow({**case_cells(row.case), THROUGHPUT: speed, **amounts})

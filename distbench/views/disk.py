@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
-from distbench.core.grouping import group_pairs
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.core.units import format_gb_per_s
+from distbench.tables.table import PERCENT, Table, TableCell
+from distbench.views.base import CASE_FIELDS, CaseColumn, View, absence_reasons
 
 _DOMINANT_SHARE = 0.5
 """Share of a step from which on the disk decides its length."""
 
 
-def _gb_per_s(value: float) -> str:
-    return f"{value / 1e9:.3g}"
-
-
 _COLUMNS = (
-    Field(
+    CaseColumn(
         "disk_read", "read/step", "Bytes that all ranks read in a step, by the kernel's count.", "B", "lower"
     ),
-    Field("disk_read_theory", "theory", "Bytes to read in a step by theory, at most.", "B"),
-    Field("disk_written", "written/step", "Bytes that all ranks write in a step, likewise.", "B", "lower"),
-    Field("disk_written_theory", "theory", "Bytes to write in a step by theory, at most.", "B"),
-    Field(
-        "disk_read_rate", "reads, GB/s", "What the disk gives by itself.", "B/s", "higher", format=_gb_per_s
+    CaseColumn("disk_read_theory", "theory", "Bytes to read in a step by theory, at most.", "B"),
+    CaseColumn(
+        "disk_written", "written/step", "Bytes that all ranks write in a step, likewise.", "B", "lower"
     ),
-    Field(
+    CaseColumn("disk_written_theory", "theory", "Bytes to write in a step by theory, at most.", "B"),
+    CaseColumn(
+        "disk_read_rate",
+        "reads, GB/s",
+        "What the disk gives by itself.",
+        "B/s",
+        "higher",
+        format=format_gb_per_s,
+    ),
+    CaseColumn(
         "disk_written_rate",
         "writes, GB/s",
         "What the disk takes by itself.",
         "B/s",
         "higher",
-        format=_gb_per_s,
+        format=format_gb_per_s,
     ),
-    Field("disk_least_s", "disk at least", "Least time that a step takes for its disk.", "s", "lower"),
-    Field("step_s", "step", "Length of a step, the slowest rank's.", "s", "lower"),
+    CaseColumn("disk_least_s", "disk at least", "Least time that a step takes for its disk.", "s", "lower"),
+    CaseColumn("step_s", "step", "Length of a step, the slowest rank's.", "s", "lower"),
 )
 
 
@@ -53,7 +56,14 @@ class DiskView(View):
     fields = (
         *CASE_FIELDS,
         *_COLUMNS,
-        Field("disk_share", "share", "Least time for the disk over the step.", "", "lower", format=PERCENT),
+        CaseColumn(
+            "disk_share",
+            "share",
+            "Least time for the disk over the step.",
+            better="lower",
+            format=PERCENT,
+            read=lambda row: TableCell(_share(row)),
+        ),
     )
 
     def table(self, run: RunAnalysis) -> Table:
@@ -61,12 +71,7 @@ class DiskView(View):
         notes = [*_disk_bound_notes(run, rows), *_absence_notes(run, rows)]
         if not rows:
             notes = ["No case was measured that offloads training state to a disk."]
-        return self.make_table([_row(row) for row in rows], notes)
-
-
-def _row(row: CaseSummary) -> TableRow:
-    values = {field.name: value_cell(row, field.name) for field in _COLUMNS}
-    return TableRow({**case_cells(row.case), **values, "disk_share": TableCell(_share(row))})
+        return self.make_table([self.case_row(row) for row in rows], notes)
 
 
 def _share(row: CaseSummary) -> float | None:
@@ -88,10 +93,8 @@ def _disk_bound_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
 
 
 def _absence_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
-    names = run.short_names(rows)
-    reasons = group_pairs(
-        (reason, names[row.case.id]) for row in rows if (reason := row.absence_reasons.get("disk_read_rate"))
-    )
+    reasons = absence_reasons(rows, ("disk_read_rate",), run.short_names(rows))
     return [
-        f"Throughput of the disk by itself: {reason} ({', '.join(of)})." for reason, of in reasons.items()
+        f"Throughput of the disk by itself: {reason} ({', '.join(of)})."
+        for (_, reason), of in reasons.items()
     ]

@@ -9,10 +9,10 @@ from typing import Any
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.training_curves import consumed_per_step
-from distbench.report.figures import CaseStyle, Chart, ChartSelection, make_figure, scatter
-from distbench.report.labels import LineEnd, label_line_ends, range_with_label_space
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import CaseStyle, Chart, ChartSelection, make_figure, scatter
+from distbench.views.charts.labels import LineEnd, label_line_ends, range_with_label_space
 
 _MAX_POINTS = 200
 _PLOT = 330

@@ -16,16 +16,24 @@ from distbench.analysis.memory import (
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import offloads_to_same_memory
 from distbench.core.case import MODEL_STATES
-from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited
-from distbench.core.units import format_bytes, parse_bytes
-from distbench.report import memory_chart, palette
-from distbench.report.axes import CaseAxis
-from distbench.report.figures import GREY, Chart, ChartSelection, make_figure, scatter, stacked_bars
-from distbench.report.pairs import default_pair, paired_figure
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
+from distbench.core.units import format_bytes, format_value, parse_bytes
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, View, absence_reasons, case_cells, value_cell
+from distbench.views.charts import palette
+from distbench.views.charts.figures import (
+    GREY,
+    Bar,
+    CaseAxis,
+    Chart,
+    ChartSelection,
+    make_figure,
+    scatter,
+    stacked_bars,
+)
+from distbench.views.charts.memory import memory_case
+from distbench.views.charts.pairs import default_pair, paired_figure
 
 _MIB = 2**20
 _CAPTION = (
@@ -101,15 +109,19 @@ class MemoryView(View):
         shown = ChartSelection.fastest(run, lambda row: largest_rank_memory(row.representative_trial))
         if not shown.items:
             return
-        table = self.make_table([_row(*each) for each in shown.items])
+        bars = [_bar(row, rank) for row, _, rank in shown.items]
+        theory = [rank.theory.get("states") for *_, rank in shown.items]
+        peaks = [row.values[MEMORY].value if MEMORY in row.values else None for row, *_ in shown.items]
         axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
         # a vertical line is a symbol without a fill: its color is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
         traces = [
-            *stacked_bars(table, _LEGEND, palette.MEMORY, _MIB, _theory_hover, axis.positions),
-            *_marks("model states by theory", table, "theory", stroke, axis.positions),
-            *_marks("peak in the timed steps", table, "memory_peak", circle, axis.positions),
+            *stacked_bars(
+                bars, _LEGEND, palette.MEMORY, lambda _, size: format_value(size, "B"), _MIB, axis.positions
+            ),
+            *_marks("model states by theory", theory, stroke, axis.positions),
+            *_marks("peak in the timed steps", peaks, circle, axis.positions),
         ]
         apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
         finding = "Furthest from theory: {1}, by {0:.1%} of its model states."
@@ -131,7 +143,7 @@ def _steps(shown: ChartSelection[RankMemory]) -> Iterator[Chart]:
         (row, choice)
         for row, name, rank in shown.items
         if (
-            choice := memory_chart.memory_case(
+            choice := memory_case(
                 row.case.id, name, rank, _LEGEND, smallest_device_memory(row.representative_trial)
             )
         )
@@ -165,19 +177,19 @@ def _row(row: CaseSummary, name: str, rank: RankMemory) -> TableRow:
     )
 
 
-def _theory_hover(row: TableRow, kind: str) -> list[str]:
-    theory = row.value(f"{kind}_theory")
-    return [f"theory: {format_bytes(float(theory))}"] if theory is not None else []
+def _bar(row: CaseSummary, rank: RankMemory) -> Bar:
+    known = {kind: size for kind in MODEL_STATES if (size := rank.theory.get(kind)) is not None}
+    theory = {kind: f"theory: {format_bytes(float(size))}" for kind, size in known.items()}
+    return Bar(row.case.name, row.case.id, {kind: rank.maximum(kind) for kind in _LEGEND}, theory)
 
 
 def _marks(
-    name: str, sheet: Table, column: str, look: dict[str, Any], places: Sequence[int]
+    name: str, sizes: Sequence[float | None], look: dict[str, Any], places: Sequence[int]
 ) -> list[dict[str, Any]]:
-    rows = zip(places, sheet.rows, strict=True)
-    known = {place: float(size) for place, row in rows if (size := row.value(column))}
+    known = {place: float(size) for place, size in zip(places, sizes, strict=True) if size}
     hovers = [f"{name}: {format_bytes(size)}" for size in known.values()]
-    sizes = [size / _MIB for size in known.values()]
-    return [scatter(name, sizes, known, hovers=hovers, marker=look)] if known else []
+    widths = [size / _MIB for size in known.values()]
+    return [scatter(name, widths, known, hovers=hovers, marker=look)] if known else []
 
 
 def _differences(
@@ -217,10 +229,6 @@ def _host_memory_notes(
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str]:
-    reasons = group_pairs(
-        (f"No {column}: {reason}", names[row.case.id])
-        for row in rows
-        for column in ("memory_states", "memory_activations", "memory_states_theory")
-        if column in row.columns and (reason := row.absence_reasons.get(column))
-    )
-    return (f"{reason} ({join_limited(of)})." for reason, of in reasons.items())
+    columns = ("memory_states", "memory_activations", "memory_states_theory")
+    for (column, reason), of in absence_reasons(rows, columns, names).items():
+        yield f"No {column}: {reason} ({join_limited(of)})."

@@ -10,9 +10,9 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line
 from distbench.record import Record
-from distbench.report.view import View
 from distbench.strategies.description import REMARKS
 from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
+from distbench.views.base import View
 
 _GROUP_HEADINGS = {
     "work": "Changes the work",

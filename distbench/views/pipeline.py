@@ -9,11 +9,11 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.pipeline import RankWaits, StageActivations, pipeline_passes, rank_waits
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
-from distbench.report import pipeline_chart
-from distbench.report.figures import Chart, ChartSelection
-from distbench.report.pairs import default_pair
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.views.charts.figures import Chart, ChartSelection
+from distbench.views.charts.pairs import default_pair
+from distbench.views.charts.pipeline import MAX_BOXES, ScheduleCase, schedule_figure, schedule_height
 
 _ACTIVATIONS_UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
 
@@ -69,13 +69,11 @@ class PipelineView(View):
             for row in run.cases
             if row.representative_trial and (found := pipeline_passes(row.representative_trial))
         }
-        largest = max(map(len, drawn.values()), default=pipeline_chart.MAX_BOXES)
-        shown = ChartSelection.fastest(
-            run, lambda row: drawn.get(row.case.id), max(1, pipeline_chart.MAX_BOXES // largest)
-        )
-        if not shown.items or largest > pipeline_chart.MAX_BOXES:
+        largest = max(map(len, drawn.values()), default=MAX_BOXES)
+        shown = ChartSelection.fastest(run, lambda row: drawn.get(row.case.id), max(1, MAX_BOXES // largest))
+        if not shown.items or largest > MAX_BOXES:
             return
-        cases = [pipeline_chart.ScheduleCase(row.case.id, name, found) for row, name, found in shown.items]
+        cases = [ScheduleCase(row.case.id, name, found) for row, name, found in shown.items]
         yield Chart(
             "pipeline-schedule",
             "The schedule as it ran",
@@ -84,9 +82,9 @@ class PipelineView(View):
             "waits, moves messages, or does what belongs to no micro-batch. Two cases on one axis of time; "
             "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
             f"nodes are not compared.{shown.truncation_note}",
-            pipeline_chart.schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
+            schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
-            height=pipeline_chart.schedule_height(cases),
+            height=schedule_height(cases),
         )
 
     def table(self, run: RunAnalysis) -> Table:

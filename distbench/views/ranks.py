@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from distbench.analysis.ranks import STRAGGLER_RATIO, RankStepTimes, notable_rank_times
+from distbench.analysis.ranks import STRAGGLER_RATIO, RankStepTimes, notable_rank_times, rank_name
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.stragglers import rank_name
 from distbench.core.grouping import group_by
 from distbench.record import Record
-from distbench.report.figures import GREY, Chart, escape_label, make_figure
-from distbench.report.palette import SEQUENTIAL_SCALE
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import GREY, Chart, escape_label, make_figure
+from distbench.views.charts.palette import SEQUENTIAL_SCALE
 
 _MAX_CASES = 4
 _MAX_COLUMNS = 12

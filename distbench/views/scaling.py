@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.node_efficiency import (
+from distbench.analysis.inter_node import (
     NODE_EFFICIENCY_DEFINITION,
     NodeEfficiency,
     node_count,
     node_efficiency,
-    node_efficiency_sentence,
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import (
@@ -22,10 +21,14 @@ from distbench.analysis.scaling import (
     ScalingSeries,
     efficiency_breakdown,
 )
+from distbench.analysis.wording.findings import node_efficiency_sentence
 from distbench.core.units import format_count, format_number
-from distbench.report.figures import (
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import View
+from distbench.views.charts.figures import (
     GREY,
     MAX_CHART_CASES,
+    Bar,
     CaseStyle,
     Chart,
     error_bars,
@@ -34,10 +37,8 @@ from distbench.report.figures import (
     scatter,
     stacked_bars,
 )
-from distbench.report.labels import LineEnd, label_line_ends, range_with_label_space
-from distbench.report.palette import EFFICIENCY
-from distbench.report.view import View
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.charts.labels import LineEnd, label_line_ends, range_with_label_space
+from distbench.views.charts.palette import EFFICIENCY
 
 _PLOT = 330
 """Approximate height of the plot in CSS pixels."""
@@ -127,16 +128,19 @@ class ScalingView(View):
         yield from self._breakdown_charts(run.scaling)
 
     def _breakdown_charts(self, scaling: Sequence[ScalingSeries]) -> Iterator[Chart]:
-        several = [(each, point) for each in scaling for point in each.points if point.world_size > 1]
         known = [
-            (each, point)
-            for each, point in several
-            if isinstance(efficiency_breakdown(point), EfficiencyBreakdown)
+            (each, point, parts)
+            for each in scaling
+            for point in each.points
+            if point.world_size > 1 and isinstance(parts := efficiency_breakdown(point), EfficiencyBreakdown)
         ]
         if not known:
             return
-        known.sort(key=lambda pair: (pair[1].world_size, -pair[1].efficiency))
-        table = self.make_table([_row(*pair) for pair in known])
+        known.sort(key=lambda item: (item[1].world_size, -item[1].efficiency))
+        columns = {each.name: each for each in self.fields}
+        bars = [
+            Bar(each.name, point.row.case.id, vars(parts)) for each, point, parts in known[:MAX_CHART_CASES]
+        ]
         cut = (
             f" The first {MAX_CHART_CASES} of {len(known)} are drawn." if len(known) > MAX_CHART_CASES else ""
         )
@@ -145,13 +149,15 @@ class ScalingView(View):
             "Where the efficiency goes",
             _BREAKDOWN_CAPTION + cut,
             make_figure(
-                stacked_bars(self.make_table(table.rows[:MAX_CHART_CASES]), _PARTS, EFFICIENCY),
+                stacked_bars(bars, _PARTS, EFFICIENCY, lambda part, share: columns[part].text(share)),
                 "share of device time",
-                rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MAX_CHART_CASES]],
+                rows=[f"{each.name}/ws{point.world_size}" for each, point, _ in known[:MAX_CHART_CASES]],
                 barmode="relative",
                 xaxis={"tickformat": ".0%"},
             ),
-            table.select_columns("series", "devices", *_PARTS),
+            self.make_table([_row(each, point) for each, point, _ in known]).select_columns(
+                "series", "devices", *_PARTS
+            ),
         )
 
 

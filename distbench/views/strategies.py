@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.case_summary import COMMUNICATION, REFERENCE_LABEL, THROUGHPUT, CaseSummary
-from distbench.analysis.decision_tree import MemoryRange, memory_ranges, memory_ranges_sentence
+from distbench.analysis.choice import MemoryRange, memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_count, format_percent
-from distbench.report.figures import CaseStyle
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.strategies.cards import card_for
 from distbench.strategies.description import USE_IF, Card, Claim
-from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, RELATIVE_COLUMN, CaseColumn, View
+from distbench.views.charts.figures import CaseStyle
 
 _TRAFFIC_THEORY, _STATES_THEORY = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"
@@ -90,18 +90,22 @@ class StrategiesView(View):
     fields = (
         *CASE_FIELDS,
         Field("shards", "shards", "What is divided among ranks.", type="varchar"),
-        Field(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
-        Field(_TRAFFIC_THEORY, "theory", "The same by theory, mean over ranks.", "B", "lower"),
-        Field(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
-        Field(_STATES_THEORY, "theory", "The same by theory.", "B", "lower"),
-        Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
+        CaseColumn(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
+        CaseColumn(_TRAFFIC_THEORY, "theory", "The same by theory, mean over ranks.", "B", "lower"),
+        CaseColumn(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
+        CaseColumn(_STATES_THEORY, "theory", "The same by theory.", "B", "lower"),
+        RELATIVE_COLUMN,
     )
 
     def table(self, run: RunAnalysis) -> Table:
         cards = _cards(run)
         found = memory_ranges(run.candidates)
         notes = [memory_ranges_sentence(found, _devices(found))] if found else []
-        return self.make_table([_row(row, card) for row, card in cards], [*notes, *_card_sentences(cards)])
+        rows = [
+            TableRow({**self.case_row(row, one_line(row.case.label)).cells, "shards": card.shards})
+            for row, card in cards
+        ]
+        return self.make_table(rows, [*notes, *_card_sentences(cards)])
 
     def content(self, run: RunAnalysis) -> StrategyCards:
         """Cards that replace the notes on the page."""
@@ -126,18 +130,6 @@ def _cards(run: RunAnalysis) -> list[tuple[CaseSummary, Card]]:
         if card:
             first.setdefault(row.case.label, (row, card))
     return list(first.values())
-
-
-def _row(row: CaseSummary, card: Card) -> TableRow:
-    columns = (COMMUNICATION, _TRAFFIC_THEORY, _STATES, _STATES_THEORY)
-    return TableRow(
-        {
-            **case_cells(row.case, one_line(row.case.label)),
-            "shards": card.shards,
-            **{column: value_cell(row, column) for column in columns},
-            "relative": TableCell(row.relative_throughput, reason=row.relative_absence),
-        }
-    )
 
 
 def _speed(row: CaseSummary) -> float:

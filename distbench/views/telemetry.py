@@ -10,39 +10,46 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_number
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell, value_cell
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.tables.table import PERCENT, Table, TableCell
+from distbench.views.base import CASE_FIELDS, CaseColumn, View, rate_column
 
 _MAX_REASONS = 3
-_ENERGY = "energy_per_token"
 
 
 def _gigabytes(value: float) -> str:
     return f"{value / 1e9:.2f} GHz"
 
 
-def _disturbance(name: str, heading: str, doc: str, text: Callable[[float], str] = PERCENT) -> Field:
-    return Field(name, heading, doc, "", "lower", format=text)
+def _disturbance(name: str, heading: str, doc: str, text: Callable[[float], str] = PERCENT) -> CaseColumn:
+    return CaseColumn(name, heading, doc, "", "lower", format=text)
 
 
 _COLUMNS = (
     _disturbance("host_foreign_cpu", "others' CPU", "Usable CPU time that other processes took."),
     _disturbance("host_busy_processes", "busy others", "Other busy processes.", format_number),
     _disturbance("host_steal", "steal", "CPU time that a hypervisor took."),
-    Field("host_load", "load", "Load average.", format="{:.1f}".format),
-    Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_gigabytes),
-    Field("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
-    Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=format_number),
-    Field(_ENERGY, "J/token", "Energy of all GPUs.", "J/token", "lower", format=format_number),
-    Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_gigabytes),
-    Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=format_number),
-    Field("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
-    Field("gpu_memory_own", "own mem", "Memory of the GPU in use by the ranks.", "B"),
+    CaseColumn("host_load", "load", "Load average.", format="{:.1f}".format),
+    CaseColumn("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_gigabytes),
+    CaseColumn("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
+    CaseColumn("gpu_power", "GPU W", "Power of a GPU.", "W", format=format_number),
+    rate_column("energy_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower"),
+    CaseColumn("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_gigabytes),
+    CaseColumn("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=format_number),
+    CaseColumn("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
+    CaseColumn("gpu_memory_own", "own mem", "Memory of the GPU in use by the ranks.", "B"),
     _disturbance("gpu_throttle", "throttled", "Share of time throttled by heat or power."),
-    Field("gpu_power_cap", "power cap", "Share of time at the power limit.", format=PERCENT),
+    CaseColumn("gpu_power_cap", "power cap", "Share of time at the power limit.", format=PERCENT),
     _disturbance("gpu_other_processes", "GPU others", "Other processes on the GPU.", format_number),
 )
 _NAMES = tuple(each.name for each in _COLUMNS)
+
+
+def _disturbed(row: CaseSummary) -> TableCell:
+    return TableCell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}")
+
+
+def _trials(row: CaseSummary) -> TableCell:
+    return TableCell(row.trials)
 
 
 class TelemetryView(View):
@@ -59,32 +66,22 @@ class TelemetryView(View):
     )
     fields = (
         *CASE_FIELDS,
-        Field("disturbed", "disturbed", "Trials on a noisy machine.", "", "lower", "bigint"),
-        Field("trials", "", "Trials that were measured.", type="bigint"),
+        CaseColumn(
+            "disturbed", "disturbed", "Trials on a noisy machine.", "", "lower", "bigint", read=_disturbed
+        ),
+        CaseColumn("trials", "", "Trials that were measured.", type="bigint", read=_trials),
         *_COLUMNS,
     )
 
     def table(self, run: RunAnalysis) -> Table:
         rows = [row for row in run.cases if row.measured and any(name in row.columns for name in _NAMES)]
         made = self.make_table(
-            [_row(row) for row in rows], (*_disturbance_notes(rows), *_absence_notes(rows))
+            [self.case_row(row) for row in rows], (*_disturbance_notes(rows), *_absence_notes(rows))
         )
         # most machines have no GPU; empty columns are hidden
         empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
         fields = tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
         return replace(made, fields=fields)
-
-
-def _row(row: CaseSummary) -> TableRow:
-    return TableRow(
-        {
-            **case_cells(row.case),
-            "disturbed": TableCell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}"),
-            "trials": row.trials,
-            **{name: value_cell(row, name) for name in _NAMES},
-            _ENERGY: rate_cell(row, _ENERGY),
-        }
-    )
 
 
 def _disturbance_notes(rows: Sequence[CaseSummary]) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary
-from distbench.analysis.choice import Requirements, select_case
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited
 from distbench.core.units import format_count, format_number
-from distbench.report.figures import (
+from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, rate_cell
+from distbench.views.charts.figures import (
     GREY,
     CaseStyle,
     Chart,
@@ -25,9 +26,7 @@ from distbench.report.figures import (
     make_figure,
     scatter,
 )
-from distbench.report.labels import place_mark_labels
-from distbench.report.view import CASE_FIELDS, View, case_cells, rate_cell
-from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.charts.labels import place_mark_labels
 
 _MAX_FRONTS = 6
 _MAX_FACETS = 4
@@ -133,7 +132,7 @@ def _scatter(
 ) -> dict[str, Any]:
     x = _padded_range([end / _MIB for row in rows for end in row.values[MEMORY].bounds])
     y = _padded_range([end for row in rows for end in row.values[THROUGHPUT].bounds])
-    pick = select_case(run.candidates, Requirements()).pick
+    pick = run.selection.pick
     picked = pick.id if pick else ""
     # the pick and the best cases get the first choice of a position for their labels
     by_speed = sorted(rows, key=lambda row: -_speed(row))

@@ -15,12 +15,13 @@ from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, IdleG
 from distbench.core.text import one_line
 from distbench.core.units import format_duration, format_number
 from distbench.record.run_folder import Run
-from distbench.report import figures, timeline_chart
-from distbench.report.figures import Chart
-from distbench.report.pairs import default_pair
-from distbench.report.view import CASE_FIELDS, View, case_cells
-from distbench.tables.markdown_text import PERFETTO_URL
+from distbench.tables.foreign_text import PERFETTO_URL
 from distbench.tables.table import CellValue, Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts import figures
+from distbench.views.charts.figures import Chart
+from distbench.views.charts.pairs import default_pair
+from distbench.views.charts.timeline import TimelineCase, timeline_figure, timeline_height
 
 _MAX_GAPS = 8
 _MIN_GAP_SHARE = 0.01
@@ -74,7 +75,7 @@ class TimelineView(View):
         shown = figures.ChartSelection.fastest(run, lambda row: rank_steps(row.representative_trial) or None)
         if not shown.items:
             return
-        cases = [timeline_chart.TimelineCase(row.case.id, name, steps) for row, name, steps in shown.items]
+        cases = [TimelineCase(row.case.id, name, steps) for row, name, steps in shown.items]
         yield Chart(
             "timeline-lanes",
             self.title,
@@ -83,9 +84,9 @@ class TimelineView(View):
             "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
             "its clock; clocks of several nodes are not compared. The profiler slows the "
             f"steps.{shown.truncation_note}",
-            timeline_chart.timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
+            timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
-            height=timeline_chart.timeline_height(cases),
+            height=timeline_height(cases),
         )
 
     def table(self, run: RunAnalysis) -> Table:

@@ -9,7 +9,9 @@ from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, trials_with
 from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_number
 from distbench.record import Record
-from distbench.report.figures import (
+from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import (
     GREY,
     MAX_CHART_CASES,
     CaseStyle,
@@ -19,8 +21,6 @@ from distbench.report.figures import (
     make_figure,
     scatter,
 )
-from distbench.report.view import CASE_FIELDS, View, case_cells
-from distbench.tables.table import Field, Table, TableRow
 
 _OFFSET = 0.12
 

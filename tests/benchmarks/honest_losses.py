@@ -7,7 +7,7 @@ A training of 25 steps by one process is held against others from the same weigh
 - mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks, or
   whose losses are 1% larger from step 15 on.
 
-The verdicts are those of ``analysis.timed_losses.compare_timed_losses``, without and with the trainings from
+The verdicts are those of ``losses.peer_groups.compare_timed_losses``, without and with the trainings from
 weights moved by rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial
 of each arm. Of each mistake stands how often it is found: by a run without and with these, by a gate without
 and with. Takes some 40 minutes on one core; by hand, from the root of the repository:
@@ -32,8 +32,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from distbench.analysis.loss_deviation import DIFFERENT_TRAINING, INDISTINGUISHABLE
-from distbench.analysis.timed_losses import compare_timed_losses
+from distbench.analysis.losses.case_losses import DIFFERENT_TRAINING, INDISTINGUISHABLE
+from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.core import registry
 from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
 from distbench.gate.losses import loss_findings

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from distbench import plan
-from distbench.analysis.statistics.quantiles import chi2_quantile
+from distbench.analysis.statistics.distributions import chi2_quantile
 from distbench.plan import PlannedTrial
 from distbench.record.run_folder import Run, RunInfo
 from distbench.run import Observer, StopRequest, TrialRunner

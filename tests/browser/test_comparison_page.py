@@ -11,8 +11,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.record import Record
 from distbench.report import comparison_page
-from distbench.report.comparison_view import compare_runs
-from distbench.report.figures import CaseStyle
+from distbench.report.comparison import compare_runs
+from distbench.views.charts.figures import CaseStyle
 from support.browser_pages import HOSTILE, Seen
 from support.records import case, failed, info, measured
 

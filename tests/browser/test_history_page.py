@@ -11,9 +11,9 @@ from playwright.sync_api import Browser
 from distbench.analysis.history import HistoryRun
 from distbench.cli import main
 from distbench.report import history_page
-from distbench.report.figures import CaseStyle
-from distbench.report.history_view import MetricHistory
-from distbench.report.palette import VERDICTS
+from distbench.report.history import MetricHistory
+from distbench.views.charts.figures import CaseStyle
+from distbench.views.charts.palette import VERDICTS
 from support.browser_pages import HOSTILE, Seen
 from support.records import case, measured
 from support.run_histories import NEW, OLD, days, occasion, stored

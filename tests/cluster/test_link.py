@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.recommendation import recommend
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from support.network_nodes import Bench

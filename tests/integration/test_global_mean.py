@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distbench.analysis.loss_deviation import SAME_LOSSES
+from distbench.analysis.losses.case_losses import SAME_LOSSES
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from support.runs import Finished
 from support.theory_checks import against_theory

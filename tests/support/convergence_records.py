@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distbench.analysis.statistics.probability import holm_adjusted
+from distbench.analysis.statistics.distributions import holm_adjusted
 from distbench.core.case import Case
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.comparison import P_VALUE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.analysis.statistics.quantiles import t_quantile
+from distbench.analysis.statistics.distributions import t_quantile
 from distbench.gate.sequential_test import EARLY_STOP_CONFIDENCE, LOOK_SCHEDULE, Estimator, PairRule
 
 

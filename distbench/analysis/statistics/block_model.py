@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distbench.analysis.statistics.autocorrelation import autocorrelation, error_inflation
-from distbench.analysis.statistics.quantiles import chi2_quantile
+from distbench.analysis.statistics.distributions import chi2_quantile
 from distbench.analysis.statistics.variance_shrinkage import moderated_variances, variance_posterior
 
 TrialsByRound = Mapping[int, float]

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from distbench.analysis.statistics.distributions import chi2_quantile, t_p_value
 from distbench.analysis.statistics.outliers import MIN_DEVIATION, hampel_replacements
-from distbench.analysis.statistics.quantiles import chi2_quantile, t_p_value
 
 MIN_POINTS = 3
 """Minimum number of points on each side of a shift. Fewer may be bad luck, and have no known spread."""

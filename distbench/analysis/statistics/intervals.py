@@ -1,25 +1,30 @@
-"""Confidence intervals from within-round variance.
+"""Confidence intervals from the variance within rounds and between runs.
 
 The interval of a case covers the true value in 95% of all cases: its variance is shrunk toward that of the
 others (``variance_shrinkage.py``), which is right on average over cases, not for each. Two cases differ if
 the interval of their ratio, adjusted for the number of comparisons that a choice among them makes,
 excludes 1.
+
+The trials of a run share its day, its neighbours on the machine and its placement in memory, so they can't
+show how much these vary; only several runs can.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from distbench.analysis.statistics.block_model import TrialsByRound, fit_blocks
-from distbench.analysis.statistics.quantiles import studentized_range_quantile, t_quantile
+from distbench.analysis.statistics.distributions import studentized_range_quantile, t_quantile
 from distbench.core.units import format_number
 
 CONFIDENCE = 0.95
 _MAX_HALF_LOG_WIDTH = 100.0
 """Half width of an interval of the logarithm beyond which its ends count as 0 and infinity."""
+MIN_RUNS = 3
+"""Minimum number of runs without a change between them to estimate their variance."""
 
 
 @dataclass(frozen=True)
@@ -174,3 +179,53 @@ def _interval(
 
 def _quantile(degrees_of_freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> float:
     return t_quantile(probability, degrees_of_freedom)
+
+
+@dataclass(frozen=True)
+class RunVariance:
+    """Spread of a column of one case over runs."""
+
+    deviation: float
+    """Standard deviation of the natural logarithm of a run's number around the level at that time."""
+    runs: int
+    levels: int = 1
+    """Number of levels, separated by changes."""
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Degrees of freedom behind ``deviation``."""
+        return self.runs - self.levels
+
+    def half_log_width(self, confidence: float) -> float:
+        """Half the width of the interval of the log ratio of two runs without a change between them."""
+        return t_quantile((1 + confidence) / 2, self.degrees_of_freedom) * math.sqrt(2) * self.deviation
+
+
+@dataclass(frozen=True)
+class RunVariances:
+    """Between-run variances of several cases."""
+
+    by_case_and_column: Mapping[tuple[str, str], RunVariance] = field(default_factory=dict)
+    """By case id and column."""
+    absent: str = f"it takes {MIN_RUNS} runs of a case in one environment"
+    """Reason why ``by_case_and_column`` lacks a case."""
+
+
+NO_EARLIER_RUNS = RunVariances()
+"""No other runs."""
+
+
+def run_variance(levels: Sequence[Sequence[float]]) -> RunVariance | None:
+    """Variance within *levels*, each the numbers of runs without a change between them.
+
+    None if there are too few, or if one is not above 0.
+    """
+    freedom = sum(map(len, levels)) - len(levels)
+    if freedom < MIN_RUNS - 1 or min(map(min, levels)) <= 0:
+        return None
+    squares = 0.0
+    for values in levels:
+        logs = [math.log(value) for value in values]
+        middle = math.fsum(logs) / len(logs)
+        squares += math.fsum((log - middle) ** 2 for log in logs)
+    return RunVariance(math.sqrt(squares / freedom), sum(map(len, levels)), len(levels))

@@ -23,9 +23,9 @@ from distbench.core.job import MEASURE
 from distbench.plan import launcher_machine
 from distbench.record.record_reader import retry_eagerly
 from distbench.record.run_folder import resume_command
-from distbench.report.view import all_views
 from distbench.run import RunExecution, ignore_time_warning
 from distbench.suite import Overrides, Suite, load_suite, parse_suite_text
+from distbench.views.base import all_views
 
 _KIND = "collectives"
 _SUITE = """\

@@ -11,7 +11,7 @@ import typer
 
 from distbench.analysis.history import run_variances
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.between_run_variance import RunVariances
+from distbench.analysis.statistics.intervals import RunVariances
 from distbench.cli import options
 from distbench.cli.colour import apply_style
 from distbench.cli.copies import drop_copies
@@ -26,7 +26,7 @@ from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.record import catalog
 from distbench.record.run_folder import Run, resume_command
-from distbench.report import comparison_view
+from distbench.report.comparison import compare_runs, comparison_json, comparison_markdown, comparison_text
 from distbench.run import RunExecution
 from distbench.suite import load_suite
 
@@ -79,7 +79,7 @@ def _print_comparison(
     earlier = _between_run_variance([before, *others], folders)
     comparisons = [
         replace(
-            comparison_view.compare_runs(before, after, earlier),
+            compare_runs(before, after, earlier),
             is_same=run.folder.resolve() == first.folder.resolve(),
         )
         for run, after in zip(later, others, strict=True)
@@ -92,17 +92,16 @@ def _print_comparison(
     if form == "json":
         print_json(
             [
-                {**comparison_view.comparison_json(comparison), "damaged": damage_json(before, after)}
+                {**comparison_json(comparison), "damaged": damage_json(before, after)}
                 for comparison, after in zip(comparisons, others, strict=True)
             ]
         )
     elif form == "md":
-        print_text("\n\n".join(map(comparison_view.comparison_markdown, comparisons)))
+        print_text("\n\n".join(map(comparison_markdown, comparisons)))
     else:
         print_text(
             "\n\n".join(
-                comparison_view.comparison_text(comparison, terminal_width(), apply_style)
-                for comparison in comparisons
+                comparison_text(comparison, terminal_width(), apply_style) for comparison in comparisons
             )
         )
     return 0

@@ -33,7 +33,7 @@ from distbench.core.text import join_limited, one_line
 from distbench.core.units import parse_fraction
 from distbench.record import catalog
 from distbench.report import history_page
-from distbench.report.history_view import MetricHistory, history_json, history_text
+from distbench.report.history import MetricHistory, history_json, history_text
 from distbench.system.temporary import temporary_folder
 
 # files with a run's numbers; logs and traces may be a hundred times as large

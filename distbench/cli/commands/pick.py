@@ -6,7 +6,8 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Annotated
 
-from distbench.analysis import choice, recommendation
+from distbench.analysis import choice
+from distbench.analysis.wording.recommendation import recommend
 from distbench.cli.colour import apply_style
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,
@@ -24,7 +25,7 @@ from distbench.cli.run_reader import apply_price, damage_json, load_run
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import parse_bytes, parse_fraction
 from distbench.record import catalog
-from distbench.report import choice_view
+from distbench.report.recommendation import candidate_table, recommendation_json
 
 
 @reads_runs
@@ -89,16 +90,16 @@ def pick(
             raise UsageError(
                 f"--avoid = {glob!r}: matches no strategy of this run; {did_you_mean(glob, labels)}"
             )
-    chosen, explanation = choice.select_case(every, wish), recommendation.recommend(run, wish)
+    chosen, explanation = choice.select_case(every, wish), recommend(run, wish)
     if as_json:
-        said = choice_view.recommendation_json(explanation, chosen, choice.memory_thresholds(every, chosen))
+        said = recommendation_json(explanation, chosen, choice.memory_thresholds(every, chosen))
         print_json({**said, "damaged": damage_json(run)})
     else:
         headline = wrap_to_terminal(explanation.headline, 0).splitlines()
         print_text("\n".join(apply_style(line, "best" if chosen.pick else "doubtful") for line in headline))
         for reason in explanation.reasons:
             print_text(wrap_to_terminal(f"- {reason}", 2, 2))
-        print_text("\n" + choice_view.candidate_table(chosen).to_text(terminal_width(), apply_style))
+        print_text("\n" + candidate_table(chosen).to_text(terminal_width(), apply_style))
     return 0 if chosen.pick else 1
 
 

@@ -19,7 +19,7 @@ from distbench.core.units import format_count
 from distbench.record import catalog as stored
 from distbench.record.run_folder import Run
 from distbench.record.untrusted_records import untrusted_records
-from distbench.report import stored_recommendation
+from distbench.report.recommendation import read_recommendation
 from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
 
 _CAPTION = (
@@ -76,7 +76,7 @@ def _row(run: Run, folder: Path) -> TableRow:
     try:
         with untrusted_records(str(run.folder)):
             info, found = run.info(), run.recorded_trials()
-            answer, missing = stored_recommendation.read_recommendation(run.folder, found)
+            answer, missing = read_recommendation(run.folder, found)
     except DistbenchError as error:
         return TableRow(
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}

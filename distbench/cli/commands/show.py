@@ -23,12 +23,15 @@ from distbench.cli.readers import reads_runs
 from distbench.cli.run_reader import apply_price, damage_json, load_run
 from distbench.record import catalog
 from distbench.record.run_folder import resume_command
-from distbench.report import markdown, overview, terminal
-from distbench.report.markdown import view_markdown
-from distbench.report.raw_view import record_table, record_table_names
-from distbench.report.run_export import run_json
-from distbench.report.terminal import footnote_lines
-from distbench.report.view import all_views
+from distbench.report.overview import (
+    footnote_lines,
+    overview_table,
+    overview_text,
+    run_markdown,
+    view_markdown,
+)
+from distbench.report.run_export import record_table, record_table_names, run_json
+from distbench.views.base import all_views
 
 
 @reads_runs
@@ -62,11 +65,11 @@ def print_run(run: RunAnalysis, form: str) -> None:
     if form == "json":
         print_json(run_json(run))
     elif form == "md":
-        print_text(markdown.run_markdown(run))
+        print_text(run_markdown(run))
     elif form == "csv":
-        print_text(overview.overview_table(run).to_csv())
+        print_text(overview_table(run).to_csv())
     else:
-        print_text(terminal.overview_text(run, terminal_width(), apply_style))
+        print_text(overview_text(run, terminal_width(), apply_style))
 
 
 def print_view(run: RunAnalysis, view: str, form: str = "") -> None:

@@ -12,8 +12,8 @@ from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.jobs.checkpoint.verdict import CheckpointEvidence, ResumedTraining, resumed_trainings
 from distbench.record import Record, Status, records_of_kind
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
 
 _COLUMNS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
 _EMPTY_NOTE = "This run tried no checkpoints."

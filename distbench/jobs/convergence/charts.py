@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from distbench.core.units import format_number
 from distbench.jobs.convergence.trainings import FinishedTraining, TrainingGroup
 from distbench.jobs.convergence.verdict import ConvergenceEvidence
-from distbench.report.figures import CaseStyle, Chart, make_figure, reference_line, scatter
-from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
+from distbench.views.charts.figures import CaseStyle, Chart, make_figure, reference_line, scatter
 
 T = TypeVar("T")
 

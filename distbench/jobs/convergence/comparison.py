@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.statistics.probability import fisher_exact_tail, holm_adjusted
+from distbench.analysis.statistics.distributions import fisher_exact_tail, holm_adjusted
 from distbench.core.grouping import group_by
 from distbench.jobs.convergence import REFERENCE_SEED_FACTOR
 from distbench.jobs.convergence.arms import Contrast, contrasts

@@ -15,9 +15,9 @@ from distbench.jobs.convergence.comparison import P_VALUE
 from distbench.jobs.convergence.large_batch import batch_size_effects
 from distbench.jobs.convergence.trainings import TrainingGroup
 from distbench.jobs.convergence.verdict import AS_REFERENCE, ConvergenceEvidence
-from distbench.report.figures import CaseStyle, Chart
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import CaseStyle, Chart
 
 _EMPTY_NOTE = "This run trains to no target: its suite has no section converge."
 _MAX_FINDINGS = 10

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from distbench.analysis.statistics.quantiles import chi2_quantile, t_quantile
+from distbench.analysis.statistics.distributions import chi2_quantile, t_quantile
 from distbench.core.grouping import group_by
 from distbench.jobs.equivalence.values import QUANTITY_NAMES, Quantity, RecordedTraining
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.job_results import Gravity, Verdict
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.core.grouping import group_by
 from distbench.jobs.equivalence import as_fp32
 from distbench.jobs.equivalence.arms import (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
@@ -24,10 +24,10 @@ from distbench.jobs.equivalence.arms import (
     LargestDeviation,
     quantity_text,
 )
-from distbench.report.figures import MAX_CHART_CASES, Chart, hover, make_figure, reference_line, scatter
-from distbench.report.palette import QUANTITIES
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views.charts.figures import MAX_CHART_CASES, Chart, hover, make_figure, reference_line, scatter
+from distbench.views.charts.palette import QUANTITIES
 
 _FAMILIES = {
     "loss": ("loss", "circle"),

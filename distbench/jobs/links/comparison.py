@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.collectives import CollectiveKey, collective_results
 from distbench.analysis.statistics.intervals import ConfidenceInterval
-from distbench.core.units import format_bytes, format_count
+from distbench.core.units import format_bytes, format_count, format_gb_per_s
 from distbench.record import Record
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
@@ -87,8 +87,8 @@ def _row(change: BandwidthChange) -> TableRow:
         {
             "size": TableCell(key.bytes, format_bytes(key.bytes)),
             "dtype": key.dtype,
-            "before": TableCell(change.before.value, f"{change.before.value / 1e9:.3g}"),
-            "after": TableCell(change.after.value, f"{change.after.value / 1e9:.3g}"),
+            "before": TableCell(change.before.value, format_gb_per_s(change.before.value)),
+            "after": TableCell(change.after.value, format_gb_per_s(change.after.value)),
             "ratio": TableCell(ratio.value, f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip()),
             "word": change.word,
             "op": key.op,

@@ -18,10 +18,10 @@ from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_bytes
 from distbench.record import Status, records_of_kind
-from distbench.report.figures import SYMBOLS, Chart, error_bars, hover, make_figure, scatter
-from distbench.report.palette import collective_color
-from distbench.report.view import View
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import View
+from distbench.views.charts.figures import SYMBOLS, Chart, error_bars, hover, make_figure, scatter
+from distbench.views.charts.palette import collective_color
 
 _EMPTY_NOTE = "This run measured no collectives: its suite has no section collectives."
 _FORMS = {"all_reduce": "in place", "broadcast": "in place"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.job_results import CurvePoint, JobResults
-from distbench.analysis.losses import mean_losses
+from distbench.analysis.losses.case_losses import mean_losses
 from distbench.record import Record
 from distbench.system.files import slug
 

@@ -33,7 +33,7 @@ class SensitivityOptions(JobOptions):
 class SensitivityJob(JobKind):
     """Measure how far rounding leads a training whose timed losses differ from those of the others.
 
-    Rounding usually makes trainings differ by less than ``analysis.rounding_bounds`` allows; at a learning
+    Rounding usually makes trainings differ by less than ``losses.rounding_bounds`` allows; at a learning
     rate that is high for the model, by more. So before a case counts as different, the case that it is
     compared with is trained a few more times from perturbed weights, for as many steps as were timed. A gate
     does the same with its baseline.

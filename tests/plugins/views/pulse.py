@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from distbench.analysis.run import RunAnalysis
-from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
 
 
 class PulseView(View):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from distbench.analysis.case_summary import summarize_cases
-from distbench.analysis.key_findings import all_findings
-from distbench.analysis.node_efficiency import NodeEfficiency, node_efficiency
+from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import scaling_series
+from distbench.analysis.wording.findings import all_findings
 from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.core.text import join_limited, one_line, shorten, strip_control_characters
 from distbench.record import Record, Status

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from distbench.analysis.statistics.probability import fisher_exact_tail, holm_adjusted, poisson_binomial_tail
+from distbench.analysis.statistics.distributions import (
+    fisher_exact_tail,
+    holm_adjusted,
+    poisson_binomial_tail,
+)
 
 
 @pytest.mark.parametrize(

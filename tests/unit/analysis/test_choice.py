@@ -11,16 +11,16 @@ import pytest
 
 from distbench.analysis.candidates import ASSUMED_CONTEXT_BYTES
 from distbench.analysis.choice import Requirements, Selection, memory_thresholds, select_case
-from distbench.analysis.key_findings import all_findings
-from distbench.analysis.recommendation import recommend
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
+from distbench.analysis.wording.recommendation import recommend
 from distbench.cli import main
 from distbench.core.case import Batch, Case, PrecisionConfig
 from distbench.core.case import PluginChoice as Plugin
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.choice_view import candidate_table
 from distbench.report.page_data import picker_data
+from distbench.report.recommendation import candidate_table
 from support.known_choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from support.records import case, failed, info, measured
 

@@ -16,12 +16,19 @@ import pytest
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import CasePair, compare_cases
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.between_run_variance import RunVariance, RunVariances, run_variance
+from distbench.analysis.statistics.intervals import RunVariance, RunVariances, run_variance
 from distbench.cli import main
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report import comparison_view
+from distbench.report.comparison import (
+    compare_runs,
+    comparison_json,
+    comparison_markdown,
+    comparison_sentences,
+    comparison_table,
+    comparison_text,
+)
 from support.records import case, failed, info, measured
 from support.run_histories import stored
 from support.runs import QUICK, Finished, call
@@ -54,8 +61,8 @@ def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
 
 
 def shown(before: Sequence[Record], after: Sequence[Record]) -> str:
-    made = comparison_view.compare_runs(side(*before), side(*after))
-    return " ".join(comparison_view.comparison_table(made).to_text(100).split())
+    made = compare_runs(side(*before), side(*after))
+    return " ".join(comparison_table(made).to_text(100).split())
 
 
 BEFORE = [*trials(DDP, 1000, 1010, 990), *trials(FSDP, 800, 805, 795), *trials(ZERO, 600, 606, 594)]
@@ -156,12 +163,12 @@ def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on()
     change = pair.change("tokens_per_s")
     assert (change.word, change.run_degrees_of_freedom) == ("worse", 6)
     assert change.ratio.half_log_width == pytest.approx(2.447 * 2**0.5 * 0.01, rel=1e-3)
-    made = comparison_view.compare_runs(before, after, past)
+    made = compare_runs(before, after, past)
     assert "hold how much earlier runs of them differ where nothing changed (6 degrees" in " ".join(
-        comparison_view.comparison_sentences(made)
+        comparison_sentences(made)
     )
-    unknown = comparison_view.compare_runs(before, after)
-    assert "is not known" in " ".join(comparison_view.comparison_sentences(unknown))
+    unknown = compare_runs(before, after)
+    assert "is not known" in " ".join(comparison_sentences(unknown))
 
 
 def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
@@ -324,10 +331,10 @@ def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
         RunAnalysis(replace(each.info, machine=facts), each.records)
         for each, facts in zip((old, new), machine, strict=True)
     ]
-    made = comparison_view.compare_runs(*sides)
-    told = comparison_view.comparison_text(made, 100)
+    made = compare_runs(*sides)
+    told = comparison_text(made, 100)
     assert told.index("packages.torch: 2.12, now 2.13") < told.index("tokens/s  ")
-    page = comparison_view.comparison_markdown(made)
+    page = comparison_markdown(made)
     assert page.index("packages.torch: 2.12, now 2.13") < page.index("<details>")
     assert " | 0.900 (" in page
 
@@ -335,8 +342,8 @@ def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
 def test_a_hostile_name_is_text_in_markdown():
     name = "x](javascript:alert(1)) @all <b> | `"
     hostile = replace(DDP, name=name, label=name)
-    made = comparison_view.compare_runs(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
-    page = comparison_view.comparison_markdown(made)
+    made = compare_runs(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
+    page = comparison_markdown(made)
     assert "](" not in page
     assert "@all" not in page
     assert "<b>" not in page
@@ -363,8 +370,8 @@ def of_preset(preset: str, label: str, size: int, **changes: Any) -> Case:
 def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() -> None:
     before = [*trials(of_preset("tiny", "ddp", 8), 1000, 1010), *trials(of_preset("tiny", "zero2", 8), 600)]
     after = [*trials(of_preset("1b", "ddp", 16), 100, 101), *trials(of_preset("1b", "fsdp", 16), 160, 161)]
-    made = comparison_view.compare_runs(side(*before), side(*after))
-    first, *_ = comparison_view.comparison_sentences(made)
+    made = compare_runs(side(*before), side(*after))
+    first, *_ = comparison_sentences(made)
     assert first.startswith(
         "The runs do different work: workload.preset = 1b, was tiny, batch.global_batch_size"
     )
@@ -376,14 +383,12 @@ def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() ->
     assert found["zero2"].incomparable == "only in the first run"
     assert "single case" in found["fsdp"].incomparable
     assert {change.word for pair in made.pairs for change in pair.changes} <= {"other", "same", "unknown"}
-    assert comparison_view.comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
+    assert comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
 
 
 def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
     larger = replace(FSDP, batch=Batch(16, 8, 1))
-    made = comparison_view.compare_runs(
-        side(*BEFORE), side(*trials(DDP, 1100, 1110), *trials(larger, 100, 101))
-    )
+    made = compare_runs(side(*BEFORE), side(*trials(DDP, 1100, 1110), *trials(larger, 100, 101)))
     assert made.work_differences == {}
     assert [pair.name for pair in made.pairs if pair.change("tokens_per_s")] == [DDP.name]
 
@@ -391,7 +396,7 @@ def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
 def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
     several = [of_preset("1b", "ddp", 8, threads=n, name=f"ddp/t{n}") for n in (1, 2)]
     after = [record for of in several for record in trials(of, 100, 101)]
-    made = comparison_view.compare_runs(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
+    made = compare_runs(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
     whys = [pair.incomparable for pair in made.pairs if pair.after]
     assert whys == ["the strategy has no single case on as many devices in both runs"] * 2
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from distbench.analysis.key_findings import all_findings
-from distbench.analysis.node_bottleneck import BOTTLENECK_SHARE
-from distbench.analysis.recommendation import recommend
+from distbench.analysis.inter_node import BOTTLENECK_SHARE
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
+from distbench.analysis.wording.recommendation import recommend
 from distbench.record import Record
 from support.records import case, info, measured
 

@@ -14,11 +14,11 @@ import pytest
 from scipy import stats
 
 from distbench.analysis.choice import Requirements, select_case
-from distbench.analysis.key_findings import key_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.block_model import fit_blocks, outlier_rounds
+from distbench.analysis.statistics.distributions import studentized_range_quantile
 from distbench.analysis.statistics.intervals import ConfidenceInterval, intervals, noise_of
-from distbench.analysis.statistics.quantiles import studentized_range_quantile
+from distbench.analysis.wording.findings import key_findings
 from support.random_runs import (
     CASES,
     NOISE,

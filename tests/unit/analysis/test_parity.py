@@ -13,9 +13,10 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, OptimizerConfig, PrecisionConfig
 from distbench.record import Record
-from distbench.report import page, terminal
-from distbench.report.view import all_views
+from distbench.report import page
+from distbench.report.overview import overview_text
 from distbench.tables.table import Table
+from distbench.views.base import all_views
 from support.records import case, info, measured
 from support.runs import Done, Finished, run_in
 
@@ -180,7 +181,7 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
     run = RunAnalysis(info(DDP, FSDP, zero), records)
-    shown = terminal.overview_text(run)
+    shown = overview_text(run)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
@@ -199,7 +200,7 @@ def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes
     odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
     zero = case("zero3+offload-params")
     records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
-    shown = terminal.overview_text(RunAnalysis(info(DDP, FSDP, zero), records))
+    shown = overview_text(RunAnalysis(info(DDP, FSDP, zero), records))
     assert "fsdp[a-an] " in shown
     assert max(map(len, shown.splitlines())) <= 80
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from distbench.analysis.price import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS
+from distbench.analysis.cost import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS
 from distbench.core.errors import SuiteError
 from distbench.record.run_folder import Run
 from distbench.suite import Overrides, load_suite

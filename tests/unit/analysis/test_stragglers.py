@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.analysis.key_findings import all_findings
+from distbench.analysis.ranks import SIGNIFICANCE, stragglers
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.stragglers import SIGNIFICANCE, stragglers
+from distbench.analysis.wording.findings import all_findings
 from distbench.record import RankDevice, Record
 from support.records import case, info, measured
 

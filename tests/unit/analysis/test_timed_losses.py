@@ -10,23 +10,26 @@ import numpy as np
 import pytest
 
 from distbench.analysis.job_results import ReferenceLosses
-from distbench.analysis.key_findings import bad_verdict_sentences, verdict_sentences
-from distbench.analysis.loss_deviation import (
+from distbench.analysis.losses.case_losses import (
     CASES_DISAGREE,
     DIFFERENT_TRAINING,
     NOT_COMPARABLE,
     NOT_COMPARED,
     SAME_LOSSES,
 )
-from distbench.analysis.missing_verdicts import missing_verdict_sentences
-from distbench.analysis.recommendation import recommend
-from distbench.analysis.rounding_bounds import BETWEEN_STRATEGIES
-from distbench.analysis.timed_losses import compare_timed_losses
+from distbench.analysis.losses.peer_groups import compare_timed_losses
+from distbench.analysis.losses.rounding_bounds import BETWEEN_STRATEGIES
+from distbench.analysis.wording.findings import (
+    bad_verdict_sentences,
+    missing_verdict_sentences,
+    verdict_sentences,
+)
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, NO_DROPOUT_KEY
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
-from distbench.report.terminal import overview_text
+from distbench.report.overview import overview_text
 from support.check_records import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from support.loss_verdicts import (
     FSDP,

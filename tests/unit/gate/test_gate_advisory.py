@@ -13,7 +13,7 @@ import pytest
 
 from distbench.analysis.history import HistoryRun
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.between_run_variance import run_variance
+from distbench.analysis.statistics.intervals import run_variance
 from distbench.gate.stored_baseline import judge_stored, judge_throughput, log_step_times
 from distbench.record import Record
 from distbench.suite.gate import GateRules

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from distbench.analysis.rounding_bounds import BETWEEN_ARMS
+from distbench.analysis.losses.rounding_bounds import BETWEEN_ARMS
 from distbench.core.case import PrecisionConfig
 from distbench.gate.case_verdict import case_verdict
 from distbench.gate.loss_divergence import loss_divergence

@@ -10,16 +10,16 @@ import pytest
 
 from distbench.analysis.candidates import make_candidates, pareto_fronts
 from distbench.analysis.job_results import Verdict
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
-from distbench.analysis.recommendation import recommend
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Case, PluginChoice, PrecisionConfig
 from distbench.gate.case_verdict import required_findings
 from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import Record
-from distbench.report.view import chapters
+from distbench.report.page import chapters
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import IntendedDifference, StrategyDescription
 from distbench.suite.gate import GateRules

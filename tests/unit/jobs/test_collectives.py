@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distbench.analysis.collectives import collective_results
+from distbench.analysis.collectives import CollectiveBaseline, collective_results
 from distbench.analysis.communication import collective_traffic
-from distbench.analysis.key_findings import bad_verdict_sentences
-from distbench.analysis.link_utilization import CollectiveBaseline
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import job_kind
@@ -27,8 +26,8 @@ from distbench.jobs.links.groups import rank_groups
 from distbench.jobs.links.sizes import element_count, message_sizes
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Status
-from distbench.report.view import all_views
 from distbench.suite.gate import parse_gate as gate_rules
+from distbench.views.base import all_views
 from support.records import case, failed, info, job_of, measured
 from support.runs import OF_OUR_OWN, QUICK, Distbench, Finished
 

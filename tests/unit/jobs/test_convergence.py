@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.probability import holm_adjusted
+from distbench.analysis.statistics.distributions import holm_adjusted
 from distbench.core.case import Batch, Case, OptimizerConfig
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
@@ -24,9 +24,9 @@ from distbench.plan import Plan, make_plan
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
 from distbench.report.page import render
-from distbench.report.view import all_views
 from distbench.suite import Suite
 from distbench.suite.yaml_reader import SourceMap
+from distbench.views.base import all_views
 from distbench.worker.spikes import LossSpikeDetector
 from support.convergence_records import (
     CASES,

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.key_findings import bad_verdict_sentences
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.core import job, registry
 from distbench.core.case import PluginChoice
 from distbench.gate.case_verdict import required_findings
 from distbench.record.run_folder import Run
-from distbench.report import terminal
+from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 from distbench.suite.gate import parse_gate
 from support.records import case, info, job_of, measured
@@ -127,7 +127,7 @@ def test_its_verdict_is_shown_gated_and_decides_the_exit_code(
     (judged,) = required_findings(row, rules)
     assert (judged.metric, judged.word) == ("probe", finding)
     assert bool(bad_verdict_sentences(run)) == (gravity == "bad"), "what ends a run with exit code 1"
-    assert ("5 of 6 steps" in terminal.overview_text(run)) == (gravity == "bad")
+    assert ("5 of 6 steps" in overview_text(run)) == (gravity == "bad")
 
 
 @pytest.mark.train

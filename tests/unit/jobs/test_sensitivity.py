@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distbench.analysis.key_findings import bad_verdict_sentences
-from distbench.analysis.loss_deviation import (
+from distbench.analysis.losses.case_losses import (
     CASES_DISAGREE,
     DIFFERENT_TRAINING,
     INDISTINGUISHABLE,
     SAME_LOSSES,
 )
-from distbench.analysis.missing_verdicts import missing_verdict_sentences
+from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
 from distbench.core.case import Case
 from distbench.jobs.sensitivity import SensitivityJob, SensitivitySection
 from distbench.jobs.sensitivity.results import SensitivityResults

@@ -19,8 +19,8 @@ from distbench.metrics.profile.collective_wait import CollectiveTiming, shortest
 from distbench.metrics.profile.trace import ProfilerEvent, read_trace
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.pipeline_chart import ScheduleCase, schedule_figure
 from distbench.strategies.pp import order
+from distbench.views.charts.pipeline import ScheduleCase, schedule_figure
 from distbench.views.pipeline import PipelineView
 from support.profiler_events import Events
 from support.records import case, info, measured

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distbench.analysis.key_findings import key_findings
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import key_findings
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled, falling_p_value, relative_change
 from distbench.record import Record
 from support.records import case, info, measured

@@ -19,9 +19,9 @@ import pynvml
 import pytest
 
 from distbench.analysis.case_summary import summarize_cases
-from distbench.analysis.key_findings import all_findings
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import scaling_series
+from distbench.analysis.wording.findings import all_findings
 from distbench.core.case import Case
 from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.telemetry import Telemetry
@@ -30,10 +30,11 @@ from distbench.metrics.telemetry.gpu import GpuReader
 from distbench.metrics.telemetry.host import HostReader, OtherProcesses
 from distbench.metrics.telemetry.sampler import PeriodicSampler, Row
 from distbench.record import Record
-from distbench.report import page, terminal
+from distbench.report import page
+from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
-from distbench.report.view import all_views
 from distbench.suite.sections import check_section
+from distbench.views.base import all_views
 from support.records import case, info, measured
 from support.runs import QUICK, Finished
 
@@ -530,7 +531,7 @@ def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory(
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
     run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
-    text = terminal.overview_text(run)
+    text = overview_text(run)
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("ddp ", "fsdp "))] == [
         "measured",
         "measured*",

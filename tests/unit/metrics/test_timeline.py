@@ -19,7 +19,7 @@ from distbench.metrics.profile.step_timeline import (
 )
 from distbench.metrics.profile.trace import read_trace
 from distbench.record import Record
-from distbench.report.timeline_chart import MAX_ACTIVITIES, TimelineCase, timeline_figure
+from distbench.views.charts.timeline import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
 from support.profiler_events import Events, cpu_step
 from support.records import case, info, measured

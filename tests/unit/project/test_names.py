@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[3] / "distbench"
 # a participle or a gerund says what happened to a thing, not what it is; these are nouns of the field
 NOUN_CLASSES = {"Embedding"}
 NOUN_MODULES = {"deepspeed_removed", "grouping", "hashing", "ring", "scaling", "case_matching", "wording"}
-NOUN_MODULES |= {"layer_sharding", "line_wrapping"}
+NOUN_MODULES |= {"layer_sharding"}
 RIDDLES = re.compile(r"(What|How|Whether|Why|Where|When|Which|That)\b")
 
 

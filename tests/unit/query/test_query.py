@@ -24,7 +24,7 @@ from distbench.query import Database
 from distbench.query.tables import TABLES, VIEW_PREFIX
 from distbench.record import RankDevice, Record
 from distbench.record.run_folder import Run, write_json
-from distbench.report.view import all_views
+from distbench.views.base import all_views
 from support.records import case, failed, info, measured, unsupported
 
 QUOTED = "select strategy, world_size, median(step_s) from steps group by all"

@@ -12,17 +12,18 @@ import pytest
 from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import CaseSummary, summarize_cases, trials_with
 from distbench.analysis.communication import message_bandwidths
-from distbench.analysis.key_findings import FAILURE_ADVICE
 from distbench.analysis.ranks import notable_rank_times
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
 from distbench.analysis.training_curves import consumed_per_step
+from distbench.analysis.wording.findings import FAILURE_ADVICE
 from distbench.core.case import Case, PrecisionConfig, TimeLimits
 from distbench.record import Record, RecordRow, Status
-from distbench.report.axes import CaseAxis, byte_ticks, log_ticks
-from distbench.report.figures import MAX_CHART_CASES, CaseStyle, Chart
-from distbench.report.labels import LineEnd, label_line_ends, place_mark_labels
-from distbench.report.palette import (
+from distbench.report.html import Chapter
+from distbench.report.page import chapters
+from distbench.views.charts.figures import MAX_CHART_CASES, CaseAxis, CaseStyle, Chart, byte_ticks, log_ticks
+from distbench.views.charts.labels import LineEnd, label_line_ends, place_mark_labels
+from distbench.views.charts.palette import (
     COLLECTIVES,
     COMMUNICATION,
     COPIES,
@@ -35,16 +36,17 @@ from distbench.report.palette import (
     STEP_PARTS,
     STRATEGIES,
     VERDICTS,
-    all_colors,
     collective_color,
 )
-from distbench.report.view import Chapter, chapters
 from support.check_records import check_record, differing, none, reference, rounding
 from support.records import case, failed, info, measured, with_options
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
 MIB = 2**20
 ENVELOPE = "equivalence-envelope"
+MAPS = (STEP_PARTS, PASSES, COMMUNICATION, COLLECTIVES, DIMENSIONS, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+MEANINGS = {collective_color("other"), COPIES, GREY, *(colour for each in MAPS for colour in each.values())}
+"""Colours of all that is no strategy."""
 
 
 def rows(*records: Record) -> list[CaseSummary]:
@@ -242,31 +244,13 @@ def test_what_is_said_to_be_raised_is_a_field_of_the_suite() -> None:
 @pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])
 def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
     # WCAG 2.2, 1.4.11: graphical objects need a contrast of 3 : 1
-    for colour in all_colors():
+    for colour in MEANINGS | {*STRATEGIES}:
         darker, lighter = sorted((_luminance(colour), _luminance(ground)))
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
 def test_no_colour_of_a_strategy_means_anything_else() -> None:
-    meanings = (
-        STEP_PARTS,
-        PASSES,
-        COMMUNICATION,
-        COLLECTIVES,
-        DIMENSIONS,
-        MEMORY,
-        EFFICIENCY,
-        QUANTITIES,
-        VERDICTS,
-    )
-    others = {
-        collective_color("other"),
-        COPIES,
-        GREY,
-        *(colour for each in meanings for colour in each.values()),
-    }
-    assert others & {*STRATEGIES} == set()
-    assert others | {*STRATEGIES} == all_colors()
+    assert MEANINGS & {*STRATEGIES} == set()
 
 
 def _luminance(colour: str) -> float:

@@ -39,8 +39,8 @@ def lines(table: CaseTable) -> list[CaseRow]:
 
 
 def text(table: CaseTable, line: CaseRow, heading: str) -> str:
-    place = [column.field.heading for column in table.columns].index(heading)
-    return line.cells[place].text
+    column = next(column for column in table.columns if column.heading == heading)
+    return column.text(line.cells[column.name])
 
 
 def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -> None:
@@ -91,7 +91,7 @@ def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None
         )
     )
     assert list(table.groups) == ["2 devices · micro-batch 4 · fp32", "1 device · micro-batch 4 · fp32"]
-    assert [(line.name, line.standing, line.word) for line in lines(table)] == [
+    assert [(line.name, line.standing, line.row.outcome) for line in lines(table)] == [
         ("ddp", "recommended", "measured"),
         ("fsdp", "", "measured"),
         ("zero2", "", "crashed"),
@@ -99,14 +99,14 @@ def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None
     ]
     ddp, fsdp, *_ = lines(table)
     assert (text(table, ddp, "× ddp"), text(table, fsdp, "× ddp")) == ("1.00", "0.71")
-    assert [line.cells[0].share for line in (ddp, fsdp)] == [1.0, 500 / 700], "bars within the group"
+    assert [line.shares["tokens_per_s"] for line in (ddp, fsdp)] == [1.0, 500 / 700], "bars within the group"
 
 
 def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason() -> None:
     columns = {**COLUMNS, "mfu": {"unit": "", "better": "higher", "doc": "Utilisation."}}
     row = replace(measured(case("ddp")), columns=columns, absent={"mfu": "peak_flops is unknown"})
     table = make_case_table(analysed(row))
-    assert "MFU" not in [column.field.heading for column in table.columns]
+    assert "MFU" not in [column.heading for column in table.columns]
     assert table.unknown["MFU"] == "peak_flops is unknown"
     assert "limit" in table.unknown["headroom"]
 

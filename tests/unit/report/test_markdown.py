@@ -11,7 +11,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report import markdown
+from distbench.report.overview import run_markdown
+from distbench.tables.foreign_text import escape_markdown
 from support.records import case, failed, info, measured, unsupported
 
 DDP, FSDP = case("ddp"), case("fsdp")
@@ -23,7 +24,7 @@ HOSTILE = (
 
 def page(*records: Record, name: str = "tiny") -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return markdown.run_markdown(RunAnalysis(info(*cases, name=name), records))
+    return run_markdown(RunAnalysis(info(*cases, name=name), records))
 
 
 def html(*records: Record, name: str = "tiny") -> str:
@@ -75,4 +76,4 @@ def test_show_prints_it_and_takes_one_form_at_a_time(tmp_path, capsys):
 
 @pytest.mark.parametrize("text", ["10 % of ddp", "fsdp-grad-op+offload", "1.2 (1.0 to 1.4)", "3 × 4"])
 def test_plain_text_stays_readable_as_it_stands(text):
-    assert markdown.escape_markdown(text) == text
+    assert escape_markdown(text) == text

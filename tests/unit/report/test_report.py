@@ -13,7 +13,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
-from distbench.report import page, terminal
+from distbench.report import page
+from distbench.report.overview import overview_text
 from support.records import case, failed, info, measured, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
@@ -21,7 +22,7 @@ DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
 
 def table(*records: Record, width: int = 80) -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return terminal.overview_text(RunAnalysis(info(*cases), records), width)
+    return overview_text(RunAnalysis(info(*cases), records), width)
 
 
 def rendered(*records: Record) -> str:
@@ -65,13 +66,13 @@ def test_a_case_that_failed_shows_its_reason_and_its_log_instead_of_numbers() ->
 def test_a_run_that_was_stopped_has_no_failures_and_recommends_nothing_yet() -> None:
     stopped = failed(FSDP, "stopped by a signal", status=Status.CANCELLED)
     run = RunAnalysis(replace(info(DDP, FSDP), state="interrupted"), [stopped])
-    text = terminal.overview_text(run)
+    text = overview_text(run)
     assert "Failed" not in text and "failed" not in text
     assert "Stopped before the end of a trial: fsdp/ws2/mb4/fp32." in text
-    half = terminal.overview_text(replace(run, records=[stopped, replace(measured(DDP), degraded="busy")]))
+    half = overview_text(replace(run, records=[stopped, replace(measured(DDP), degraded="busy")]))
     assert "Nothing can be recommended before the run is finished." in half
     assert "No recommendation" not in half
-    assert "Train with ddp" in terminal.overview_text(replace(run, records=[stopped, measured(DDP)]))
+    assert "Train with ddp" in overview_text(replace(run, records=[stopped, measured(DDP)]))
 
 
 def test_a_case_that_failed_in_part_shows_how_many_trials_its_numbers_are_from() -> None:
@@ -89,7 +90,7 @@ def test_nothing_in_a_name_or_a_reason_acts_on_the_terminal() -> None:
 
 
 def test_a_run_without_cases_has_a_table_that_says_so() -> None:
-    assert "no cases" in terminal.overview_text(RunAnalysis(info(), []))
+    assert "no cases" in overview_text(RunAnalysis(info(), []))
 
 
 def test_a_column_that_nobody_knows_is_on_the_page_with_its_definition() -> None:

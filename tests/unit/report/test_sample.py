@@ -22,8 +22,8 @@ from distbench.core.units import format_bytes
 from distbench.plan import make_plan
 from distbench.record.run_folder import Run
 from distbench.report.page import render
-from distbench.report.view import all_views
 from distbench.suite import Suite
+from distbench.views.base import all_views
 from support.runs import call
 
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"

@@ -19,11 +19,11 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.report.figures import Chart
-from distbench.report.view import chapters
+from distbench.report.page import chapters
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
+from distbench.views.charts.figures import Chart
 from distbench.views.communication import CommunicationView
 from support.records import case, info, measured
 from support.runs import Finished

@@ -16,7 +16,7 @@ import pytest
 from distbench import plan
 from distbench.adopt import export_case
 from distbench.analysis.communication import collective_traffic, compare_volume
-from distbench.analysis.loss_deviation import DIFFERENT_BY_DESIGN
+from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.core import registry

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.choice import Candidate
-from distbench.analysis.decision_tree import memory_ranges, memory_ranges_sentence
+from distbench.analysis.choice import Candidate, memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval
@@ -18,7 +17,7 @@ from distbench.core import registry
 from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.core.units import format_bytes
 from distbench.record.run_folder import Run
-from distbench.report.view import chapters
+from distbench.report.page import chapters
 from distbench.strategies.cards import card_for
 from distbench.strategies.description import StrategyDescription
 from support.records import case, measured

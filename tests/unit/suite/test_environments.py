@@ -16,10 +16,10 @@ import pytest
 
 from distbench.adopt import export_case
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
-from distbench.analysis.environments import environment_sentences
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.conditions import environment_sentences
 from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.key_findings import all_findings
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import all_findings
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_limits import gpu_facts
 from support.records import case, info, measured

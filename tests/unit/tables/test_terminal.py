@@ -16,10 +16,10 @@ import pytest
 from distbench.cli import main
 from distbench.cli.display import LiveProgress
 from distbench.core.errors import did_you_mean
+from distbench.core.text import wrap_text
 from distbench.gate.calibration import CaseCalibration
 from distbench.gate.view import calibration_table
 from distbench.record.progress import ProgressEvent
-from distbench.tables.line_wrapping import wrap_text
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from support.records import case, failed, measured
 from support.run_histories import stored

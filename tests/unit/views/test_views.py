@@ -13,9 +13,10 @@ import pytest
 
 from distbench.analysis.run import RunAnalysis
 from distbench.record.run_folder import Run
-from distbench.report.view import all_views, chapters
+from distbench.report.page import chapters
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.tables.text_table import TextRow, layout_lines
+from distbench.views.base import all_views
 from support.records import case, info, measured
 from support.runs import call
 
@@ -155,7 +156,7 @@ PLUGIN = """
 from typing import ClassVar
 
 from distbench.tables.table import Field, TableRow
-from distbench.report.view import CASE_FIELDS, View, case_cells
+from distbench.views.base import CASE_FIELDS, View, case_cells
 
 
 class Losses(View):

@@ -7,8 +7,8 @@ from typing import ClassVar
 from distbench.analysis.case_names import short_names
 from distbench.analysis.run import RunAnalysis
 from distbench.record import records_of_kind
-from distbench.report.view import CASE_FIELDS, View, case_cells
 from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells
 
 
 class ProbeView(View):

@@ -1,0 +1,1 @@
+"""Losses of the timed trials, compared with references and with each other."""

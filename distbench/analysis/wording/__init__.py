@@ -1,0 +1,1 @@
+"""Results of a run as sentences: recommendation, findings, conditions."""

@@ -1,0 +1,353 @@
+"""State the recommended case, its margin, its caveats and what would change it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.cost import COST_COLUMNS
+from distbench.analysis.job_results import job_results
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.core.grouping import group_by
+from distbench.core.text import join_limited, one_line
+from distbench.core.units import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_percent,
+    format_ratio_interval,
+)
+
+_MAX_MEMORY_STEPS = 3
+# an alternative that saves less is not worth a sentence
+_MIN_MEMORY_SAVING = 0.05
+# a smaller estimated slowdown is not worth a number
+_MIN_SHOWN_SLOWDOWN = 0.03
+_MAX_EXCLUDED = 3
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A recommendation, with its reasons."""
+
+    headline: str
+    """One sentence: the case to use, with its numbers."""
+    reasons: tuple[str, ...]
+    """Sentences: the cases it beats or is tied with, what would change the choice, and unknowns."""
+
+
+def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Recommendation:
+    """Recommendation for *requirements*, by default without special requirements."""
+    choice = select_case(run.candidates, requirements) if requirements else run.selection
+    pick = choice.pick
+    if pick is None:
+        return Recommendation(
+            _no_recommendation(run.candidates, choice),
+            (*_provisional_order(choice), *_excluded_but_faster(choice)),
+        )
+    held = run.inter_node_bottlenecks.get(pick.id)
+    by, why = (f", held back by {held.cause}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
+    return Recommendation(
+        f"Train with {pick.name} on {format_count(pick.devices, 'device')}{_tie_text(choice, pick)}{by}: "
+        f"{_metrics_text(choice, pick)}.{_dominating_case_text(choice, pick)}",
+        (
+            *why,
+            *_comparison_sentences(run.candidates, choice, pick),
+            *_fewer_devices(run.candidates, choice, pick),
+            *_memory_sentences(run.candidates, choice, pick),
+            *_cost_sentences(run, pick),
+            *_excluded_but_faster(choice),
+            *_caveats(pick, run),
+        ),
+    )
+
+
+def _tie_text(selection: Selection, pick: Candidate) -> str:
+    others = [one.name for one in selection.tied if one is not pick]
+    return f", tied with {join_limited(others, limit=3)}" if others else ""
+
+
+def _dominating_case_text(selection: Selection, pick: Candidate) -> str:
+    """The case with better point estimates in every respect that is not measurably faster."""
+    other = selection.dominating
+    if other is None or not pick.memory or not other.memory or not pick.speed or not other.speed:
+        return ""
+    return (
+        f" By estimate alone {other.name} is both faster ({other.speed.value / pick.speed.value:.2f}x) and "
+        f"leaner ({other.memory / pick.memory:.0%} of the memory); {pick.name} is simpler."
+    )
+
+
+def _metrics_text(selection: Selection, pick: Candidate) -> str:
+    """Speed, memory and energy of the pick, each with its 95% interval."""
+    assert pick.speed is not None
+    memory = "memory unknown"
+    if pick.memory:
+        memory = f"{'memory' if pick.memory_assumed else 'peak memory'} {pick.memory_text}"
+    ends = selection_intervals(selection, pick)
+    energy = [f"{_interval_text(pick.joules, ends['joules_per_token'])} J/token"] if pick.joules else []
+    return ", ".join([f"{_interval_text(pick.speed, ends['tokens_per_s'])} tokens/s", memory, *energy])
+
+
+def selection_intervals(selection: Selection, pick: Candidate) -> dict[str, tuple[float, float] | None]:
+    """Ends of the 95% intervals of *pick* by column, corrected for its selection among its ties.
+
+    None: the spread is unknown. The selection biases only the number that it was based on
+    (``ConfidenceInterval.half_log_width_after_selection``), and only toward the better.
+    """
+    tied, by_energy = len(selection.tied), selection.requirements.goal == "tokens-per-joule"
+    ends: dict[str, tuple[float, float] | None] = {}
+    if speed := pick.speed:
+        ends["tokens_per_s"] = _interval_bounds(
+            speed, speed.half_log_width_after_selection(1 if by_energy else tied), speed.half_log_width
+        )
+    if joules := pick.joules:
+        ends["joules_per_token"] = _interval_bounds(
+            joules, joules.half_log_width, joules.half_log_width_after_selection(tied if by_energy else 1)
+        )
+    return ends
+
+
+def _interval_bounds(
+    interval: ConfidenceInterval, below: float | None, above: float | None
+) -> tuple[float, float] | None:
+    """Ends of *interval*, *below* and *above* its value in the logarithm."""
+    if interval.half_log_width is None:
+        return None
+    return interval.value * math.exp(-(below or 0.0)), interval.value * math.exp(above or 0.0)
+
+
+def _interval_text(interval: ConfidenceInterval, ends: tuple[float, float] | None) -> str:
+    if ends is None:
+        return f"{interval.text()} (spread unknown)"
+    return f"{interval.text()} ({interval.text(ends[0])} to {interval.text(ends[1])})"
+
+
+def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
+    wish = selection.requirements
+    devices = format_count(wish.devices or 0, "device")
+    if not every:
+        return "No recommendation: the run has no cases."
+    if not any(one.devices == wish.devices for one in every):
+        measured = join_limited([str(size) for size in sorted({one.devices for one in every})])
+        return f"No recommendation for {devices}: the run has cases on {measured}."
+    known = [one for one, why in selection.excluded if why == "does not fit" and one.memory]
+    if known and wish.memory is not None:
+        least = min(known, key=lambda one: one.memory or 0.0)
+        return (
+            f"No measured case fits in {format_bytes(wish.memory)}: the one with the lowest memory, "
+            f"{least.name}, needs {format_bytes(least.memory or 0.0)}."
+        )
+    return f"No recommendation for {devices}: {_main_exclusion(selection)}."
+
+
+def _provisional_order(selection: Selection) -> list[str]:
+    """Order of the cases that only noise keeps from being recommended, and the remedy."""
+    if not selection.provisional:
+        return []
+    order = [f"{one.name} ({one.speed.text()} tokens/s)" for one in selection.provisional if one.speed]
+    return [
+        f"Provisional order, from noisy trials, not a recommendation: {join_limited(order)}.",
+        "Wait until the other processes have ended, and measure again with distbench run SUITE "
+        "--repeat-noisy 3; where they leave CPUs idle, raise the limit with "
+        "--set metrics.telemetry.max_foreign_cpu=0.5.",
+    ]
+
+
+def _main_exclusion(selection: Selection) -> str:
+    """Most frequent kind of reason against a case, its number of cases, and the first of them."""
+    reasons = [why for _, why in selection.excluded]
+    if not reasons:
+        return (
+            f"no case of {selection.requirements.work or 'this work'} in {selection.requirements.precision}"
+        )
+    # each differing case has its own numbers, so counts of whole sentences would not add up
+    kind, count = _most_common_kind(reasons)
+    alike = [why for why in reasons if _reason_kind(why) == kind]
+    example = alike[0] if len(set(alike)) == 1 else f"{kind}; the first: {alike[0]}"
+    return alike[0] if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {example}"
+
+
+def _most_common_kind(reasons: Sequence[str]) -> tuple[str, int]:
+    """Most frequent kind of *reasons*, and its count."""
+    return Counter(map(_reason_kind, reasons)).most_common(1)[0]
+
+
+def _reason_kind(reason: str) -> str:
+    """First words of a reason: a status, or the kind of job that judged."""
+    return reason.partition(":")[0]
+
+
+def _comparison_sentences(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
+    """Cases that the pick is tied with, and the next one that it beats."""
+    wish, sentences = selection.requirements, []
+    others = [one.name for one in selection.tied if one is not pick]
+    if others:
+        best, verb = selection.tied[0], "is" if len(others) == 1 else "are"
+        lead = "" if best is pick else f" ({best.name}: {_ratio_text(best, pick, wish.goal)} {pick.name})"
+        sentences.append(
+            f"{join_limited(others, limit=4)} {verb} statistically tied with it{lead}; {pick.name} is the "
+            f"simplest of those within {wish.margin:.0%} of the best cautious estimate."
+        )
+        if more := selection.trials_to_settle:
+            sentences.append(
+                f"About {format_count(more, 'more trial')} of each of them would tell whether any is more "
+                f"than {wish.unsettled_margin:.0%} better (distbench run --resume RUN --until-settled)."
+            )
+    rest = [one for one in selection.ranked if one not in selection.tied and _is_worse(one, pick, wish.goal)]
+    if rest:
+        among = f" among those at most {wish.within:.0%} slower than the fastest that fits"
+        scope = among if wish.goal == "memory" else ""
+        against = _ratio_text(pick, rest[0], wish.goal)
+        measurably = "" if pick.speed and pick.speed.half_log_width is None else " measurably"
+        sentences.append(f"{against} {rest[0].name}, the next{measurably} worse case{scope}.")
+    elif not others:
+        sentences.append(_only_case_sentence(every, selection, pick))
+    if pick.speed and pick.speed.half_log_width is None:
+        sentences.append(
+            "No case on this number of devices was measured twice, so the noise is unknown; "
+            "set measure.trials to 3 or more."
+        )
+    return sentences
+
+
+def _only_case_sentence(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> str:
+    precisions = sorted({one.precision for one in every} - {pick.precision})
+    others = [
+        each
+        for each in precisions
+        if select_case(every, replace(selection.requirements, precision=each)).pick
+    ]
+    if not others:
+        return "It is the only case that can be recommended."
+    see = [f"distbench pick RUN --precision {shlex.quote(other)}" for other in others]
+    return f"It is the only case in {pick.precision} that can be recommended; see also {join_limited(see)}."
+
+
+def _fewer_devices(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
+    """Note on the pick with fewer devices, if it is measurably faster: more devices then cost time."""
+    sizes = {one.devices for one in every if one.devices < pick.devices}
+    picks = [
+        other
+        for size in sizes
+        if (other := select_case(every, replace(selection.requirements, devices=size)).pick)
+    ]
+    faster = [
+        (other.speed, other)
+        for other in picks
+        if other.speed and pick.speed and other.speed.value > pick.speed.value
+        if other.speed.differs_from(pick.speed)
+    ]
+    if not faster:
+        return []
+    pace, other = max(faster, key=lambda pair: pair[0].value)
+    verb = "is" if other.devices == 1 else "are"
+    return [
+        f"{format_count(other.devices, 'device')} {verb} faster: {other.name}, {pace.text()} tokens/s "
+        f"(distbench pick RUN --devices {other.devices})."
+    ]
+
+
+def _is_worse(one: Candidate, pick: Candidate, goal: Goal) -> bool:
+    """True if the pick is measurably better: the best of its ties may beat a case that it does not."""
+    if goal == "memory" and not pick.needs_same_memory_as(one):
+        return (pick.memory or 0.0) < (one.memory or 0.0)
+    mine, theirs = pick.estimate_for(goal), one.estimate_for(goal)
+    return mine is not None and theirs is not None and mine.differs_from(theirs)
+
+
+def _ratio_text(one: Candidate, other: Candidate, goal: Goal) -> str:
+    if goal == "memory" and one.memory and other.memory and not one.needs_same_memory_as(other):
+        return f"{one.memory / other.memory:.0%} of the memory of"
+    mine, theirs = one.estimate_for(goal), other.estimate_for(goal)
+    assert mine and theirs
+    ratio = mine.ratio(theirs)
+    value, low, high = format_ratio_interval(ratio.value, ratio.low, ratio.high)
+    spread = "" if ratio.half_log_width is None else f" ({low} to {high})"
+    compared = "the energy per token of" if goal == "tokens-per-joule" else "as fast as"
+    return f"{value}x{spread} {compared}"
+
+
+def _memory_sentences(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
+    sentences: list[str] = []
+    before = pick
+    for below, then in memory_thresholds(every, selection):
+        if then.pick is None:
+            break
+        if (then.pick.memory or 0.0) > (1 - _MIN_MEMORY_SAVING) * (before.memory or 0.0):
+            continue
+        sentences.append(
+            f"If a device has less than {format_bytes(below)}, use {then.pick.name}"
+            f" ({format_bytes(then.pick.memory or 0.0)}, {_slowdown_text(then.pick, pick)})."
+        )
+        before = then.pick
+    return sentences[:_MAX_MEMORY_STEPS]
+
+
+def _slowdown_text(one: Candidate, pick: Candidate) -> str:
+    assert one.speed and pick.speed
+    ratio = one.speed.value / pick.speed.value
+    if not one.speed.differs_from(pick.speed):
+        by_estimate = f"{1 - ratio:.0%} slower by estimate, within noise"
+        return by_estimate if ratio < 1 - _MIN_SHOWN_SLOWDOWN else "no measurable slowdown"
+    return f"{format_percent(1 - ratio)} slower" if ratio < 1 else f"{format_percent(ratio - 1)} faster"
+
+
+def _cost_sentences(run: RunAnalysis, pick: Candidate) -> list[str]:
+    """Cost of the pick, if the price of a device is known."""
+    cost = run.device_cost
+    values = next(row.values for row in run.cases if row.case.id == pick.id)
+    if cost is None or not all(name in values for name in COST_COLUMNS):
+        return []
+    each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
+    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    if cost.tokens == 1e9:
+        return [f"{lead} {each} {cost.currency} and take {hours} h."]
+    tokens = f"{format_number(cost.tokens)} tokens"
+    return [f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."]
+
+
+def _excluded_but_faster(selection: Selection) -> list[str]:
+    """Reasons against faster cases; without a pick, those that its headline does not give."""
+    pick = selection.pick
+    pace = pick.speed.value if pick and pick.speed else 0.0
+    told = (
+        "" if pick or not selection.excluded else _most_common_kind([why for _, why in selection.excluded])[0]
+    )
+    barred = [
+        (one.speed.value, one)
+        for one, why in selection.excluded
+        if one.speed and one.speed.value > pace and one.barred == why and _reason_kind(why) != told
+    ]
+    by_reason = group_by(sorted(barred, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
+    return [
+        f"{join_limited([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: "
+        f"{why}."
+        for why, same in [*by_reason.items()][:_MAX_EXCLUDED]
+    ]
+
+
+def _verb(count: int, is_faster: bool) -> str:
+    was, is_ = ("was", "is") if count == 1 else ("were", "are")
+    return f"{was} faster, but {is_}" if is_faster else is_
+
+
+def _caveats(pick: Candidate, run: RunAnalysis) -> list[str]:
+    """Doubts that the pick is the same training and the same work."""
+    verdicts = next(row.verdicts for row in run.cases if row.case.id == pick.id)
+    doubts = []
+    for kind, results in job_results().items():
+        verdict, unasked = verdicts.get(kind), results.kind.missing_verdict_advice
+        if verdict and (unasked or verdict.gravity == "bad"):
+            doubts.append(f"{kind.capitalize()}: {one_line(verdict.sentence)}.")
+        elif unasked and not verdict:
+            doubts.append(unasked)
+    if unfair := run.parity.findings.get(pick.id):
+        more = f", and {len(unfair) - 1} more" if len(unfair) > 1 else ""
+        doubts.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")
+    return doubts

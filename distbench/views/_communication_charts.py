@@ -1,0 +1,337 @@
+"""Charts of the view ``communication``: volume, mesh dimensions, bandwidth, and what is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.collectives import (
+    COLLECTIVES_JOB,
+    CollectiveResult,
+    collective_results,
+)
+from distbench.analysis.communication import (
+    CommunicationVolume,
+    MessageBandwidth,
+    compare_volume,
+    message_bandwidths,
+)
+from distbench.analysis.mesh_dimensions import (
+    DimensionTraffic,
+    dimension_traffic,
+)
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_by
+from distbench.core.text import one_line
+from distbench.core.units import format_bytes, format_gb_per_s, format_value
+from distbench.metrics.communication.traffic import SCALAR_BYTES
+from distbench.record import records_of_kind
+from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, case_cells
+from distbench.views.charts.figures import (
+    GREY,
+    Bar,
+    CaseAxis,
+    CaseStyle,
+    Chart,
+    ChartSelection,
+    byte_ticks,
+    hover,
+    log_ticks,
+    make_figure,
+    scatter,
+    stacked_bars,
+)
+from distbench.views.charts.palette import COMMUNICATION, collective_color, dimension_color
+
+_MIB = 2**20
+_MAX_OPERATIONS = 8
+_PAIRED_BARS = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
+"""Bars of an operation: the attribute of its volume, the offset from its case's position, and the opacity."""
+OPERATION = Field("op", "collective", "Operation as asked for by the strategy.", type="varchar")
+_VOLUME = (
+    Field("measured", "measured", "Payload per step.", "B", "lower"),
+    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+)
+_MESSAGE = (
+    Field("group_size", "ranks", "Ranks of the process group.", type="bigint"),
+    Field("nodes", "nodes", "Nodes that these ranks are on.", type="bigint"),
+    Field("bytes", "message", "Payload of one call.", "B"),
+    Field("busbw", "busbw, GB/s", "Median over the calls.", "B/s", "higher", format=format_gb_per_s),
+    Field("calls", "calls", "Calls of this size.", type="bigint"),
+)
+_EXPOSURE = (
+    Field("exposed", "exposed", "Share of a profiled step.", "", "lower", format=PERCENT),
+    Field("hidden", "hidden", "Share of a profiled step.", format=PERCENT),
+)
+_DIMENSION = (
+    Field("dimension", "over", "Dimension of the device mesh.", type="varchar"),
+    OPERATION,
+    Field("calls", "calls", "Calls per step.", format="{:g}".format),
+    Field("calls_theory", "calls, theory", "Calls per step by the strategy's model.", format="{:g}".format),
+    Field("measured", "measured", "Payload per step.", "B", "lower"),
+    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+)
+_NO_CALLS = "theory does not say how many"
+
+
+def communication_charts(run: RunAnalysis) -> Iterator[Chart]:
+    """Charts of volume, of traffic by mesh dimension, of bandwidth, and of exposed communication."""
+    yield from _volume_chart(run)
+    yield from _dimension_chart(run)
+    yield from _bandwidth_chart(run)
+    yield from _exposure_chart(run)
+
+
+def _volume_chart(run: RunAnalysis) -> Iterator[Chart]:
+    shown = ChartSelection.fastest(run, _volume_of)
+    if not shown.items:
+        return
+    operations = _operations([of for *_, of in shown.items])[:_MAX_OPERATIONS]
+    axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
+    pairs = zip(*(_bars(shown, operations, axis, *look) for look in _PAIRED_BARS), strict=True)
+    rows = [
+        TableRow(
+            {
+                **case_cells(row.case, name),
+                "op": op,
+                **{what: _volume_cell(of, what, op) for what, *_ in _PAIRED_BARS},
+            }
+        )
+        for row, name, of in shown.items
+        for op in _operations([of])
+    ]
+    yield Chart(
+        "communication-volume",
+        "Volume by collective",
+        "Payload of a rank per step: the upper bar of each pair is measured, the lower and paler one is "
+        "the theory for its strategy. Lower is better; the notes below say why they "
+        f"differ.{shown.truncation_note}",
+        make_figure(
+            [trace for pair in pairs for trace in pair],
+            "MiB per step (lower is better)",
+            rows=axis.labels,
+            barmode="stack",
+        ),
+        Table("", "", (*CASE_FIELDS, OPERATION, *_VOLUME), tuple(rows)),
+        height=130 + 36 * len(axis.labels),
+    )
+
+
+def _volume_of(row: CaseSummary) -> CommunicationVolume | None:
+    moved = compare_volume(row.representative_trial) if row.representative_trial else None
+    return moved if moved and _operations([moved]) else None
+
+
+def _bars(
+    shown: ChartSelection[CommunicationVolume],
+    operations: Sequence[str],
+    axis: CaseAxis,
+    what: str,
+    offset: float,
+    opacity: float,
+) -> list[dict[str, Any]]:
+    """Bars of attribute *what* for each operation: one for each case."""
+    bars = [Bar(row.case.name, row.case.id, getattr(of, what)) for row, _, of in shown.items]
+    return stacked_bars(
+        bars,
+        {op: f"{one_line(op)}, {what}" for op in operations},
+        {op: collective_color(op) for op in operations},
+        lambda _, size: "none" if size is None else format_bytes(size),
+        _MIB,
+        places=[place + offset for place in axis.positions],
+        width=0.36,
+        opacity=opacity,
+    )
+
+
+def _volume_cell(of: CommunicationVolume, what: str, op: str) -> TableCell:
+    size: float | None = getattr(of, what).get(op)
+    return TableCell(size, "none" if size is None else "")
+
+
+def _operations(volumes: Sequence[CommunicationVolume]) -> list[str]:
+    """Operations by the bytes that they move or should move, most first."""
+    sums: dict[str, float] = {}
+    for each in volumes:
+        for op, size in (*each.measured.items(), *each.theory.items()):
+            sums[op] = sums.get(op, 0.0) + size
+    return sorted((op for op, size in sums.items() if size), key=lambda op: -sums[op])
+
+
+def _dimension_chart(run: RunAnalysis) -> Iterator[Chart]:
+    """Chart of the traffic, if any case has traffic over more than one dimension."""
+    shown = ChartSelection.fastest(run, _traffic_by_dimension)
+    if not shown.items:
+        return
+    axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
+    rows = [
+        TableRow({**case_cells(row.case, name), **_traffic_cells(each)})
+        for row, name, of in shown.items
+        for each in of
+    ]
+    yield Chart(
+        "communication-mesh",
+        "Volume by mesh dimension",
+        "Payload of a rank per step, by the dimension of the device mesh over which it moves: dp_replicate "
+        "between copies of the model, dp_shard between its shards, tp inside its layers, pp between its "
+        "stages. Lower is better; the inner dimensions (tp) want the fastest links. The table has each "
+        f"collective with its number of calls, next to theory.{shown.truncation_note}",
+        make_figure(
+            _dimension_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"
+        ),
+        Table("", "", (*CASE_FIELDS, *_DIMENSION), tuple(rows)),
+    )
+
+
+def _traffic_by_dimension(row: CaseSummary) -> list[DimensionTraffic] | None:
+    """Traffic over each dimension; None if there is only one, or they are unknown."""
+    of = dimension_traffic(row.representative_trial) if row.representative_trial else []
+    return of if len({each.dimension for each in of}) > 1 else None
+
+
+def _traffic_cells(each: DimensionTraffic) -> dict[str, Any]:
+    calls = TableCell(each.calls_theory, reason="" if each.calls_theory is not None else _NO_CALLS)
+    return {
+        "dimension": each.dimension,
+        "op": each.op,
+        "calls": each.calls,
+        "calls_theory": calls,
+        "measured": each.measured,
+        "theory": each.theory,
+    }
+
+
+def _dimension_bars(shown: ChartSelection[list[DimensionTraffic]], axis: CaseAxis) -> list[dict[str, Any]]:
+    names = sorted({each.dimension for *_, of in shown.items for each in of})
+    bars = [
+        Bar(row.case.name, row.case.id, {over: _dimension_bytes(of, over) for over in names})
+        for row, _, of in shown.items
+    ]
+    labels, colors = {over: over for over in names}, {over: dimension_color(over) for over in names}
+    return stacked_bars(
+        bars, labels, colors, lambda _, size: format_value(size, "B"), _MIB, places=axis.positions
+    )
+
+
+def _dimension_bytes(of: list[DimensionTraffic], over: str) -> float | None:
+    sizes = [each.measured for each in of if each.dimension == over]
+    return sum(sizes) if sizes else None
+
+
+def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:
+    shown = ChartSelection.fastest(
+        run, lambda row: message_bandwidths(row.representative_trial) if row.representative_trial else None
+    )
+    messages = [
+        (row, name, each) for row, name, of in shown.items for each in of if each.bytes > SCALAR_BYTES
+    ]
+    if not messages:
+        return
+    style, families = (
+        CaseStyle.for_cases(run.cases),
+        group_by(messages, lambda item: item[0].case.strategy.name),
+    )
+    most = max((each for *_, each in messages), key=lambda each: each.busbw)
+    rows = [TableRow({**case_cells(row.case, name), **vars(each)}) for row, name, each in messages]
+    yield Chart(
+        "communication-busbw",
+        "Bus bandwidth against message size",
+        "Each mark is one kind of collective of one case at one message size: bus bandwidth as nccl-"
+        "tests defines it, the median over its calls, higher is better. Both axes are logarithmic: where "
+        "marks fall to the left, messages are too small for the link. Lines are the same collectives alone, "
+        f"if the suite measures them.{shown.truncation_note}",
+        make_figure(
+            [
+                *(_marks(family, of, style) for family, of in families.items()),
+                *_baseline_lines(collective_results(records_of_kind(run.records, COLLECTIVES_JOB))),
+            ],
+            "size of a message",
+            "busbw, GB/s (higher is better)",
+            xaxis={"type": "log", **byte_ticks(each.bytes for *_, each in messages)},
+            yaxis={"type": "log", **log_ticks(each.busbw / 1e9 for *_, each in messages)},
+        ),
+        Table("", "", (*CASE_FIELDS, OPERATION, *_MESSAGE), tuple(rows)),
+        finding=f"Highest bus bandwidth: {format_gb_per_s(most.busbw)} GB/s, at {format_bytes(most.bytes)}.",
+        height=420,
+    )
+
+
+def _baseline_lines(alone: Sequence[CollectiveResult]) -> Iterator[dict[str, Any]]:
+    """A grey line for each operation and group that was measured alone."""
+    for (op, among), same in group_by(alone, lambda each: (each.key.op, each.key.participants)).items():
+        points = sorted((each.key.bytes, each.busbw.value / 1e9) for each in same)
+        yield scatter(
+            f"{op} alone, {among}",
+            [size for size, _ in points],
+            [busbw for _, busbw in points],
+            "lines",
+            line={"color": GREY, "width": 1},
+        )
+
+
+def _marks(
+    family: str, messages: Sequence[tuple[CaseSummary, str, MessageBandwidth]], style: CaseStyle
+) -> dict[str, Any]:
+    return scatter(
+        family,
+        [each.bytes for *_, each in messages],
+        [each.busbw / 1e9 for *_, each in messages],
+        hovers=[
+            hover(
+                row.case.name,
+                f"{one_line(each.op)} of {format_bytes(each.bytes)} among {_participants(each)}",
+                f"busbw {format_gb_per_s(each.busbw)} GB/s, median of {each.calls}",
+            )
+            for row, _, each in messages
+        ],
+        cases=[row.case.id for row, *_ in messages],
+        marker=style.marker(family) | {"size": 8},
+    )
+
+
+def _participants(of: MessageBandwidth) -> str:
+    return f"{of.group_size} ranks" + (f" on {of.nodes} nodes" if of.nodes > 1 else "")
+
+
+def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
+    shown = ChartSelection.fastest(run, _exposure_shares)
+    if not shown.items:
+        return
+    rows = [TableRow({**case_cells(row.case, name), **shares}) for row, name, shares in shown.items]
+    bars = [Bar(row.case.name, row.case.id, _exposure_seconds(row, of)) for row, _, of in shown.items]
+    labels = {"exposed": "exposed", "hidden": "hidden by computation"}
+    axis = CaseAxis.of((row, name) for row, name, _ in shown.items)
+    yield Chart(
+        "communication-exposed",
+        "Exposed communication",
+        "Time of a step in which a rank communicates: its share of a profiled step (mean over ranks) "
+        "times the step time without the profiler. What no computation hides costs time, lower is "
+        f"better; what is hidden costs little on a GPU.{shown.truncation_note}",
+        make_figure(
+            stacked_bars(
+                bars, labels, COMMUNICATION, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
+            ),
+            "ms of a step (exposed: lower is better)",
+            rows=axis.labels,
+            barmode="stack",
+        ),
+        Table("", "", (*CASE_FIELDS, *_EXPOSURE), tuple(rows)),
+    )
+
+
+def _exposure_seconds(row: CaseSummary, shares: dict[str, float]) -> dict[str, float]:
+    """Seconds in a step without the profiler."""
+    return {name: share * row.values["step_s"].value for name, share in shares.items()}
+
+
+def _exposure_shares(row: CaseSummary) -> dict[str, float] | None:
+    """Shares of a profiled step in exposed and in hidden communication; None if unknown."""
+    step, comm, exposed = (row.values.get(f"{name}_s") for name in ("profile_step", "comm", "comm_exposed"))
+    if step is None or comm is None or exposed is None or step.value <= 0 or comm.value <= 0:
+        return None
+    if "step_s" not in row.values:
+        return None
+    hidden = max(0.0, comm.value - exposed.value)
+    return {"exposed": exposed.value / step.value, "hidden": hidden / step.value}

@@ -1,0 +1,1 @@
+"""Charts as plotly figures: plain data."""

@@ -1,0 +1,89 @@
+"""Colors of the page: each has one meaning in all charts.
+
+All contrast with the white and the dark background (WCAG 2.2, 1.4.11: at least 3 : 1). Strategies have
+strong colors, and a symbol each; parts of a step and kinds of memory have muted ones, related if the
+things are related: optimizer and optimizer states, forward pass and activations, buckets and communication.
+"""
+
+from __future__ import annotations
+
+# after Okabe & Ito's palette, which color-blind readers can distinguish; yellow and the blues darker
+STRATEGIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37A00", "#3A92C8", "#8C6D31", "#777777")
+GREY = "#888888"
+"""References that values are compared with."""
+
+_FORWARD, _BACKWARD, _OPTIMIZER = "#4B97A0", "#4A7D6E", "#7F8F3C"
+_EXPOSED, _WAITING = "#C4554D", "#B98A2F"
+STEP_PARTS = {
+    "data": "#97785A",
+    "forward": _FORWARD,
+    "backward": _BACKWARD,
+    "optimizer": _OPTIMIZER,
+    "exposed_comm": _EXPOSED,
+    "other": "#84898F",
+}
+"""Parts of a step."""
+PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}
+"""Passes of a pipeline: forward, backward, and the halves of backward for the input and for the weights."""
+COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#B07F86", "transfer": _EXPOSED, "waiting": _WAITING}
+"""Parts of the time of communication."""
+COLLECTIVES = {
+    "all_reduce": "#C0607F",
+    "all_gather": "#9A6BB0",
+    "reduce_scatter": "#C77A52",
+    "broadcast": "#6F7DBB",
+    "all_to_all": "#A9743F",
+    "reduce": "#8F6072",
+    "send": "#7B72C9",
+    "recv": "#5F86A8",
+    "send_recv": "#7B72C9",
+}
+"""Operations; ``collective_color`` has a color for any other."""
+_OTHER_COLLECTIVE = "#9C6A74"
+DIMENSIONS = {
+    "pp": "#7A6FC2",
+    "dp_replicate": "#BA5B7C",
+    "dp_shard": "#956AAA",
+    "cp": "#5E84A2",
+    "tp": "#C2754E",
+    "ep": "#A46F3D",
+}
+"""Dimensions of a device mesh; ``dimension_color`` has a color for combinations."""
+COPIES = "#7F74A8"
+"""Copies to, from and on a device."""
+MEMORY = {
+    "parameters": "#5C82BC",
+    "gradients": _BACKWARD,
+    "optimizer_state": _OPTIMIZER,
+    "master": "#8E7CC3",
+    "buffers": "#B8744F",
+    "activations": _FORWARD,
+    "other": "#84898F",
+}
+"""Kinds of memory."""
+EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
+"""Parts of the efficiency on several devices, and of its loss."""
+QUANTITIES = {
+    "loss": "#B0568C",
+    "grad_norm": "#7C9A8E",
+    "gradient": MEMORY["gradients"],
+    "size": "#B98A2E",
+    "parameter": MEMORY["parameters"],
+    "buffer": MEMORY["buffers"],
+}
+"""Compared quantities of a training, in the color of the same quantity in memory."""
+VERDICTS = {"better": "#5E8C31", "worse": "#C2413B", "other": "#8A6BB0"}
+"""Directions of a change."""
+# one hue, light to dark: the order must not depend on distinguishing hues
+SEQUENTIAL_SCALE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
+"""Low to high."""
+
+
+def collective_color(operation: str) -> str:
+    """Color of a collective *operation*."""
+    return COLLECTIVES.get(operation, _OTHER_COLLECTIVE)
+
+
+def dimension_color(name: str) -> str:
+    """Color of a dimension of a device mesh, or of several."""
+    return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
