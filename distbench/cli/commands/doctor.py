@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from distbench.cli import options
-from distbench.cli.job_commands import run_as_job
 from distbench.cli.output import print_json, print_note, print_text, wrap_to_terminal
-from distbench.core import registry
 from distbench.core.units import format_count
-from distbench.doctor import Diagnosis, NetworkLink, diagnose, measured_links, probe_ranks
-from distbench.suite import load_suite, parse_suite_text
+
+if TYPE_CHECKING:
+    from distbench.doctor import Diagnosis, NetworkLink
 
 # the checks don't depend on the workload
 _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"
@@ -32,6 +31,11 @@ def doctor(
     as_json: options.JsonOption = False,
 ) -> int:
     """Examine nodes, network, limits and GPUs."""
+    from distbench.cli.job_commands import run_as_job
+    from distbench.core import registry
+    from distbench.doctor import diagnose, measured_links, probe_ranks
+    from distbench.suite import load_suite, parse_suite_text
+
     given = options.make_overrides(set_, [], "", device, on=on)
     loaded = load_suite(suite, given) if suite else parse_suite_text(_MINIMAL_SUITE, given)
     if on:

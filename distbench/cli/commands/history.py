@@ -8,14 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.analysis.case_summary import THROUGHPUT
-from distbench.analysis.history import MIN_SHIFT, HistoryRun, available_metrics
-from distbench.analysis.statistics import change_points
-from distbench.cli.colour import apply_style
-from distbench.cli.copies import drop_copies
-from distbench.cli.history_inputs import load_history_points as read
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,
     JsonOption,
@@ -25,16 +20,14 @@ from distbench.cli.options import (
     option,
     parse_option,
 )
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import damage_lines
+from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import parse_fraction
-from distbench.record import catalog
-from distbench.report import history_page
-from distbench.report.history_view import MetricHistory, history_json, history_text
-from distbench.system.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from distbench.analysis.history import HistoryRun
+    from distbench.report.history_view import MetricHistory
 
 # files with a run's numbers; logs and traces may be a hundred times as large
 _FILE_SUFFIXES = (".json", ".parquet")
@@ -63,6 +56,12 @@ def history(
     as_json: JsonOption = False,
 ) -> int:
     """Show metrics over runs, and where they changed."""
+    from distbench.analysis.case_summary import THROUGHPUT
+    from distbench.analysis.history import MIN_SHIFT, available_metrics
+    from distbench.analysis.statistics import change_points
+    from distbench.report import history_page
+    from distbench.report.history_view import MetricHistory, history_json, history_text
+
     smallest = parse_option("--least", least, parse_fraction)
     if missing := change_points.missing_dependency():
         raise UsageError(f"history: finding changes needs {missing}")
@@ -131,6 +130,9 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     Args:
         places: Folder -> its name as given by the user.
     """
+    from distbench.cli.stored_runs import damage_lines, drop_copies, load_history_points
+    from distbench.record import catalog
+
     occasions: list[HistoryRun] = []
     skipped: list[str] = []
     # a bucket may hold copies of local runs; one run is one point
@@ -139,7 +141,7 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     )
     for line in lines:
         print_note(f"distbench: warning: {_user_path(line, places)}")
-    for run, occasion in zip(found, read(found), strict=True):
+    for run, occasion in zip(found, load_history_points(found), strict=True):
         if isinstance(occasion, str):
             skipped.append(_user_path(occasion, places))
         else:
@@ -167,6 +169,8 @@ def _download_bucket(url: str) -> Iterator[Path]:
     Raises:
         UsageError: the library for the bucket is missing, or the bucket can't be read.
     """
+    from distbench.system.temporary import temporary_folder
+
     if importlib.util.find_spec("fsspec") is None:
         raise UsageError(f"{url}: reading a bucket needs fsspec: pip install fsspec, {_COPY_ADVICE}")
     with temporary_folder() as folder:

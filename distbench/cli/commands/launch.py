@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from distbench.cli import options, queue_submission
+from distbench.cli import options
 from distbench.cli.options import flag
 from distbench.cli.output import print_text
 from distbench.core.errors import UsageError
-from distbench.suite import load_suite
 
 
 def launch(
@@ -24,6 +23,9 @@ def launch(
     check: options.CheckOption = False,
 ) -> int:
     """Hand a run to an engine, such as Slurm, and leave it there."""
+    from distbench.cli import queue_submission
+    from distbench.suite import load_suite
+
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
     loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))

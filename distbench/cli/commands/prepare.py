@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import TYPE_CHECKING
 
-from distbench import plan
 from distbench.cli.options import (
     DeviceOption,
     OnlyOption,
@@ -16,15 +16,11 @@ from distbench.cli.options import (
     make_overrides,
 )
 from distbench.cli.output import print_error, print_note
-from distbench.cli.progress import observe_progress
-from distbench.core.machine import Machine
 from distbench.core.units import format_count, format_duration
-from distbench.record.run_folder import new_run_id
-from distbench.run.builds import build_all as build
-from distbench.suite import Suite as Loaded
-from distbench.suite import load_suite
-from distbench.system.machine import cache_folder
-from distbench.system.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from distbench.core.machine import Machine
+    from distbench.suite import Suite as Loaded
 
 
 def prepare(
@@ -36,6 +32,14 @@ def prepare(
     quiet: QuietOption = False,
 ) -> int:
     """Build in advance what a suite needs (C++ ops)."""
+    from distbench import plan
+    from distbench.cli.progress import observe_progress
+    from distbench.record.run_folder import new_run_id
+    from distbench.run.builds import build_all as build
+    from distbench.suite import load_suite
+    from distbench.system.machine import cache_folder
+    from distbench.system.temporary import temporary_folder
+
     loaded = load_suite(suite, make_overrides(set_, only, world_sizes, device))
     planned = plan.make_plan(loaded, _machine(loaded))
     began = time.monotonic()
@@ -53,6 +57,8 @@ def prepare(
 
 def _machine(suite: Loaded) -> Machine:
     """Machine on which the cases of *suite* will run: a login node or an image build has no GPU for them."""
+    from distbench import plan
+
     machine = plan.launcher_machine(suite)
     if machine.device == "cpu" or machine.devices:
         return machine

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.analysis.run import RunAnalysis
-from distbench.cli.colour import apply_style
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,
     CsvOption,
@@ -18,17 +17,10 @@ from distbench.cli.options import (
     check_exclusive,
     option,
 )
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import apply_price, damage_json, load_run
-from distbench.record import catalog
-from distbench.record.run_folder import resume_command
-from distbench.report import markdown, overview, terminal
-from distbench.report.markdown import view_markdown
-from distbench.report.raw_view import record_table, record_table_names
-from distbench.report.run_export import run_json
-from distbench.report.terminal import footnote_lines
-from distbench.report.view import all_views
+from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
+
+if TYPE_CHECKING:
+    from distbench.analysis.run import RunAnalysis
 
 
 @reads_runs
@@ -42,6 +34,12 @@ def show(
     as_json: JsonOption = False,
 ) -> int:
     """Show a run's results."""
+    from distbench.cli.stored_runs import apply_price, load_run
+    from distbench.record import catalog
+    from distbench.record.run_folder import resume_command
+    from distbench.report.raw_view import record_table_names
+    from distbench.report.view import all_views
+
     check_exclusive("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
     stored = catalog.find_run(name, out)
@@ -59,6 +57,9 @@ def show(
 
 def print_run(run: RunAnalysis, form: str) -> None:
     """Print a run as *form*, a flag of ``show``; empty for text."""
+    from distbench.report import markdown, overview, terminal
+    from distbench.report.run_export import run_json
+
     if form == "json":
         print_json(run_json(run))
     elif form == "md":
@@ -71,6 +72,12 @@ def print_run(run: RunAnalysis, form: str) -> None:
 
 def print_view(run: RunAnalysis, view: str, form: str = "") -> None:
     """Print one view of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases."""
+    from distbench.cli.stored_runs import damage_json
+    from distbench.report.markdown import view_markdown
+    from distbench.report.raw_view import record_table
+    from distbench.report.terminal import footnote_lines
+    from distbench.report.view import all_views
+
     known, notes = all_views(), run.parity.footnotes
     table = known[view].table(run) if view in known else record_table(run, view)
     if form == "json":

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from distbench.core import registry
 from distbench.core.errors import did_you_mean
-from distbench.suite.sections import field_schema
 
 SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
 SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
@@ -87,6 +85,9 @@ def model_problem(model: str) -> str | None:
 
 
 def _presets() -> list[str]:
+    from distbench.core import registry
+    from distbench.suite.sections import field_schema
+
     presets: list[str] = field_schema(registry.load_plugin("workloads", "transformer"), "preset")["enum"]
     return presets
 
