@@ -12,11 +12,11 @@ from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimitOverrides
 from distbench.core.job import job_kinds
 from distbench.core.suite_mistakes import KeyPath, Problem
-from distbench.suite import environments as surroundings
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisParser, parse_world_sizes
 from distbench.suite.cells import StrategyVariant, move_to_origin
 from distbench.suite.cost import DeviceCost
+from distbench.suite.cross_checks import parse_environments
 from distbench.suite.plugin_options import (
     PluginChecker,
     expand_options,
@@ -137,7 +137,7 @@ class SuiteParser:
 
     def parse_environments(self, file: str) -> dict[str, str]:
         """Name of each other Python environment -> its absolute path; *file* is that of the suite."""
-        return self._collect(surroundings.parse_environments(self.top.environments, file))
+        return self._collect(parse_environments(self.top.environments, file))
 
     def parse_limits(self) -> TimeLimitOverrides:
         """Time limits."""

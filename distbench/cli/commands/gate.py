@@ -137,7 +137,7 @@ def _parse_variables(settings: Sequence[str], option: str) -> dict[str, str]:
 
 def _check_meant(baseline: str, folder: Path) -> None:
     """Raise UsageError if *baseline*, which denotes the run in *folder*, is also a git revision."""
-    from distbench.gate.checkout import commit_of
+    from distbench.gate.arms import commit_of
 
     if Path(baseline) == folder:
         return
