@@ -34,6 +34,9 @@ _ANSI_CODES = {
     "\ufdd3": typer.style("", fg="yellow", reset=False),
     _RESET_MARKER: typer.style(""),
 }
+_pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
+EXIT_UNCHECKED = 3
+"""Exit code of a run in which a requested judgement was not possible: that of an inconclusive ``gate``."""
 
 
 def supports_colour(stream: IO[str]) -> bool:
@@ -63,11 +66,6 @@ def render_styles(text: str) -> str:
 def error_style(text: str) -> str:
     """*text* in red, if standard error has colours."""
     return typer.style(text, fg="red", bold=True) if supports_colour(sys.stderr) else text
-
-
-_pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
-EXIT_UNCHECKED = 3
-"""Exit code of a run in which a requested judgement was not possible: that of an inconclusive ``gate``."""
 
 
 def print_text(text: str = "") -> None:
@@ -110,6 +108,11 @@ def print_note(text: str) -> None:
         typer.echo(strip_control_characters(text), err=True)
     else:
         held.append(text)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on stderr, as a remark."""
+    print_note(f"distbench: warning: {text}")
 
 
 @contextmanager

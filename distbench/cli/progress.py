@@ -18,6 +18,9 @@ from distbench.record import Record, Status, round_text
 from distbench.record.progress import ProgressEvent, ProgressLog
 from distbench.run import Observer
 
+_MIN_REPORTED_BUILD_S = 1.0
+"""Seconds from which on a finished build gets a line: most items are cached."""
+
 
 class EventObserver(Observer):
     """Observer that turns observations into events."""
@@ -97,10 +100,6 @@ def observe_progress(
         yield EventObserver(
             display.show, *([journal.write] if journal else []), contention_warning=contention_warning
         )
-
-
-_MIN_REPORTED_BUILD_S = 1.0
-"""Seconds from which on a finished build gets a line: most items are cached."""
 
 
 class ProgressDisplay:

@@ -13,7 +13,7 @@ from distbench.analysis.history import HistoryRun
 from distbench.analysis.price import with_price
 from distbench.analysis.run import RunAnalysis
 from distbench.cli.options import parse_option
-from distbench.cli.output import print_note
+from distbench.cli.output import print_warning
 from distbench.core.errors import DistbenchError, UsageError
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
@@ -21,6 +21,8 @@ from distbench.core.units import format_count
 from distbench.record.record_reader import DamagedTrial, damage_summary, retry_eagerly
 from distbench.record.run_folder import Run
 from distbench.record.untrusted_records import untrusted_records
+
+_TrialKey = tuple[Hashable, str]
 
 
 def load_run(run: Run) -> RunAnalysis:
@@ -48,7 +50,7 @@ def apply_price(run: RunAnalysis, price: str) -> RunAnalysis:
 def warn_about_damage(damaged: Sequence[DamagedTrial], folder: Path) -> None:
     """Warn on stderr about trials of the run in *folder* that can't be read, if there are any."""
     for line in damage_lines(damaged, folder):
-        print_note(f"distbench: warning: {line}")
+        print_warning(line)
 
 
 def damage_lines(damaged: Sequence[DamagedTrial], folder: Path) -> list[str]:
@@ -60,9 +62,6 @@ def damage_lines(damaged: Sequence[DamagedTrial], folder: Path) -> list[str]:
 def damage_json(*runs: RunAnalysis) -> list[dict[str, str]]:
     """Trials of *runs* that can't be read, as ``--json`` lists them."""
     return [{"run_id": run.info.run_id, **trial.to_json()} for run in runs for trial in run.damaged]
-
-
-_TrialKey = tuple[Hashable, str]
 
 
 def drop_copies(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
@@ -108,18 +107,18 @@ def load_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun | str]:
     for run in runs:
         try:
             with untrusted_records(str(run.folder)):
-                occasion = retry_eagerly(partial(_history_point, run))
+                point = retry_eagerly(partial(_history_point, run))
         except DistbenchError as error:
             yield str(error)
         else:
-            yield occasion
+            yield point
 
 
 def readable_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun]:
     """Load those of *runs* that can be read, each as a point; warn about the others."""
     for each in load_history_points(runs):
         if isinstance(each, str):
-            print_note(f"distbench: warning: skipping a run: {one_line(each)}")
+            print_warning(f"skipping a run: {one_line(each)}")
         else:
             yield each
 

@@ -26,6 +26,7 @@ from distbench.run import RunExecution, StopReason
 from distbench.suite import Suite
 
 _SHORT_WARMUP, _SHORT_STEPS = 1, 3
+_EARLIER, _SHORT = "earlier runs", "a short trial"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,6 @@ def _temporary_run_folder(out: Path) -> Iterator[Path]:
             # parent folders that were created, too, stay, as those of a run would
             with suppress(OSError):
                 out.rmdir()
-
-
-_EARLIER, _SHORT = "earlier runs", "a short trial"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from distbench.cli import options
 from distbench.cli.decorators import reads_runs
 from distbench.cli.options import argument, flag, option
-from distbench.cli.output import print_json, print_note, print_text
+from distbench.cli.output import print_json, print_note, print_text, print_warning
 from distbench.core.errors import UsageError
 from distbench.core.text import join_limited, one_line
 
@@ -50,8 +50,7 @@ def adopt(
     as_json: options.JsonOption = False,
 ) -> int:
     """Export a case as configuration for another tool."""
-    from distbench.adopt import FORMATS
-    from distbench.adopt import export_case as translate
+    from distbench.adopt import FORMATS, export_case
     from distbench.adopt.caveats import export_caveats
     from distbench.analysis.run import RunAnalysis
     from distbench.cli.stored_runs import damage_lines
@@ -69,11 +68,13 @@ def adopt(
     warnings = about + damage_lines(run.damaged, stored.folder)
     record = _record_with_settings(row, run.records)
     effective, nodes = (record.effective, len(record.nodes) or 1) if record else ({}, 1)
-    adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script, nodes=nodes)
+    adopted = export_case(
+        format_, row.case, effective, parameters=count, with_script=with_script, nodes=nodes
+    )
     if not (into or as_json) and len(adopted.files) > 1:
         raise UsageError(f"adopt: {', '.join(adopted.files)} don't fit on one output; add --into DIR")
     for warning in warnings:
-        print_note(f"distbench: warning: {warning}")
+        print_warning(warning)
     if into is not None:
         _write_files(adopted, into)
     elif as_json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, JsonOption, OutOption, RunArgument, flag
-from distbench.cli.output import align_columns, print_json, print_note, print_text
+from distbench.cli.output import align_columns, print_json, print_note, print_text, print_warning
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.core.units import format_count
@@ -88,7 +88,7 @@ def _rebuild_run_json(run: Run) -> list[Path]:
     try:
         info = rebuild_info(run)
     except UsageError as error:
-        print_note(f"distbench: warning: {RUN_FILE} can't be made again: {one_line(str(error))}")
+        print_warning(f"{RUN_FILE} can't be made again: {one_line(str(error))}")
         return []
     is_there = os.path.lexists(run.folder / RUN_FILE)
     moved = [quarantine_trial(run.folder, RUN_FILE)] if is_there else []

@@ -12,7 +12,14 @@ import typer
 from distbench.cli import options
 from distbench.cli.decorators import reads_runs
 from distbench.cli.options import argument, option
-from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
+from distbench.cli.output import (
+    apply_style,
+    print_json,
+    print_note,
+    print_text,
+    print_warning,
+    terminal_width,
+)
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 
@@ -68,10 +75,10 @@ def _print_comparison(
     before, *others = map(load_run, (first, *later))
     for run, after in zip(later, others, strict=True):
         if run.folder.resolve() == first.folder.resolve():
-            print_note(f"distbench: warning: {first.folder} is compared with itself: nothing can differ")
+            print_warning(f"{first.folder} is compared with itself: nothing can differ")
         elif before.info.run_id == after.info.run_id:
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
-            print_note(f"distbench: warning: {text}: the trials in both are compared with themselves")
+            print_warning(f"{text}: the trials in both are compared with themselves")
     earlier = _between_run_variance([before, *others], folders)
     comparisons = [
         replace(

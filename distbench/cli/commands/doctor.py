@@ -32,6 +32,7 @@ def doctor(
 ) -> int:
     """Examine nodes, network, limits and GPUs."""
     from distbench.cli.job_commands import run_as_job
+    from distbench.cli.queue_submission import to_arguments
     from distbench.core import registry
     from distbench.doctor import diagnose, measured_links, probe_ranks
     from distbench.suite import load_suite, parse_suite_text
@@ -39,9 +40,8 @@ def doctor(
     given = options.make_overrides(set_, [], "", device, on=on)
     loaded = load_suite(suite, given) if suite else parse_suite_text(_MINIMAL_SUITE, given)
     if on:
-        named = {"--set": set_, "--device": [device] if device else []}
-        words = [word for name, values in named.items() for value in values for word in (name, value)]
-        return run_as_job(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
+        words = [*to_arguments(given), *(["--json"] if as_json else [])]
+        return run_as_job(loaded, out, nodes, words)
     if not as_json:
         print_note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
     found = probe_ranks(loaded, out)

@@ -20,7 +20,14 @@ from distbench.cli.options import (
     option,
     parse_option,
 )
-from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
+from distbench.cli.output import (
+    apply_style,
+    print_json,
+    print_note,
+    print_text,
+    print_warning,
+    terminal_width,
+)
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import parse_fraction
@@ -67,14 +74,14 @@ def history(
         raise UsageError(f"history: finding changes needs {missing}")
     with ExitStack() as opened:
         places = {opened.enter_context(_open_folder(name)): name for name in folders or [str(out)]}
-        occasions, skipped = _load_points(places)
-    known = available_metrics(occasions)
+        points, skipped = _load_points(places)
+    known = available_metrics(points)
     wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
     for name in wanted:
         check_choice("--metric", name, known)
     smallest = MIN_SHIFT if smallest is None else smallest
-    start = _start_time(since, occasions) if since else None
-    histories = [_filter_cases(MetricHistory.of(occasions, name, smallest, start), case) for name in wanted]
+    start = _start_time(since, points) if since else None
+    histories = [_filter_cases(MetricHistory.of(points, name, smallest, start), case) for name in wanted]
     if html:
         history_page.write(histories, skipped, html)
         print_note(f"history: {html}")
@@ -85,9 +92,9 @@ def history(
     return 0
 
 
-def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
+def _start_time(text: str, points: Sequence[HistoryRun]) -> datetime:
     """Start time of the run whose id begins with *text*, or the date that *text* is."""
-    made = {each.run_id: each.created for each in occasions if each.run_id.startswith(text)}
+    made = {each.run_id: each.created for each in points if each.run_id.startswith(text)}
     if len(made) > 1:
         raise UsageError(f"--since = {text!r}: matches more than one run: {join_limited(sorted(made))}")
     if made:
@@ -95,7 +102,7 @@ def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        hint = did_you_mean(text, sorted({each.run_id for each in occasions}))
+        hint = did_you_mean(text, sorted({each.run_id for each in points}))
         raise UsageError(
             f"--since = {text!r}: neither the start of the id of a run here nor a date (2026-01-31); {hint}"
         ) from None
@@ -133,27 +140,27 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     from distbench.cli.stored_runs import damage_lines, drop_copies, load_history_points
     from distbench.record import catalog
 
-    occasions: list[HistoryRun] = []
+    points: list[HistoryRun] = []
     skipped: list[str] = []
     # a bucket may hold copies of local runs; one run is one point
     found, lines = drop_copies(
         {run.folder: run for place in places for run in catalog.runs_below(place)}.values()
     )
     for line in lines:
-        print_note(f"distbench: warning: {_user_path(line, places)}")
-    for run, occasion in zip(found, load_history_points(found), strict=True):
-        if isinstance(occasion, str):
-            skipped.append(_user_path(occasion, places))
+        print_warning(_user_path(line, places))
+    for run, point in zip(found, load_history_points(found), strict=True):
+        if isinstance(point, str):
+            skipped.append(_user_path(point, places))
         else:
-            for line in damage_lines(occasion.damaged, run.folder):
-                print_note(f"distbench: warning: {_user_path(line, places)}")
-            occasions.append(occasion)
+            for line in damage_lines(point.damaged, run.folder):
+                print_warning(_user_path(line, places))
+            points.append(point)
     for reason in skipped:
-        print_note(f"distbench: warning: skipping a run: {reason}")
-    if not occasions:
+        print_warning(f"skipping a run: {reason}")
+    if not points:
         where = ", ".join(places.values())
         raise UsageError(f"history: no {'readable ' if skipped else ''}run in {where}")
-    return occasions, skipped
+    return points, skipped
 
 
 def _user_path(reason: str, places: Mapping[Path, str]) -> str:

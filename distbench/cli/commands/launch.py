@@ -28,9 +28,9 @@ def launch(
 
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
-    loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
-    overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
-    arguments = ["run", str(suite), "--out", str(out), *overrides]
-    submission = queue_submission.make_submission(loaded, arguments, nodes, overrides)
+    overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
+    loaded, given = load_suite(suite, overrides), queue_submission.to_arguments(overrides)
+    arguments = ["run", str(suite), "--out", str(out), *given]
+    submission = queue_submission.make_submission(loaded, arguments, nodes, given)
     print_text((submission.text if only_print else queue_submission.submit(submission)).rstrip("\n"))
     return 0

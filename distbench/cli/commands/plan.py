@@ -47,10 +47,10 @@ def plan(
 
     if on and estimate:
         raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
-    loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
+    overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
+    loaded = load_suite(suite, overrides)
     if on:
-        overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
-        show_submission(loaded, out, nodes, overrides, as_json=as_json)
+        show_submission(loaded, out, nodes, queue_submission.to_arguments(overrides), as_json=as_json)
         return 0
     machine = detect_environments(loaded, launcher_machine(loaded))
     plan = mark_refused_cases(loaded, make_plan(loaded, machine), machine, quiet=as_json)

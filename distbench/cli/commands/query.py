@@ -22,7 +22,13 @@ from distbench.cli.options import (
     flag,
     option,
 )
-from distbench.cli.output import print_json, print_note, print_text, terminal_width, wrap_to_terminal
+from distbench.cli.output import (
+    print_json,
+    print_text,
+    print_warning,
+    terminal_width,
+    wrap_to_terminal,
+)
 from distbench.core.errors import UsageError
 from distbench.core.text import shorten, strip_control_characters
 from distbench.tables.csv_text import write_csv
@@ -107,7 +113,7 @@ def _find_runs(names: Sequence[str], out: Path) -> list[Run]:
     # a run named twice counts once, and so does one that was copied
     kept, lines = drop_copies({run.folder.resolve(): run for run in chosen}.values())
     for line in lines:
-        print_note(f"distbench: warning: {line}")
+        print_warning(line)
     return kept
 
 

@@ -46,16 +46,16 @@ def show(
     run = apply_price(load_run(stored), price)
     if view:
         check_choice("--view", view, list(dict.fromkeys([*all_views(), *record_table_names(run)])))
-        print_view(run, view, form)
+        _print_view(run, view, form)
     else:
-        print_run(run, form)
+        _print_run(run, form)
     # the arms of a gate are resumed together
     if run.info.state == "interrupted" and not catalog.is_gate_arm(stored):
         print_note(f"interrupted; resume with: {resume_command(stored.folder)}")
     return 0
 
 
-def print_run(run: RunAnalysis, form: str) -> None:
+def _print_run(run: RunAnalysis, form: str) -> None:
     """Print a run as *form*, a flag of ``show``; empty for text."""
     from distbench.report import markdown, overview, terminal
     from distbench.report.run_export import run_json
@@ -70,7 +70,7 @@ def print_run(run: RunAnalysis, form: str) -> None:
         print_text(terminal.overview_text(run, terminal_width(), apply_style))
 
 
-def print_view(run: RunAnalysis, view: str, form: str = "") -> None:
+def _print_view(run: RunAnalysis, view: str, form: str = "") -> None:
     """Print one view of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases."""
     from distbench.cli.stored_runs import damage_json
     from distbench.report.markdown import view_markdown
