@@ -29,8 +29,8 @@ _MIN_IDENTICAL_PAIRS = 3
 other takes as many as a throughput: where an allocator alternates between two levels, all of the first
 five pairs differ alike once in 512 cases.
 """
-COUNTED_METRICS = {"comm_bytes": "comm_bytes", "comm_calls": "comm_calls"}
-"""Gated number that does not vary from trial to trial -> its column."""
+_COUNTED_METRICS = ("comm_bytes", "comm_calls")
+"""Gated numbers that do not vary from trial to trial; each has the name of its column."""
 
 
 def estimator_of(metric: str) -> Estimator:
@@ -103,7 +103,7 @@ def metric_findings(case_pairs: CasePairs, gate: GateRules, own: Tolerances) -> 
         # gated or not, the throughput decides what a lower efficiency means
         pace = _paired_finding("tokens_per_s", costs["tokens_per_s"], by["efficiency"], case_pairs)
         by_name["efficiency"] = _adjust_for_throughput(by_name["efficiency"], pace)
-    return [*by_name.values(), *counted_findings(case_pairs.pairs, own)]
+    return [*by_name.values(), *_counted_findings(case_pairs.pairs, own)]
 
 
 def _paired_finding(
@@ -205,24 +205,24 @@ def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> Me
     return replace(efficiency, word="pass", said=why, notable=True)
 
 
-def counted_findings(pairs: RecordPairs, own: Tolerances) -> list[MetricFinding]:
+def _counted_findings(pairs: RecordPairs, own: Tolerances) -> list[MetricFinding]:
     """Findings on each gated number that is counted."""
     found = []
-    for metric, column in COUNTED_METRICS.items():
+    for metric in _COUNTED_METRICS:
         limit = getattr(own, metric)
-        before, after = median_of_arm(pairs, column, 0), median_of_arm(pairs, column, 1)
+        before, after = median_of_arm(pairs, metric, 0), median_of_arm(pairs, metric, 1)
         if limit is None or before is None:
             # not gated, or the baseline doesn't report it either
             continue
-        found.append(_counted_finding(metric, column, limit, before, after, pairs))
+        found.append(_counted_finding(metric, limit, before, after, pairs))
     return found
 
 
 def _counted_finding(
-    metric: str, column: str, limit: float, before: float, after: float | None, pairs: RecordPairs
+    metric: str, limit: float, before: float, after: float | None, pairs: RecordPairs
 ) -> MetricFinding:
     if after is None:
-        reason = one_line(pairs[0][1].absent.get(column, "not in its records"))
+        reason = one_line(pairs[0][1].absent.get(metric, "not in its records"))
         why = f"measured in the baseline, absent in the candidate: {reason}"
         return MetricFinding(metric, "missing", why, limit, baseline=before if _is_count(before) else None)
     if not _is_count(after):
@@ -231,7 +231,7 @@ def _counted_finding(
         return MetricFinding(
             metric, "incomparable", f"{before:g} in the baseline, which is not a count", limit
         )
-    unit = str(pairs[0][0].columns.get(column, {}).get("unit", ""))
+    unit = str(pairs[0][0].columns.get(metric, {}).get("unit", ""))
     ratio = after / before if before else (1.0 if after == before else math.inf)
     word: GateVerdict = (
         "regressed" if ratio > 1 + limit else "improved" if ratio < 1 / (1 + limit) else "pass"

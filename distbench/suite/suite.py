@@ -13,12 +13,11 @@ from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimitOver
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.job import MEASURE, job_kind, job_kinds
 from distbench.core.suite_mistakes import Problem
-from distbench.suite import overrides as overriding
 from distbench.suite.cells import CaseFilter, StrategyVariant, SuiteAxis
 from distbench.suite.cost import DeviceCost
 from distbench.suite.cross_checks import ENVIRONMENTS_KEY, unknown_environments, unused_optimizer_keys
 from distbench.suite.gate import GateRules
-from distbench.suite.overrides import Overrides
+from distbench.suite.overrides import Overrides, apply_overrides
 from distbench.suite.parser import SuiteParser
 from distbench.suite.sections import to_json_dict
 from distbench.suite.work import RawMapping, fill_work_defaults
@@ -122,7 +121,7 @@ class Suite:
         # earlier versions kept whole sections as axes
         tree["axes"] = {key: values for key, values in axes.items() if key not in _whole(axes)}
         places = SourceMap("the suite of the run")
-        if wrong := overriding.apply_overrides(tree, places, overrides or Overrides()):
+        if wrong := apply_overrides(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
         return cls.from_tree(tree, places)
 
@@ -191,7 +190,7 @@ def parse_suite_text(
         SuiteError: all mistakes in either, each with its place.
     """
     tree, places = parse_suite(text, file)
-    wrong = overriding.apply_overrides(tree, places, overrides or Overrides())
+    wrong = apply_overrides(tree, places, overrides or Overrides())
     try:
         suite = Suite.from_tree(tree, places, file=file, text=text)
     except SuiteError as error:
