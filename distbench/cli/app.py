@@ -1,7 +1,8 @@
 """Entry point of the command line: arguments in, exit code out.
 
-Each module in ``commands/`` is one command: its function of the same name, with typer's signature. Commands
-that read runs are marked ``readers.reads_runs``.
+Each module in ``commands/`` is one command: its function of the same name, with typer's signature. Its
+options are all that it imports at its top, so that ``--help`` costs nothing else; functions import what they
+work with. Commands that read runs are marked ``decorators.reads_runs``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,25 @@
-"""Turn observations of a run into progress events, to be shown and stored."""
+"""Progress of a run: observations as events, shown as a live line or one line per finished trial."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from distbench.cli.display import progress_display
+import typer
+
+from distbench.cli.output import supports_colour
 from distbench.core.job import MEASURE, job_kind
+from distbench.core.text import strip_control_characters
+from distbench.core.units import format_duration
 from distbench.plan import PlannedTrial
 from distbench.record import Record, Status, round_text
 from distbench.record.progress import ProgressEvent, ProgressLog
 from distbench.run import Observer
+
+_MIN_REPORTED_BUILD_S = 1.0
+"""Seconds from which on a finished build gets a line: most items are cached."""
 
 
 class EventObserver(Observer):
@@ -91,3 +100,146 @@ def observe_progress(
         yield EventObserver(
             display.show, *([journal.write] if journal else []), contention_warning=contention_warning
         )
+
+
+class ProgressDisplay:
+    """Shows the progress of a run; this one shows nothing."""
+
+    def show(self, event: ProgressEvent) -> None:
+        """Show *event*."""
+
+    def show_waiting(self, text: str) -> None:
+        """Show the reason for waiting; repeated only if it has changed."""
+
+
+class LineProgress(ProgressDisplay):
+    """One plain line on stderr per finished trial."""
+
+    def __init__(self) -> None:
+        self._done, self._total = 0, 0
+        self._remaining: float | None = None
+        self._awaited = ""
+
+    def show_waiting(self, text: str) -> None:
+        """Print *text* if it is new."""
+        if text != self._awaited:
+            self._awaited = text
+            self._line(text)
+
+    def show(self, event: ProgressEvent) -> None:
+        """Print notes, failures, slow builds, and the outcome of each trial."""
+        if event.kind == "note":
+            self._line(event.text)
+        elif event.kind == "item_ended" and _is_notable(event):
+            self._line(f"[{event.done + 1}/{event.total}] {_build_text(event)}")
+        elif event.kind == "trial_started":
+            # kept for the line of this trial
+            self._done, self._total, self._remaining = event.done, event.total, event.seconds
+        elif event.kind == "trial_ended":
+            self._trial_ended(event)
+
+    def _trial_ended(self, event: ProgressEvent) -> None:
+        took = event.seconds or 0.0
+        # the estimate includes this trial
+        remaining = (self._remaining or 0.0) - took
+        is_known = remaining > 0 and self._done + 1 < self._total
+        left = f", about {format_duration(remaining)} left" if is_known else ""
+        self._line(f"[{self._done + 1}/{self._total}] {_trial_text(event)}, {format_duration(took)}{left}")
+
+    def _line(self, text: str) -> None:
+        typer.echo(strip_control_characters(" ".join(text.split())), err=True)
+
+
+class LiveProgress(ProgressDisplay):
+    """A line with the current case, the number of finished trials, and the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._is_coloured = supports_colour(sys.stderr)
+        self.progress = Progress(
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[count]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.description}", markup=False),
+            console=Console(
+                stderr=True,
+                markup=False,
+                highlight=False,
+                emoji=False,
+                no_color=not self._is_coloured,
+            ),
+            transient=True,
+            # rich's default, ten per second, takes CPU time from the ranks being timed
+            refresh_per_second=1,
+        )
+        """On the screen while this is entered."""
+        self._task = self.progress.add_task("starting", total=None, count="", left="")
+
+    def show_waiting(self, text: str) -> None:
+        """Show *text* in the place of the case."""
+        self.progress.update(self._task, description=strip_control_characters(text))
+
+    def show(self, event: ProgressEvent) -> None:
+        """Show the case and the time left; print notes and failures."""
+        if event.kind == "note":
+            # above the line
+            self._print(event.text)
+        elif event.kind in ("item_started", "trial_started"):
+            left = f"{format_duration(event.seconds)} left" if event.seconds is not None else ""
+            verb = "preparing: " if event.kind == "item_started" else ""
+            self._move_to(
+                event.done,
+                event.total,
+                description=f"{verb}{strip_control_characters(event.text)}",
+                left=left,
+            )
+        elif event.kind == "item_ended":
+            self._move_to(event.done + 1, event.total)
+            if _is_notable(event):
+                self.progress.console.print(strip_control_characters(_build_text(event)))
+        elif event.kind == "trial_ended":
+            self.progress.advance(self._task)
+            if event.failed or event.noise or (event.status == "measured" and event.reason):
+                self._print(_trial_text(event), style="red" if event.failed else "yellow")
+
+    def _move_to(self, done: int, total: int, **fields: Any) -> None:
+        # a phase has ended: the clock goes on
+        self.progress.tasks[0].finished_time = None
+        self.progress.update(self._task, completed=done, total=total, count=f"{done}/{total}", **fields)
+
+    def _print(self, text: str, *, style: str = "") -> None:
+        # the terminal wraps it; a command that rich wraps can't be pasted
+        self.progress.console.print(
+            strip_control_characters(text), soft_wrap=True, style=style if self._is_coloured else ""
+        )
+
+
+def _trial_text(trial: ProgressEvent) -> str:
+    """Outcome of a trial: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
+    word = f"{trial.status}, noisy" if trial.noise else trial.status
+    why = trial.noise or trial.reason
+    return f"{trial.text}: {word}{f' ({why})' if why else ''}"
+
+
+def _is_notable(item: ProgressEvent) -> bool:
+    return item.failed or (item.seconds or 0.0) >= _MIN_REPORTED_BUILD_S
+
+
+def _build_text(item: ProgressEvent) -> str:
+    seconds = item.seconds or 0.0
+    took = f", {format_duration(seconds)}" if seconds >= _MIN_REPORTED_BUILD_S else ""
+    return f"{item.text}: {'failed' if item.failed else 'ready'}{took}"
+
+
+@contextmanager
+def progress_display(*, quiet: bool) -> Iterator[ProgressDisplay]:
+    """Display for this terminal, removed from it at the end."""
+    if quiet or not sys.stderr.isatty():
+        yield ProgressDisplay() if quiet else LineProgress()
+        return
+    live = LiveProgress()
+    with live.progress:
+        yield live

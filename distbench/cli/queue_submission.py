@@ -22,14 +22,22 @@ from distbench.suite import Overrides, Suite, parse_suite_text
 from distbench.suite.yaml_reader import read_suite_text
 from distbench.system.files import slug
 
+_CANNOT_FOLLOW = (
+    "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+)
 
-def to_run_arguments(
-    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool
-) -> list[str]:
-    """Options of ``distbench run`` for these overrides."""
-    named = {"--world-sizes": [world_sizes], "--device": [device], "--set": set_, "--only": only}
-    given = [word for name, values in named.items() for value in values if value for word in (name, value)]
-    return [*given, *(["--check"] if check else [])]
+
+def to_arguments(overrides: Overrides) -> list[str]:
+    """Options of a command for *overrides* without a launcher."""
+    sizes = ",".join(map(str, overrides.world_sizes or ()))
+    pairs = [
+        ("--world-sizes", sizes),
+        ("--device", overrides.device),
+        *(("--set", setting) for setting in overrides.set),
+        *(("--only", glob) for glob in overrides.only),
+    ]
+    given = [word for name, value in pairs if value for word in (name, value)]
+    return [*given, *(f"--{job}" for job in overrides.jobs)]
 
 
 def resume_submission(
@@ -135,11 +143,6 @@ def submit_job(submission: Submission, queue: JobQueue) -> str:
 def to_shell(submission: Submission) -> str:
     """*submission* as a command to be pasted into a shell."""
     return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
-
-
-_CANNOT_FOLLOW = (
-    "a run there can't be followed from here; use distbench launch, or start distbench where it is"
-)
 
 
 def launcher_queue(launcher: str, remedy: str = _CANNOT_FOLLOW) -> JobQueue:

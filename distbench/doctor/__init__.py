@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from distbench.doctor.cluster_checks import NetworkLink, check_cluster, measured_links
-from distbench.doctor.findings import Diagnosis, Severity
-from distbench.doctor.host_checks import check_host
+from distbench.doctor.host_checks import Diagnosis, Severity, check_host
 from distbench.doctor.rank_probe import ProbeResult, probe_ranks
 from distbench.launchers.nodes import NodeDifference
 

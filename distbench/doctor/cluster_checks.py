@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from distbench.core.grouping import group_pairs
 from distbench.core.units import format_bitrate, format_count, format_duration
-from distbench.doctor.findings import Diagnosis
+from distbench.doctor.host_checks import Diagnosis
 from distbench.doctor.rank_probe import ProbeResult
 from distbench.ipc.diagnosis_files import LinkTest, RankReport
 from distbench.launchers.nodes import NodeDifference, node_differences

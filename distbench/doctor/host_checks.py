@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from distbench.core.units import format_bytes, format_count, format_duration
-from distbench.doctor.findings import Diagnosis, Severity
 from distbench.system.gpu_state import GpuState
 from distbench.system.host_state import HostState
+
+Severity = Literal["ok", "warning", "problem"]
+"""A problem stops runs or makes their numbers wrong; a warning may."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One finding."""
+
+    check: str
+    """Subject of the check: ``nodes``, ``clock``, ``links``, ..."""
+    grade: Severity
+    what: str
+    where: str = ""
+    """Node or link; empty: all of them."""
+    remedy: str = ""
+    """Advice; empty where all is well."""
+
 
 # NCCL keeps buffers of the ranks of a node there; containers have 64 MB by default
 _MIN_SHM = 1 << 30

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from distbench.core.text import one_line
 from distbench.core.units import format_count
 from distbench.gate import sequential_test
-from distbench.gate.counts import counted_findings
-from distbench.gate.pairs import RecordPairs, log_ratios, median_of_arm
+from distbench.gate.pairs import CasePairs, RecordPairs, median_of_arm
 from distbench.gate.sequential_test import (
     BYTE_ESTIMATOR,
     TIME_ESTIMATOR,
@@ -30,26 +29,8 @@ _MIN_IDENTICAL_PAIRS = 3
 other takes as many as a throughput: where an allocator alternates between two levels, all of the first
 five pairs differ alike once in 512 cases.
 """
-
-
-@dataclass(frozen=True)
-class CasePairs:
-    """Pairs of a case and, if it is part of a scaling series, those of the same case on one device."""
-
-    pairs: RecordPairs
-    single_device_pairs: RecordPairs = ()
-    minutes_per_pair: float = 0.0
-
-    def log_cost_ratios(self) -> dict[str, list[float]]:
-        """Log ratios of the costs that are judged over pairs, candidate over baseline."""
-        costs = {"tokens_per_s": log_ratios(self.pairs, "step_s")}
-        if self.single_device_pairs:
-            both = zip(costs["tokens_per_s"], log_ratios(self.single_device_pairs, "step_s"), strict=False)
-            # E = X_n / (n X_1): for the same number of tokens per step, its reciprocal is n t_n / t_1
-            costs["efficiency"] = [many - single for many, single in both]
-        if any("memory_peak" in before.values for before, _ in self.pairs):
-            costs["peak_memory"] = log_ratios(self.pairs, "memory_peak")
-        return costs
+_COUNTED_METRICS = ("comm_bytes", "comm_calls")
+"""Gated numbers that do not vary from trial to trial; each has the name of its column."""
 
 
 def estimator_of(metric: str) -> Estimator:
@@ -122,7 +103,7 @@ def metric_findings(case_pairs: CasePairs, gate: GateRules, own: Tolerances) -> 
         # gated or not, the throughput decides what a lower efficiency means
         pace = _paired_finding("tokens_per_s", costs["tokens_per_s"], by["efficiency"], case_pairs)
         by_name["efficiency"] = _adjust_for_throughput(by_name["efficiency"], pace)
-    return [*by_name.values(), *counted_findings(case_pairs.pairs, own)]
+    return [*by_name.values(), *_counted_findings(case_pairs.pairs, own)]
 
 
 def _paired_finding(
@@ -222,3 +203,52 @@ def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> Me
         return replace(efficiency, word="inconclusive", said=why, needed=pace.needed)
     why = f"not a regression: {efficiency.said}: one device became faster, all together did not"
     return replace(efficiency, word="pass", said=why, notable=True)
+
+
+def _counted_findings(pairs: RecordPairs, own: Tolerances) -> list[MetricFinding]:
+    """Findings on each gated number that is counted."""
+    found = []
+    for metric in _COUNTED_METRICS:
+        limit = getattr(own, metric)
+        before, after = median_of_arm(pairs, metric, 0), median_of_arm(pairs, metric, 1)
+        if limit is None or before is None:
+            # not gated, or the baseline doesn't report it either
+            continue
+        found.append(_counted_finding(metric, limit, before, after, pairs))
+    return found
+
+
+def _counted_finding(
+    metric: str, limit: float, before: float, after: float | None, pairs: RecordPairs
+) -> MetricFinding:
+    if after is None:
+        reason = one_line(pairs[0][1].absent.get(metric, "not in its records"))
+        why = f"measured in the baseline, absent in the candidate: {reason}"
+        return MetricFinding(metric, "missing", why, limit, baseline=before if _is_count(before) else None)
+    if not _is_count(after):
+        return MetricFinding(metric, "invalid", f"{after:g} in the candidate, which is not a count", limit)
+    if not _is_count(before):
+        return MetricFinding(
+            metric, "incomparable", f"{before:g} in the baseline, which is not a count", limit
+        )
+    unit = str(pairs[0][0].columns.get(metric, {}).get("unit", ""))
+    ratio = after / before if before else (1.0 if after == before else math.inf)
+    word: GateVerdict = (
+        "regressed" if ratio > 1 + limit else "improved" if ratio < 1 / (1 + limit) else "pass"
+    )
+    values = "unchanged" if before == after else before_after_text(before, after, unit)
+    return MetricFinding(
+        metric,
+        word,
+        f"{values} (limit {limit * 100:g}%)" if word == "regressed" else values,
+        limit,
+        ratio if math.isfinite(ratio) else None,
+        pairs=len(pairs),
+        baseline=before,
+        candidate=after,
+        unit=unit,
+    )
+
+
+def _is_count(value: float) -> bool:
+    return 0 <= value < math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from distbench.record import Record
 
@@ -33,3 +34,23 @@ def _log_ratio(pair: tuple[Record, Record], column: str) -> float:
     before, after = (record.values.get(column, math.nan) for record in pair)
     # not the logarithm of the quotient, which may be too large or too small for a float
     return math.log(after) - math.log(before) if before > 0 and after > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class CasePairs:
+    """Pairs of a case and, if it is part of a scaling series, those of the same case on one device."""
+
+    pairs: RecordPairs
+    single_device_pairs: RecordPairs = ()
+    minutes_per_pair: float = 0.0
+
+    def log_cost_ratios(self) -> dict[str, list[float]]:
+        """Log ratios of the costs that are judged over pairs, candidate over baseline."""
+        costs = {"tokens_per_s": log_ratios(self.pairs, "step_s")}
+        if self.single_device_pairs:
+            both = zip(costs["tokens_per_s"], log_ratios(self.single_device_pairs, "step_s"), strict=False)
+            # E = X_n / (n X_1): for the same number of tokens per step, its reciprocal is n t_n / t_1
+            costs["efficiency"] = [many - single for many, single in both]
+        if any("memory_peak" in before.values for before, _ in self.pairs):
+            costs["peak_memory"] = log_ratios(self.pairs, "memory_peak")
+        return costs

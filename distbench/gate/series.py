@@ -16,7 +16,8 @@ from typing import NamedTuple
 from distbench.analysis.scaling import case_families, case_series
 from distbench.core.case import Case
 from distbench.gate.launch_failures import FailureLog, LaunchCounts
-from distbench.gate.metric_rules import CasePairs, expected_pairs, is_decided, paired_rules
+from distbench.gate.metric_rules import expected_pairs, is_decided, paired_rules
+from distbench.gate.pairs import CasePairs
 from distbench.gate.sequential_test import PairRule
 from distbench.plan import PlannedTrial
 from distbench.record import WARMUP_ROUND, Record, Status

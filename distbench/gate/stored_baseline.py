@@ -27,8 +27,8 @@ from distbench.gate import losses
 from distbench.gate.calibration import machine_fingerprint
 from distbench.gate.case_matching import unmeasured_verdict
 from distbench.gate.case_verdict import required_findings
-from distbench.gate.metric_rules import CasePairs, metric_findings
-from distbench.gate.pairs import RecordPairs
+from distbench.gate.metric_rules import metric_findings
+from distbench.gate.pairs import CasePairs, RecordPairs
 from distbench.gate.verdicts import CaseVerdict, GateResult, GateVerdict, MetricFinding, is_flagged
 from distbench.gate.wording import COST_WORDS, describe_change, percent_change
 from distbench.record.run_folder import new_run_id

@@ -14,7 +14,7 @@ from distbench.core.machine import Machine
 from distbench.data.base import DataSource
 from distbench.launchers.base import Launcher, PythonTarget
 from distbench.suite import Suite
-from distbench.suite.environments import SECTION_KEY
+from distbench.suite.cross_checks import ENVIRONMENTS_KEY
 from distbench.system.interpreters import Interpreter, InterpreterError, inspect_interpreter
 
 
@@ -29,7 +29,7 @@ def detect_environments(suite: Suite, machine: Machine) -> Machine:
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     if not launcher.supports_environments:
         why = f"launcher {suite.launcher.name} starts ranks by the Python of its nodes alone; use local"
-        raise SuiteError([suite.source_map.mistake((SECTION_KEY,), why, suite.launcher.name)])
+        raise SuiteError([suite.source_map.mistake((ENVIRONMENTS_KEY,), why, suite.launcher.name)])
     wrong: list[SuiteMistake] = []
     found: dict[str, Machine] = {}
     for name, path in suite.environments.items():
@@ -37,7 +37,9 @@ def detect_environments(suite: Suite, machine: Machine) -> Machine:
             found[name] = _machine_of_interpreter(inspect_interpreter(Path(path)), machine)
         except InterpreterError as error:
             wrong.append(
-                suite.source_map.mistake((SECTION_KEY, name), str(error), suite.tree[SECTION_KEY][name])
+                suite.source_map.mistake(
+                    (ENVIRONMENTS_KEY, name), str(error), suite.tree[ENVIRONMENTS_KEY][name]
+                )
             )
     if wrong:
         raise SuiteError(wrong)

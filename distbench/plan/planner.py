@@ -14,11 +14,16 @@ from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.launchers.base import Launcher
-from distbench.plan.case_names import case_name, environment_suffix, make_names_unique
+from distbench.plan.case_names import (
+    case_name,
+    check_gate_globs,
+    check_only_globs,
+    environment_suffix,
+    make_names_unique,
+)
 from distbench.plan.cells import SuiteCell, expand_cells
 from distbench.plan.checks import PlanChecker, is_divisible
 from distbench.plan.environments import detect_environments
-from distbench.plan.globs import check_gate_globs, check_only_globs
 from distbench.suite import Suite
 from distbench.suite.cells import move_to_origin
 from distbench.suite.plugin_options import CheckedPlugin, PluginChecker

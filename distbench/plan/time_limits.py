@@ -14,7 +14,6 @@ from distbench import optimizers
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverrides, TimeLimits
 from distbench.core.job import PlannedTrial, job_kind
-from distbench.plan.pace import predicted_compute_s, predicted_update_s
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
@@ -29,6 +28,10 @@ _INIT_S_PER_ELEMENT = 2.5e-7
 _JOIN_S_PER_RANK = 0.25
 _COMPILE_S = 900.0
 _MIN_LIMITS = TimeLimits()
+# operations per second of a CPU core, and of a GPU, in fp32; the rates are those of docs/equivalence.md
+_FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
+# seconds per element of the parameters in each step, for updates, fingerprints, and the starts of trainings
+_UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 
 def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
@@ -108,3 +111,17 @@ def _parameters(case: Case) -> int:
     """Parameters by formula; 0 if the workload has none: then the minimum limits apply."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return workload.parameters() or 0
+
+
+def predicted_compute_s(case: Case) -> float | None:
+    """Seconds of forward and backward pass in a step of *case*; None if its workload has no formula."""
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    if (flops := workload.flops_per_sample()) is None:
+        return None
+    devices = case.world_size * (case.threads if case.device == "cpu" else 1)
+    return flops * case.batch.global_batch_size / _FLOPS_PER_S[case.device] / devices
+
+
+def predicted_update_s(case: Case, parameters: int) -> float:
+    """Seconds per step for the update of *parameters*, and in a check for their fingerprints."""
+    return parameters * _UPDATE_S_PER_ELEMENT[case.device]

@@ -13,9 +13,10 @@ from distbench.core import registry
 from distbench.core.case import MAX_WORLD_SIZE, TimeLimitOverrides
 from distbench.core.errors import UsageError
 from distbench.core.job import job_kinds
-from distbench.suite import gate, mesh_option
+from distbench.suite import gate
 from distbench.suite.cost import DeviceCost
 from distbench.suite.parser import TopLevelKeys
+from distbench.suite.plugin_options import MESH_OPTION, foreign_dimensions
 from distbench.suite.sections import (
     all_have_defaults,
     allows_axis,
@@ -186,7 +187,7 @@ def _section_schema(cls: type[Any], *, listed: bool = False, complete: bool = Tr
     properties = {}
     for key in field_names(cls):
         schema = field_schema(cls, key)
-        if key == mesh_option.MESH_OPTION:
+        if key == MESH_OPTION:
             schema = _allow_size_one(schema, cls)
         if listed and allows_axis(cls, key):
             schema = _any_of(_allow_axes_inside(schema), _axis_of(schema))
@@ -201,10 +202,10 @@ def _allow_size_one(schema: Schema, cls: type[Any]) -> Schema:
     """Extend *schema* of the mesh of a strategy: any other dimension may be 1."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [_allow_size_one(member, cls) for member in schema["anyOf"]]}
-    names = mapping_keys(cls, mesh_option.MESH_OPTION)
+    names = mapping_keys(cls, MESH_OPTION)
     if "propertyNames" not in schema or not names:
         return schema
-    others = mesh_option.foreign_dimensions(names)
+    others = foreign_dimensions(names)
     ones = {name: {"const": 1} for name in others}
     return {**schema, "properties": ones, "propertyNames": {"enum": [*names, *others]}}
 

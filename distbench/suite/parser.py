@@ -12,11 +12,11 @@ from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimitOverrides
 from distbench.core.job import job_kinds
 from distbench.core.suite_mistakes import KeyPath, Problem
-from distbench.suite import environments as surroundings
-from distbench.suite import gate as gating
 from distbench.suite.axes import AxisParser, parse_world_sizes
 from distbench.suite.cells import StrategyVariant, move_to_origin
 from distbench.suite.cost import DeviceCost
+from distbench.suite.cross_checks import parse_environments
+from distbench.suite.gate import GateRules, parse_gate
 from distbench.suite.plugin_options import (
     PluginChecker,
     expand_options,
@@ -137,7 +137,7 @@ class SuiteParser:
 
     def parse_environments(self, file: str) -> dict[str, str]:
         """Name of each other Python environment -> its absolute path; *file* is that of the suite."""
-        return self._collect(surroundings.parse_environments(self.top.environments, file))
+        return self._collect(parse_environments(self.top.environments, file))
 
     def parse_limits(self) -> TimeLimitOverrides:
         """Time limits."""
@@ -158,9 +158,9 @@ class SuiteParser:
             return None
         return self._collect(check_section(kind.section, {} if raw in (None, True) else raw, (kind.name,)))
 
-    def parse_gate(self) -> gating.GateRules:
+    def parse_gate(self) -> GateRules:
         """Rules of the gate; the defaults if the suite has none."""
-        return self._collect(gating.parse_gate(self.top.gate or {})) or gating.GateRules()
+        return self._collect(parse_gate(self.top.gate or {})) or GateRules()
 
     def parse_cost(self) -> DeviceCost | None:
         """Price of a device; None: not given in the suite."""

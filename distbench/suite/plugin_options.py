@@ -1,25 +1,32 @@
 """A plug-in named in a suite: ``zero``, or ``zero: {stage: 2}``."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 import json
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.meshes import MESH_OPTION_KEYS
 from distbench.core.suite_mistakes import KeyPath, Problem
-from distbench.suite import mesh_option
 from distbench.suite.sections import (
     all_have_defaults,
     check_section,
     lists_values,
     lists_values_inside,
+    mapping_keys,
     to_json_dict,
 )
+
+OptionPath = tuple[str, ...]
+"""Name of an option, and of a key inside it where it is a mapping."""
+MESH_OPTION = "mesh"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +37,7 @@ class CheckedPlugin:
     """Every option, including defaults, except newer options at their defaults (``case.identity_fields``)."""
     instance: Any
 
-    def with_instance(self, instance: Any) -> "CheckedPlugin":
+    def with_instance(self, instance: Any) -> CheckedPlugin:
         """The same plug-in with the options of *instance*."""
         return CheckedPlugin(PluginChoice(self.choice.name, to_json_dict(instance)), instance)
 
@@ -44,10 +51,6 @@ def parse_choice(raw: Any, path: KeyPath) -> PluginChoice | Problem:
         if options is None or isinstance(options, dict):
             return PluginChoice(name, options or {})
     return Problem(path, "expected a name, or a name with options: {name: {option: value}}", raw)
-
-
-OptionPath = tuple[str, ...]
-"""Name of an option, and of a key inside it where it is a mapping."""
 
 
 def expand_options(plugin: PluginChoice, kind: str) -> Iterator[tuple[PluginChoice, dict[OptionPath, int]]]:
@@ -129,10 +132,42 @@ def _check(kind: str, plugin: PluginChoice, path: KeyPath) -> tuple[CheckedPlugi
         return None, [Problem(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]
     try:
         cls = registry.load_plugin(kind, plugin.name)
-        options = mesh_option.drop_size_one(cls, plugin.options) if kind == "strategies" else plugin.options
+        options = drop_size_one(cls, plugin.options) if kind == "strategies" else plugin.options
         instance, findings = check_section(cls, options, (*path, plugin.name))
     except UsageError as error:
         return None, [Problem(path, str(error), plugin.name)]
     if instance is None:
-        return None, [mesh_option.name_supporting_strategies(each, cls) for each in findings]
+        return None, [name_supporting_strategies(each, cls) for each in findings]
     return CheckedPlugin(PluginChoice(plugin.name, to_json_dict(instance)), instance), []
+
+
+def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop dimensions of size 1 from *options* that the strategy *cls* does not have."""
+    mesh = options.get(MESH_OPTION)
+    if not isinstance(mesh, dict):
+        return dict(options)
+    foreign = foreign_dimensions(mapping_keys(cls, MESH_OPTION))
+    kept = {name: size for name, size in mesh.items() if not (name in foreign and _is_one(size))}
+    return {**options, MESH_OPTION: kept}
+
+
+def foreign_dimensions(names: Sequence[str]) -> list[str]:
+    """Known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
+    return [name for name in MESH_OPTION_KEYS if name not in names] if names else []
+
+
+def name_supporting_strategies(problem: Problem, cls: type) -> Problem:
+    """Extend *problem* in the options of *cls* with suggestions.
+
+    If *cls* lacks a dimension of the mesh, the strategies that have it are named.
+    """
+    *_, option, name = ("", *problem.path)
+    if option != MESH_OPTION or name not in foreign_dimensions(mapping_keys(cls, MESH_OPTION)):
+        return problem
+    strategies = registry.built_in_plugins("strategies")
+    owners = sorted(each for each, cls in strategies.items() if name in mapping_keys(cls, MESH_OPTION))
+    return replace(problem, message=f"{problem.message}; strategies that have {name}: {', '.join(owners)}")
+
+
+def _is_one(size: object) -> bool:
+    return size == 1 and not isinstance(size, bool)

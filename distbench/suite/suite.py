@@ -13,15 +13,13 @@ from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimitOver
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.job import MEASURE, job_kind, job_kinds
 from distbench.core.suite_mistakes import Problem
-from distbench.suite import environments
-from distbench.suite import overrides as overriding
 from distbench.suite.cells import CaseFilter, StrategyVariant, SuiteAxis
 from distbench.suite.cost import DeviceCost
+from distbench.suite.cross_checks import ENVIRONMENTS_KEY, unknown_environments, unused_optimizer_keys
 from distbench.suite.gate import GateRules
-from distbench.suite.overrides import Overrides
+from distbench.suite.overrides import Overrides, apply_overrides
 from distbench.suite.parser import SuiteParser
 from distbench.suite.sections import to_json_dict
-from distbench.suite.unused_keys import unused_optimizer_keys
 from distbench.suite.work import RawMapping, fill_work_defaults
 from distbench.suite.yaml_reader import SourceMap, parse_suite, read_suite_text
 
@@ -90,7 +88,7 @@ class Suite:
             "include": self.tree.get("include") or [],
             "exclude": self.tree.get("exclude") or [],
             "only": list(self.only),
-            **({environments.SECTION_KEY: dict(self.environments)} if self.environments else {}),
+            **({ENVIRONMENTS_KEY: dict(self.environments)} if self.environments else {}),
             "limits": to_json_dict(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in job_kinds()},
             "gate": self.gate.to_resolved(),
@@ -123,7 +121,7 @@ class Suite:
         # earlier versions kept whole sections as axes
         tree["axes"] = {key: values for key, values in axes.items() if key not in _whole(axes)}
         places = SourceMap("the suite of the run")
-        if wrong := overriding.apply_overrides(tree, places, overrides or Overrides()):
+        if wrong := apply_overrides(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
         return cls.from_tree(tree, places)
 
@@ -138,7 +136,7 @@ class Suite:
         work, axes = reader.axes.parse_work()
         include, exclude = (reader.axes.parse_case_filters(key, work, axes) for key in ("include", "exclude"))
         known = reader.parse_environments(file)
-        reader.problems += environments.unknown_environments(known, work, axes, [*include, *exclude])
+        reader.problems += unknown_environments(known, work, axes, [*include, *exclude])
         suite = cls(
             name=reader.top.name or Path(file).stem or "unnamed",
             description=reader.top.description,
@@ -192,7 +190,7 @@ def parse_suite_text(
         SuiteError: all mistakes in either, each with its place.
     """
     tree, places = parse_suite(text, file)
-    wrong = overriding.apply_overrides(tree, places, overrides or Overrides())
+    wrong = apply_overrides(tree, places, overrides or Overrides())
     try:
         suite = Suite.from_tree(tree, places, file=file, text=text)
     except SuiteError as error:

@@ -18,7 +18,9 @@ def command(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "distbench", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("list", "strategies")], ids=["help", "list"])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("run", "--help"), ("list", "strategies")], ids=["help", "run", "list"]
+)
 def test_help_and_list_answer_within_three_tenths_of_a_second(benchmark, arguments: tuple[str, ...]) -> None:
     benchmark.pedantic(command, args=arguments, rounds=10, warmup_rounds=1)
     assert benchmark.stats.stats.median < 0.3

@@ -6,22 +6,19 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.adopt import FORMATS, ExportedFiles
-from distbench.adopt import export_case as translate
-from distbench.adopt.caveats import export_caveats
-from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import RunAnalysis
 from distbench.cli import options
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import argument, flag, option
-from distbench.cli.output import print_json, print_note, print_text
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import damage_lines
+from distbench.cli.output import print_json, print_note, print_text, print_warning
 from distbench.core.errors import UsageError
 from distbench.core.text import join_limited, one_line
-from distbench.record import Record, Status, catalog, records_of_kind
-from distbench.system.files import infrastructure_errors, write_atomic
+
+if TYPE_CHECKING:
+    from distbench.adopt import ExportedFiles
+    from distbench.analysis.case_summary import CaseSummary
+    from distbench.record import Record
 
 _MIN_ID_PREFIX = 4
 _MAX_PARAMETERS = 1e15
@@ -53,6 +50,12 @@ def adopt(
     as_json: options.JsonOption = False,
 ) -> int:
     """Export a case as configuration for another tool."""
+    from distbench.adopt import FORMATS, export_case
+    from distbench.adopt.caveats import export_caveats
+    from distbench.analysis.run import RunAnalysis
+    from distbench.cli.stored_runs import damage_lines
+    from distbench.record import catalog
+
     options.check_choice("--as", format_, FORMATS)
     if as_json and into is not None:
         raise UsageError("adopt: --json prints the files, and --into DIR writes them; use one of them")
@@ -65,11 +68,13 @@ def adopt(
     warnings = about + damage_lines(run.damaged, stored.folder)
     record = _record_with_settings(row, run.records)
     effective, nodes = (record.effective, len(record.nodes) or 1) if record else ({}, 1)
-    adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script, nodes=nodes)
+    adopted = export_case(
+        format_, row.case, effective, parameters=count, with_script=with_script, nodes=nodes
+    )
     if not (into or as_json) and len(adopted.files) > 1:
         raise UsageError(f"adopt: {', '.join(adopted.files)} don't fit on one output; add --into DIR")
     for warning in warnings:
-        print_note(f"distbench: warning: {warning}")
+        print_warning(warning)
     if into is not None:
         _write_files(adopted, into)
     elif as_json:
@@ -142,6 +147,8 @@ def _check_exportable(row: CaseSummary, *, force: bool) -> None:
 
 def _record_with_settings(row: CaseSummary, records: Sequence[Record]) -> Record | None:
     """Record with the settings of the live engine: of a valid trial, or else of the equivalence check."""
+    from distbench.record import Status, records_of_kind
+
     if row.representative_trial is not None:
         return row.representative_trial
     checked = (
@@ -153,6 +160,8 @@ def _record_with_settings(row: CaseSummary, records: Sequence[Record]) -> Record
 
 
 def _write_files(adopted: ExportedFiles, into: Path) -> None:
+    from distbench.system.files import infrastructure_errors, write_atomic
+
     if existing := [name for name in adopted.files if (into / name).exists()]:
         raise UsageError(f"--into = {str(into)!r}: {', '.join(existing)} exist; nothing was written")
     with infrastructure_errors(into):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.cli.follow import detach_text, follow
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, QuietOption, RunArgument, flag
 from distbench.cli.output import print_note
-from distbench.cli.queue_submission import launcher_queue
 from distbench.core.errors import EXIT_INTERRUPTED, InfrastructureError, UsageError
-from distbench.record import catalog, submission
-from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
-from distbench.run.control import raise_on_termination
+
+if TYPE_CHECKING:
+    from distbench.record.run_folder import Run
 
 
 def attach(
@@ -26,6 +23,11 @@ def attach(
 
     Ctrl-C leaves it going on.
     """
+    from distbench.cli.follow import detach_text, follow
+    from distbench.record import catalog
+    from distbench.record.untrusted_records import untrusted_records
+    from distbench.run.control import raise_on_termination
+
     run = catalog.find_run(name, out)
     if cancel:
         _cancel(run)
@@ -38,6 +40,9 @@ def attach(
 
 
 def _cancel(run: Run) -> None:
+    from distbench.cli.queue_submission import launcher_queue
+    from distbench.record import submission
+
     handed = submission.read_submitted_job(run.folder)
     if handed is None:
         raise UsageError(f"{run.folder}: no job does it; stop the command that does with Ctrl-C")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from distbench.cli import options
-from distbench.cli.colour import apply_style
-from distbench.cli.interruption import print_stopped
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.progress import observe_progress
-from distbench.gate import calibration, view
-from distbench.gate.arms import GateArm
-from distbench.gate.gate import Gate
-from distbench.run import ignore_time_warning
-from distbench.suite import load_suite
-from distbench.suite.gate import GateRules, Tolerances
+from distbench.cli.decorators import ignores_time_warnings
+from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
+
+if TYPE_CHECKING:
+    from distbench.suite.gate import GateRules, Tolerances
 
 
-@ignore_time_warning()
+@ignores_time_warnings
 def calibrate(
     context: typer.Context,
     suite: options.SuiteArgument,
@@ -36,6 +31,13 @@ def calibrate(
     quiet: options.QuietOption = False,
 ) -> int:
     """Measure what this machine can resolve (A/A pairs)."""
+    from distbench.cli.interruption import print_stopped
+    from distbench.cli.progress import observe_progress
+    from distbench.gate import calibration, view
+    from distbench.gate.arms import GateArm
+    from distbench.gate.gate import Gate
+    from distbench.suite import load_suite
+
     rules = {f"gate.{key}={pairs}": f"--pairs {pairs}" for key in ("min_pairs", "max_pairs")}
     loaded = load_suite(
         suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)
@@ -62,6 +64,7 @@ def _with_throughput(rules: GateRules) -> GateRules:
 
     Its spread is needed even where it is not gated.
     """
+    from distbench.suite.gate import Tolerances
 
     def compared(own: Tolerances) -> Tolerances:
         return dataclasses.replace(own, tokens_per_s=own.tokens_per_s or Tolerances().tokens_per_s)

@@ -8,19 +8,18 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, JsonOption, OutOption, RunArgument, flag
-from distbench.cli.output import align_columns, print_json, print_note, print_text
-from distbench.cli.readers import reads_runs
+from distbench.cli.output import align_columns, print_json, print_note, print_text, print_warning
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.core.units import format_count
-from distbench.record import catalog
-from distbench.record.quarantine import quarantine_trial
-from distbench.record.run_folder import RUN_FILE, Run, resume_command
-from distbench.record.run_rebuild import rebuild_info
-from distbench.record.verification import RunCheck, verify_run
+
+if TYPE_CHECKING:
+    from distbench.record.run_folder import Run
+    from distbench.record.verification import RunCheck
 
 _UNLISTED_STATES = ("sound", "unverified")
 """States of files that only ``--json`` lists."""
@@ -37,6 +36,9 @@ def check(
     as_json: JsonOption = False,
 ) -> int:
     """Say which files of a run are sound, and which are not."""
+    from distbench.record import catalog
+    from distbench.record.verification import verify_run
+
     run = catalog.find_run(name, out)
     found = verify_run(run)
     moved: list[str] = []
@@ -58,6 +60,9 @@ def _repair(run: Run) -> tuple[list[str], RunCheck]:
         UsageError: another process runs trials in the folder, or a symbolic link leaves it.
         InfrastructureError: the folder is not writable.
     """
+    from distbench.record.quarantine import quarantine_trial
+    from distbench.record.verification import verify_run
+
     with run.hold_lock():
         # only while the lock is held, nothing changes them
         damaged = [trial for trial in verify_run(run).damaged if not trial.is_other_format]
@@ -76,10 +81,14 @@ def _rebuild_run_json(run: Run) -> list[Path]:
 
     Returns the new path of the damaged one, if there is any.
     """
+    from distbench.record.quarantine import quarantine_trial
+    from distbench.record.run_folder import RUN_FILE
+    from distbench.record.run_rebuild import rebuild_info
+
     try:
         info = rebuild_info(run)
     except UsageError as error:
-        print_note(f"distbench: warning: {RUN_FILE} can't be made again: {one_line(str(error))}")
+        print_warning(f"{RUN_FILE} can't be made again: {one_line(str(error))}")
         return []
     is_there = os.path.lexists(run.folder / RUN_FILE)
     moved = [quarantine_trial(run.folder, RUN_FILE)] if is_there else []
@@ -107,6 +116,8 @@ def _print(found: RunCheck, moved: Sequence[str], folder: Path) -> None:
 
 
 def _advice(found: RunCheck, moved: Sequence[str], folder: Path) -> list[str]:
+    from distbench.record.run_folder import RUN_FILE, resume_command
+
     again = f"distbench check {shlex.quote(str(folder))} --repair"
     if found.is_run_file_damaged:
         anew = f"or start a new one: distbench run {shlex.quote(str(folder / 'suite.yaml'))}"

@@ -5,27 +5,19 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distbench.analysis.run import RunAnalysis
 from distbench.cli import options
-from distbench.cli.colour import apply_style
-from distbench.cli.exit_summary import exit_code, print_results
-from distbench.cli.interruption import print_stopped, report_hint_on_abort, resume_hint_on_abort
+from distbench.cli.decorators import ignores_time_warnings
 from distbench.cli.options import argument, option
-from distbench.cli.output import terminal_width
-from distbench.cli.preflight import warn_before_run
-from distbench.cli.progress import observe_progress
+from distbench.cli.output import apply_style, terminal_width
 from distbench.core.errors import UsageError
-from distbench.core.job import MEASURE
-from distbench.plan import launcher_machine
-from distbench.record.record_reader import retry_eagerly
-from distbench.record.run_folder import resume_command
-from distbench.run import RunExecution, ignore_time_warning
-from distbench.suite import Overrides, Suite, load_suite, parse_suite_text
-from distbench.views.base import all_views
+
+if TYPE_CHECKING:
+    from distbench.analysis.run import RunAnalysis
+    from distbench.suite import Overrides, Suite
 
 _KIND = "collectives"
 _SUITE = """\
@@ -42,7 +34,7 @@ collectives: {}
 """
 
 
-@ignore_time_warning()
+@ignores_time_warnings
 def collectives(
     context: typer.Context,
     suite: Annotated[
@@ -65,6 +57,14 @@ def collectives(
     quiet: options.QuietOption = False,
 ) -> int:
     """Measure all-reduce and the like, as nccl-tests does."""
+    from distbench.cli.interruption import print_stopped, report_hint_on_abort, resume_hint_on_abort
+    from distbench.cli.preflight import warn_before_run
+    from distbench.cli.progress import observe_progress
+    from distbench.cli.run_session import exit_code, print_results
+    from distbench.record.record_reader import retry_eagerly
+    from distbench.record.run_folder import resume_command
+    from distbench.run import RunExecution
+
     changes = {f"launcher={launcher}": f"--launcher {launcher}"} if launcher else {}
     listed = {"operations": operations, "dtypes": dtypes, "groups": groups}
     changes |= {f"{_KIND}.{key}=[{text}]": f"--{key} {text}" for key, text in listed.items() if text}
@@ -92,6 +92,10 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
         SuiteError: the suite or *changed* is invalid.
         UsageError: there is only one device, so there are no links to measure.
     """
+    from distbench.core.job import MEASURE
+    from distbench.plan import launcher_machine
+    from distbench.suite import load_suite, parse_suite_text
+
     jobs = [*changed.jobs, _KIND]
     changed = dataclasses.replace(changed, jobs=jobs)
     suite = load_suite(file, changed) if file else parse_suite_text(_SUITE, changed)
@@ -108,4 +112,6 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
 
 
 def _links_table(run: RunAnalysis) -> str:
+    from distbench.views.base import all_views
+
     return all_views()["links"].table(run).to_text(terminal_width(), apply_style)

@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distbench.analysis.history import run_variances
-from distbench.analysis.run import RunAnalysis
-from distbench.analysis.statistics.intervals import RunVariances
 from distbench.cli import options
-from distbench.cli.colour import apply_style
-from distbench.cli.copies import drop_copies
-from distbench.cli.history_inputs import readable_history_points
-from distbench.cli.interruption import print_stopped, resume_hint_on_abort
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import argument, option
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.progress import observe_progress
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import damage_json, load_run
+from distbench.cli.output import (
+    apply_style,
+    print_json,
+    print_note,
+    print_text,
+    print_warning,
+    terminal_width,
+)
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
-from distbench.record import catalog
-from distbench.record.run_folder import Run, resume_command
-from distbench.report.comparison import compare_runs, comparison_json, comparison_markdown, comparison_text
-from distbench.run import RunExecution
-from distbench.suite import load_suite
+
+if TYPE_CHECKING:
+    from distbench.analysis.run import RunAnalysis
+    from distbench.analysis.statistics.intervals import RunVariances
+    from distbench.record.run_folder import Run
 
 _MOST_RUNS = 30
 """Maximum number of other runs for the variance between runs; reading them takes a few seconds."""
@@ -49,6 +47,8 @@ def compare(
     quiet: options.QuietOption = False,
 ) -> int:
     """Show two or more runs side by side."""
+    from distbench.record import catalog
+
     options.check_exclusive("compare", md=markdown, json=as_json)
     if len(names) < 2:
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
@@ -69,17 +69,20 @@ def _print_comparison(
     first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str
 ) -> int:
     """Print *later* runs next to the *first* as *form*; runs in *folders* give the variance between runs."""
+    from distbench.cli.stored_runs import damage_json, load_run
+    from distbench.report import comparison as reported
+
     before, *others = map(load_run, (first, *later))
     for run, after in zip(later, others, strict=True):
         if run.folder.resolve() == first.folder.resolve():
-            print_note(f"distbench: warning: {first.folder} is compared with itself: nothing can differ")
+            print_warning(f"{first.folder} is compared with itself: nothing can differ")
         elif before.info.run_id == after.info.run_id:
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
-            print_note(f"distbench: warning: {text}: the trials in both are compared with themselves")
+            print_warning(f"{text}: the trials in both are compared with themselves")
     earlier = _between_run_variance([before, *others], folders)
     comparisons = [
         replace(
-            compare_runs(before, after, earlier),
+            reported.compare_runs(before, after, earlier),
             is_same=run.folder.resolve() == first.folder.resolve(),
         )
         for run, after in zip(later, others, strict=True)
@@ -92,16 +95,17 @@ def _print_comparison(
     if form == "json":
         print_json(
             [
-                {**comparison_json(comparison), "damaged": damage_json(before, after)}
+                {**reported.comparison_json(comparison), "damaged": damage_json(before, after)}
                 for comparison, after in zip(comparisons, others, strict=True)
             ]
         )
     elif form == "md":
-        print_text("\n\n".join(map(comparison_markdown, comparisons)))
+        print_text("\n\n".join(map(reported.comparison_markdown, comparisons)))
     else:
         print_text(
             "\n\n".join(
-                comparison_text(comparison, terminal_width(), apply_style) for comparison in comparisons
+                reported.comparison_text(comparison, terminal_width(), apply_style)
+                for comparison in comparisons
             )
         )
     return 0
@@ -109,6 +113,10 @@ def _print_comparison(
 
 def _between_run_variance(compared: Sequence[RunAnalysis], folders: Iterable[Path]) -> RunVariances:
     """Variance between the latest other runs in *folders*, of the *compared* cases."""
+    from distbench.analysis.history import run_variances
+    from distbench.cli.stored_runs import drop_copies, readable_history_points
+    from distbench.record import catalog
+
     known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
     stored = {run.folder.resolve(): run for folder in folders for run in catalog.runs_in(folder)}
     # names begin with the suite's, so the latest runs are those written last
@@ -124,6 +132,13 @@ def _find_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -
 
     Returns the exit code if that run is stopped.
     """
+    from distbench.cli.interruption import print_stopped, resume_hint_on_abort
+    from distbench.cli.progress import observe_progress
+    from distbench.record import catalog
+    from distbench.record.run_folder import resume_command
+    from distbench.run import RunExecution
+    from distbench.suite import load_suite
+
     if Path(name).suffix not in (".yaml", ".yml"):
         return catalog.find_run(name, out)
     execution = RunExecution.create(load_suite(Path(name)), out, command)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from distbench.cli import options
-from distbench.cli.job_commands import run_as_job
 from distbench.cli.output import print_json, print_note, print_text, wrap_to_terminal
-from distbench.core import registry
 from distbench.core.units import format_count
-from distbench.doctor import Diagnosis, NetworkLink, diagnose, measured_links, probe_ranks
-from distbench.suite import load_suite, parse_suite_text
+
+if TYPE_CHECKING:
+    from distbench.doctor import Diagnosis, NetworkLink
 
 # the checks don't depend on the workload
 _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_size: 1}}"
@@ -32,12 +31,17 @@ def doctor(
     as_json: options.JsonOption = False,
 ) -> int:
     """Examine nodes, network, limits and GPUs."""
+    from distbench.cli.job_commands import run_as_job
+    from distbench.cli.queue_submission import to_arguments
+    from distbench.core import registry
+    from distbench.doctor import diagnose, measured_links, probe_ranks
+    from distbench.suite import load_suite, parse_suite_text
+
     given = options.make_overrides(set_, [], "", device, on=on)
     loaded = load_suite(suite, given) if suite else parse_suite_text(_MINIMAL_SUITE, given)
     if on:
-        named = {"--set": set_, "--device": [device] if device else []}
-        words = [word for name, values in named.items() for value in values for word in (name, value)]
-        return run_as_job(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
+        words = [*to_arguments(given), *(["--json"] if as_json else [])]
+        return run_as_job(loaded, out, nodes, words)
     if not as_json:
         print_note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
     found = probe_ranks(loaded, out)

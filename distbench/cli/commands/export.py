@@ -5,22 +5,17 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.analysis.training_curves import training_curves
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, RunArgument, check_choice, option
 from distbench.cli.output import print_note, print_text
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import load_run
 from distbench.core.errors import UsageError
 from distbench.core.text import one_line
-from distbench.record import catalog
-from distbench.record.run_folder import Run
-from distbench.run.export import export_curves
-from distbench.system.files import slug
-from distbench.system.machine import install_hint
+
+if TYPE_CHECKING:
+    from distbench.record.run_folder import Run
 
 _DISTRIBUTIONS: Mapping[str, str] = {
     "tensorboard": "tensorboard",
@@ -49,12 +44,16 @@ def export(
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
     """Export a run's curves or times to another tool."""
+    from distbench.record import catalog
+
     check_choice("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
     run = catalog.find_run(name, out)
     return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
 
 
 def _export_times(run: Run, into: Path | None) -> int:
+    from distbench.cli.stored_runs import load_run
+
     if not _is_installed(_BENCHMARKS):
         raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
     from distbench.report.benchmark_export import refusal, save
@@ -75,6 +74,12 @@ def _export_times(run: Run, into: Path | None) -> int:
 
 
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
+    from distbench.analysis.training_curves import training_curves
+    from distbench.cli.stored_runs import load_run
+    from distbench.run.export import export_curves
+    from distbench.system.files import slug
+    from distbench.system.machine import install_hint
+
     needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
     if missing := [distribution for distribution in needed if not _is_installed(distribution)]:
         raise UsageError(f"--to {to}: needs {', '.join(missing)}; install it {install_hint('trackers')}")
@@ -103,6 +108,8 @@ def _subfolder(run: Run, name: str) -> Path:
 
 
 def _is_installed(distribution: str) -> bool:
+    from importlib import metadata
+
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:

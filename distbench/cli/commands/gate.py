@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from distbench.cli import options
-from distbench.cli.colour import apply_style
-from distbench.cli.interruption import print_stopped, resume_hint_on_abort
+from distbench.cli.decorators import ignores_time_warnings
 from distbench.cli.options import flag, option
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.progress import observe_progress
-from distbench.cli.stored_gate import run_against_stored
+from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
 from distbench.core.errors import UsageError
-from distbench.gate import outputs, view
-from distbench.gate.arms import GateArm, baseline_arm
-from distbench.gate.checkout import commit_of
-from distbench.gate.forecast import forecast
-from distbench.gate.gate import Gate
-from distbench.gate.verdicts import GateResult
-from distbench.launchers.base import PythonTarget
-from distbench.record import catalog
-from distbench.run import ignore_time_warning
-from distbench.suite import Overrides, Suite, load_suite
-from distbench.system.files import infrastructure_errors, write_atomic
-from distbench.system.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from distbench.gate.arms import GateArm
+    from distbench.gate.verdicts import GateResult
 
 
-@ignore_time_warning()
+@ignores_time_warnings
 def gate(
     context: typer.Context,
     suite: options.SuiteArgument,
@@ -81,18 +69,24 @@ def gate(
     quiet: options.QuietOption = False,
 ) -> int:
     """Run candidate and baseline in turn; fail on a regression."""
+    from distbench.cli.gate_arms import ArmOptions, make_arms, run_against_stored, with_pinned_rules
+    from distbench.cli.interruption import print_stopped, resume_hint_on_abort
+    from distbench.cli.progress import observe_progress
+    from distbench.gate.gate import Gate
+    from distbench.record import catalog
+
     options.check_choice("--inconclusive", inconclusive, ("tell", "pass", "fail"))
     options.check_exclusive("gate", md=markdown, json=as_json)
     rules = _limit_settings(max_pairs=max_pairs, minutes=minutes)
     option_of = rules | {setting: f"--set-baseline {setting}" for setting in set_baseline}
-    before = _ArmOptions(
+    before = ArmOptions(
         options.make_overrides(
             [*set_, *rules, *set_baseline], only, world_sizes, device, option_of=option_of
         ),
         _parse_variables(env_baseline, "--env-baseline"),
         (*set_baseline, *env_baseline),
     )
-    after = _ArmOptions(
+    after = ArmOptions(
         options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules),
         _parse_variables(env, "--env"),
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
@@ -106,7 +100,7 @@ def gate(
     else:
         _check_difference(is_different=is_changed or bool(baseline), self_test=self_test)
         _check_since(since, is_alone=dry_run or bool(resume) or not baseline)
-        with _make_arms(suite, baseline, before, after, self_test=self_test) as arms:
+        with make_arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, out, as_json=as_json)
             started = Gate(out, *arms, command=context.obj, resume=resume)
@@ -115,10 +109,10 @@ def gate(
                 result = started.run(watcher)
         if since and result.state == "finished" and result.exit_code("pass") == 0:
             with (
-                _make_arms(suite, since, before, after, self_test=False) as (older, arm),
+                make_arms(suite, since, before, after, self_test=False) as (older, arm),
                 observe_progress(quiet=quiet) as watcher,
             ):
-                pinned = Gate(out, older, _with_pinned_rules(arm), command=context.obj).run(watcher)
+                pinned = Gate(out, older, with_pinned_rules(arm), command=context.obj).run(watcher)
             result = replace(result, since=pinned, stopped=pinned.stopped)
     with resume_hint_on_abort(resume_with):
         _print(result, markdown=markdown, as_json=as_json)
@@ -126,29 +120,6 @@ def gate(
     if result.stopped:
         return print_stopped(result.stopped, resume_with)
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
-
-
-@dataclass(frozen=True)
-class _ArmOptions:
-    """Baseline or candidate, as the command line describes it."""
-
-    overrides: Overrides
-    variables: Mapping[str, str]
-    """Environment variables of its ranks."""
-    changes: tuple[str, ...]
-    """Differences from the other arm, as on the command line."""
-
-    def load(self, file: Path) -> Suite:
-        """Load the suite in *file*, with the jobs turned on that its gate requires."""
-        suite = load_suite(file, self.overrides)
-        if suite.gate.equivalence == "required" and "check" not in suite.jobs:
-            return suite.with_job("check")
-        return suite
-
-    def arm(self, file: Path, name: str = "") -> GateArm:
-        """Arm that runs here, named *name* or after its changes."""
-        name = name or ", ".join(self.changes) or "the suite as it stands"
-        return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
 
 
 def _limit_settings(**limits: float | None) -> dict[str, str]:
@@ -166,6 +137,8 @@ def _parse_variables(settings: Sequence[str], option: str) -> dict[str, str]:
 
 def _check_meant(baseline: str, folder: Path) -> None:
     """Raise UsageError if *baseline*, which denotes the run in *folder*, is also a git revision."""
+    from distbench.gate.arms import commit_of
+
     if Path(baseline) == folder:
         return
     try:
@@ -197,11 +170,6 @@ def _check_since(since: str, *, is_alone: bool) -> None:
         )
 
 
-def _with_pinned_rules(arm: GateArm) -> GateArm:
-    """Return *arm* with the rules for an older baseline."""
-    return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.for_pinned_baseline))
-
-
 def _check_difference(*, is_different: bool, self_test: bool) -> None:
     """Raise UsageError unless the arms differ, or are the same on purpose."""
     if self_test and is_different:
@@ -216,26 +184,18 @@ def _check_difference(*, is_different: bool, self_test: bool) -> None:
         )
 
 
-@contextmanager
-def _make_arms(
-    file: Path, baseline: str, before: _ArmOptions, after: _ArmOptions, *, self_test: bool
-) -> Iterator[tuple[GateArm, GateArm]]:
-    """Baseline and candidate, ready to run."""
-    arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
-    if not baseline:
-        yield arm, candidate
-        return
-    with temporary_folder() as folder:
-        yield baseline_arm(baseline, arm, folder, before.load), candidate
-
-
 def _print_forecast(baseline: GateArm, candidate: GateArm, out: Path, *, as_json: bool) -> int:
+    from distbench.gate import view
+    from distbench.gate.forecast import forecast
+
     expected = forecast(baseline, candidate, out)
     print_json(expected.to_json()) if as_json else print_text(view.forecast_text(expected, terminal_width()))
     return 0
 
 
 def _print(result: GateResult, *, markdown: bool, as_json: bool) -> None:
+    from distbench.gate import outputs, view
+
     if as_json:
         print_json(result.to_json())
     elif markdown:
@@ -248,6 +208,9 @@ def _write(
     result: GateResult, *, junit: Path | None, metrics: Path | None, github: bool, is_data: bool
 ) -> None:
     """Write result files; *is_data*: standard output contains only JSON or Markdown."""
+    from distbench.gate import outputs
+    from distbench.system.files import infrastructure_errors, write_atomic
+
     for file, text in ((junit, outputs.to_junit), (metrics, outputs.to_openmetrics)):
         if file:
             with infrastructure_errors(file):

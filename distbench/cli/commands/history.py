@@ -8,14 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from distbench.analysis.case_summary import THROUGHPUT
-from distbench.analysis.history import MIN_SHIFT, HistoryRun, available_metrics
-from distbench.analysis.statistics import change_points
-from distbench.cli.colour import apply_style
-from distbench.cli.copies import drop_copies
-from distbench.cli.history_inputs import load_history_points as read
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,
     JsonOption,
@@ -25,16 +20,21 @@ from distbench.cli.options import (
     option,
     parse_option,
 )
-from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import damage_lines
+from distbench.cli.output import (
+    apply_style,
+    print_json,
+    print_note,
+    print_text,
+    print_warning,
+    terminal_width,
+)
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import parse_fraction
-from distbench.record import catalog
-from distbench.report import history_page
-from distbench.report.history import MetricHistory, history_json, history_text
-from distbench.system.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from distbench.analysis.history import HistoryRun
+    from distbench.report.history import MetricHistory
 
 # files with a run's numbers; logs and traces may be a hundred times as large
 _FILE_SUFFIXES = (".json", ".parquet")
@@ -63,19 +63,25 @@ def history(
     as_json: JsonOption = False,
 ) -> int:
     """Show metrics over runs, and where they changed."""
+    from distbench.analysis.case_summary import THROUGHPUT
+    from distbench.analysis.history import MIN_SHIFT, available_metrics
+    from distbench.analysis.statistics import change_points
+    from distbench.report import history_page
+    from distbench.report.history import MetricHistory, history_json, history_text
+
     smallest = parse_option("--least", least, parse_fraction)
     if missing := change_points.missing_dependency():
         raise UsageError(f"history: finding changes needs {missing}")
     with ExitStack() as opened:
         places = {opened.enter_context(_open_folder(name)): name for name in folders or [str(out)]}
-        occasions, skipped = _load_points(places)
-    known = available_metrics(occasions)
+        points, skipped = _load_points(places)
+    known = available_metrics(points)
     wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
     for name in wanted:
         check_choice("--metric", name, known)
     smallest = MIN_SHIFT if smallest is None else smallest
-    start = _start_time(since, occasions) if since else None
-    histories = [_filter_cases(MetricHistory.of(occasions, name, smallest, start), case) for name in wanted]
+    start = _start_time(since, points) if since else None
+    histories = [_filter_cases(MetricHistory.of(points, name, smallest, start), case) for name in wanted]
     if html:
         history_page.write(histories, skipped, html)
         print_note(f"history: {html}")
@@ -86,9 +92,9 @@ def history(
     return 0
 
 
-def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
+def _start_time(text: str, points: Sequence[HistoryRun]) -> datetime:
     """Start time of the run whose id begins with *text*, or the date that *text* is."""
-    made = {each.run_id: each.created for each in occasions if each.run_id.startswith(text)}
+    made = {each.run_id: each.created for each in points if each.run_id.startswith(text)}
     if len(made) > 1:
         raise UsageError(f"--since = {text!r}: matches more than one run: {join_limited(sorted(made))}")
     if made:
@@ -96,7 +102,7 @@ def _start_time(text: str, occasions: Sequence[HistoryRun]) -> datetime:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        hint = did_you_mean(text, sorted({each.run_id for each in occasions}))
+        hint = did_you_mean(text, sorted({each.run_id for each in points}))
         raise UsageError(
             f"--since = {text!r}: neither the start of the id of a run here nor a date (2026-01-31); {hint}"
         ) from None
@@ -131,27 +137,30 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     Args:
         places: Folder -> its name as given by the user.
     """
-    occasions: list[HistoryRun] = []
+    from distbench.cli.stored_runs import damage_lines, drop_copies, load_history_points
+    from distbench.record import catalog
+
+    points: list[HistoryRun] = []
     skipped: list[str] = []
     # a bucket may hold copies of local runs; one run is one point
     found, lines = drop_copies(
         {run.folder: run for place in places for run in catalog.runs_below(place)}.values()
     )
     for line in lines:
-        print_note(f"distbench: warning: {_user_path(line, places)}")
-    for run, occasion in zip(found, read(found), strict=True):
-        if isinstance(occasion, str):
-            skipped.append(_user_path(occasion, places))
+        print_warning(_user_path(line, places))
+    for run, point in zip(found, load_history_points(found), strict=True):
+        if isinstance(point, str):
+            skipped.append(_user_path(point, places))
         else:
-            for line in damage_lines(occasion.damaged, run.folder):
-                print_note(f"distbench: warning: {_user_path(line, places)}")
-            occasions.append(occasion)
+            for line in damage_lines(point.damaged, run.folder):
+                print_warning(_user_path(line, places))
+            points.append(point)
     for reason in skipped:
-        print_note(f"distbench: warning: skipping a run: {reason}")
-    if not occasions:
+        print_warning(f"skipping a run: {reason}")
+    if not points:
         where = ", ".join(places.values())
         raise UsageError(f"history: no {'readable ' if skipped else ''}run in {where}")
-    return occasions, skipped
+    return points, skipped
 
 
 def _user_path(reason: str, places: Mapping[Path, str]) -> str:
@@ -167,6 +176,8 @@ def _download_bucket(url: str) -> Iterator[Path]:
     Raises:
         UsageError: the library for the bucket is missing, or the bucket can't be read.
     """
+    from distbench.system.temporary import temporary_folder
+
     if importlib.util.find_spec("fsspec") is None:
         raise UsageError(f"{url}: reading a bucket needs fsspec: pip install fsspec, {_COPY_ADVICE}")
     with temporary_folder() as folder:

@@ -13,17 +13,20 @@ import typer
 
 from distbench.cli.options import argument, option, parse_counts, parse_option
 from distbench.cli.output import print_note, print_text
-from distbench.cli.own_models import constructed_models
-from distbench.core.case import PluginChoice
+from distbench.cli.suite_template import (
+    SUITE_GOALS,
+    UNKNOWN_SHAPE_ADVICE,
+    SuiteAnswers,
+    is_user_model,
+    model_problem,
+    render_suite,
+)
 from distbench.core.errors import UsageError, did_you_mean
-from distbench.suite import parse_suite_text, template
-from distbench.system.files import infrastructure_errors, write_atomic
-from distbench.system.machine import detect_machine
 
 _PROMPTS = {
     "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
     "devices": "Numbers of devices, such as 1,2,4; auto: as many as there are",
-    "goal": f"Goal: {', '.join(template.SUITE_GOALS)}",
+    "goal": f"Goal: {', '.join(SUITE_GOALS)}",
 }
 _DEFAULTS = {"model": "tiny", "devices": "auto", "goal": "throughput"}
 
@@ -37,15 +40,18 @@ def init(
     goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
 ) -> int:
     """Write a first suite, with comments."""
+    from distbench.suite import parse_suite_text
+    from distbench.system.files import infrastructure_errors, write_atomic
+
     if file.exists():
         raise UsageError(f"{file}: exists, and is left as it is; name another file: distbench init FILE")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
     given = {"model": model, "devices": devices, "goal": goal}
     answers = _to_answers({**_ask_missing(given), **{key: value for key, value in given.items() if value}})
-    if template.is_user_model(answers.model):
+    if is_user_model(answers.model):
         answers = _with_shape(answers)
-    suite = template.render_suite(answers, shlex.quote(str(file)))
+    suite = render_suite(answers, shlex.quote(str(file)))
     # the output is a suite, whatever the answers
     parse_suite_text(suite, file=str(file))
     with infrastructure_errors(file):
@@ -54,17 +60,20 @@ def init(
     return 0
 
 
-def _with_shape(answers: template.SuiteAnswers) -> template.SuiteAnswers:
+def _with_shape(answers: SuiteAnswers) -> SuiteAnswers:
     """Add the shape that a forward pass of the user's own model accepted to *answers*.
 
     Raises:
         UsageError: it can't be imported or constructed.
     """
-    for found in constructed_models([PluginChoice("user", {"model": answers.model})]):
+    from distbench.cli.user_models import construct_models
+    from distbench.core.case import PluginChoice
+
+    for found in construct_models([PluginChoice("user", {"model": answers.model})]):
         if found.problem:
             raise UsageError(f"--model: {found.problem}")
         if not found.shape:
-            print_note(f"{answers.model}: {template.UNKNOWN_SHAPE_ADVICE}")
+            print_note(f"{answers.model}: {UNKNOWN_SHAPE_ADVICE}")
         return dataclasses.replace(answers, shape=found.shape)
     return answers
 
@@ -91,13 +100,13 @@ def _prompt(key: str) -> str:
             return answer
 
 
-def _to_answers(said: dict[str, str]) -> template.SuiteAnswers:
+def _to_answers(said: dict[str, str]) -> SuiteAnswers:
+    from distbench.system.machine import detect_machine
+
     for key, check in _CHECKS.items():
         check(said[key])
-    (goal,) = (goal for goal in template.SUITE_GOALS if goal == said["goal"])
-    return template.SuiteAnswers(
-        said["model"], _devices(said["devices"]), goal, detect_machine("auto").device
-    )
+    (goal,) = (goal for goal in SUITE_GOALS if goal == said["goal"])
+    return SuiteAnswers(said["model"], _devices(said["devices"]), goal, detect_machine("auto").device)
 
 
 def _devices(text: str) -> tuple[int, ...]:
@@ -108,13 +117,13 @@ def _devices(text: str) -> tuple[int, ...]:
 
 
 def _check_model(model: str) -> None:
-    if problem := template.model_problem(model):
+    if problem := model_problem(model):
         raise UsageError(f"--model = {model!r}: {problem}")
 
 
 def _check_goal(goal: str) -> None:
-    if goal not in template.SUITE_GOALS:
-        raise UsageError(f"--goal = {goal!r}: {did_you_mean(goal, template.SUITE_GOALS)}")
+    if goal not in SUITE_GOALS:
+        raise UsageError(f"--goal = {goal!r}: {did_you_mean(goal, SUITE_GOALS)}")
 
 
 _CHECKS: dict[str, Callable[[str], object]] = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from distbench.cli import options, queue_submission
+from distbench.cli import options
 from distbench.cli.options import flag
 from distbench.cli.output import print_text
 from distbench.core.errors import UsageError
-from distbench.suite import load_suite
 
 
 def launch(
@@ -24,11 +23,14 @@ def launch(
     check: options.CheckOption = False,
 ) -> int:
     """Hand a run to an engine, such as Slurm, and leave it there."""
+    from distbench.cli import queue_submission
+    from distbench.suite import load_suite
+
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
-    loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
-    overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
-    arguments = ["run", str(suite), "--out", str(out), *overrides]
-    submission = queue_submission.make_submission(loaded, arguments, nodes, overrides)
+    overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
+    loaded, given = load_suite(suite, overrides), queue_submission.to_arguments(overrides)
+    arguments = ["run", str(suite), "--out", str(out), *given]
+    submission = queue_submission.make_submission(loaded, arguments, nodes, given)
     print_text((submission.text if only_print else queue_submission.submit(submission)).rstrip("\n"))
     return 0

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from distbench.cli.option_words import type_and_default
 from distbench.cli.options import JsonOption, argument, check_exclusive, flag
 from distbench.cli.output import print_json, print_text, wrap_to_terminal
 from distbench.core.errors import UsageError, did_you_mean
 
 _SUITE = "suite"
+_TYPE_WORDS = {
+    "Any": "any value",
+    "None": "null",
+    "bool": "true or false",
+    "dict": "mapping",
+    "float": "number",
+    "int": "whole number",
+    "str": "text",
+}
+_LIST_TYPES = {"list", "tuple"}
+_REQUIRED = "required"
+"""Shown in place of a default where there is none."""
 
 
 def list_(
@@ -123,7 +137,8 @@ def _print(plugin: dict[str, Any]) -> None:
         print_text(wrap_to_terminal(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
         return
     print_text(wrap_to_terminal(f"{plugin['name']}: {plugin['summary']}", 2, 4))
-    _print_rows([(o["name"], type_and_default(o["type"], o["default"]), o["doc"]) for o in plugin["options"]])
+    options = plugin["options"]
+    _print_rows([(o["name"], _type_and_default(o["type"], o["default"]), o["doc"]) for o in options])
     _print_rows([(c["name"], _unit_text(c), c["doc"]) for c in plugin.get("columns", ())])
 
 
@@ -137,3 +152,34 @@ def _print_rows(rows: Sequence[tuple[str, str, str]]) -> None:
 def _unit_text(column: dict[str, Any]) -> str:
     direction = f"{column['better']} is better" if column["better"] else "neither direction is better"
     return f"{column['unit'] or 'number'}, {direction}"
+
+
+def _type_and_default(kind: str, default: str) -> str:
+    """Return the type *kind* and the *default*, both in Python notation, in YAML terms."""
+    told = _type_text(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
+    return f"{told}; {_REQUIRED}" if default == _REQUIRED else f"{told}; default: {_default_text(default)}"
+
+
+def _type_text(node: ast.expr) -> str:
+    match node:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{_type_text(left)} or {_type_text(right)}"
+        case ast.Subscript(ast.Name("Union"), ast.Tuple(either)):
+            return " or ".join(map(_type_text, either))
+        case ast.Subscript(ast.Name("Literal"), chosen):
+            values = ast.literal_eval(chosen)
+            return ", ".join(map(str, values if isinstance(values, tuple) else (values,)))
+        case ast.Subscript(ast.Name(name), inside) if name in _LIST_TYPES:
+            return f"list of {_type_text(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)}"
+        case ast.Subscript(ast.Name(name)):
+            return _TYPE_WORDS.get(name, name)
+        case _:
+            return _TYPE_WORDS.get(ast.unparse(node), ast.unparse(node))
+
+
+def _default_text(default: str) -> str:
+    try:
+        return json.dumps(ast.literal_eval(default))
+    except (SyntaxError, ValueError):
+        # a plug-in may have a default that only Python can write
+        return default

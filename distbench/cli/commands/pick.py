@@ -6,9 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Annotated
 
-from distbench.analysis import choice
-from distbench.analysis.wording.recommendation import recommend
-from distbench.cli.colour import apply_style
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import (
     DEFAULT_RUNS_FOLDER,
     JsonOption,
@@ -19,13 +17,9 @@ from distbench.cli.options import (
     option,
     parse_option,
 )
-from distbench.cli.output import print_json, print_text, terminal_width, wrap_to_terminal
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import apply_price, damage_json, load_run
+from distbench.cli.output import apply_style, print_json, print_text, terminal_width, wrap_to_terminal
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import parse_bytes, parse_fraction
-from distbench.record import catalog
-from distbench.report.recommendation import candidate_table, recommendation_json
 
 
 @reads_runs
@@ -64,6 +58,12 @@ def pick(
     as_json: JsonOption = False,
 ) -> int:
     """Recommend a strategy and say why."""
+    from distbench.analysis import choice
+    from distbench.analysis.wording.recommendation import recommend
+    from distbench.cli.stored_runs import apply_price, damage_json, load_run
+    from distbench.record import catalog
+    from distbench.report.recommendation import candidate_table, recommendation_json
+
     check_choice("--goal", goal, choice.GOALS)
     budget = parse_option("--memory", memory, parse_bytes)
     slower = parse_option("--within", within, parse_fraction)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import TYPE_CHECKING
 
-from distbench import plan
 from distbench.cli.options import (
     DeviceOption,
     OnlyOption,
@@ -16,15 +16,11 @@ from distbench.cli.options import (
     make_overrides,
 )
 from distbench.cli.output import print_error, print_note
-from distbench.cli.progress import observe_progress
-from distbench.core.machine import Machine
 from distbench.core.units import format_count, format_duration
-from distbench.record.run_folder import new_run_id
-from distbench.run.builds import build_all as build
-from distbench.suite import Suite as Loaded
-from distbench.suite import load_suite
-from distbench.system.machine import cache_folder
-from distbench.system.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from distbench.core.machine import Machine
+    from distbench.suite import Suite
 
 
 def prepare(
@@ -36,11 +32,19 @@ def prepare(
     quiet: QuietOption = False,
 ) -> int:
     """Build in advance what a suite needs (C++ ops)."""
+    from distbench.cli.progress import observe_progress
+    from distbench.plan import make_plan
+    from distbench.record.run_folder import new_run_id
+    from distbench.run.builds import build_all
+    from distbench.suite import load_suite
+    from distbench.system.machine import cache_folder
+    from distbench.system.temporary import temporary_folder
+
     loaded = load_suite(suite, make_overrides(set_, only, world_sizes, device))
-    planned = plan.make_plan(loaded, _machine(loaded))
+    planned = make_plan(loaded, _machine(loaded))
     began = time.monotonic()
     with observe_progress(quiet=quiet) as watcher, temporary_folder() as folder:
-        failed = build(loaded, planned, folder, new_run_id(), watcher)
+        failed = build_all(loaded, planned, folder, new_run_id(), watcher)
     for item, failure in failed.items():
         print_error(f"{item}: {failure.reason}")
     for case in planned.cases:
@@ -51,9 +55,11 @@ def prepare(
     return 1 if failed else 0
 
 
-def _machine(suite: Loaded) -> Machine:
+def _machine(suite: Suite) -> Machine:
     """Machine on which the cases of *suite* will run: a login node or an image build has no GPU for them."""
-    machine = plan.launcher_machine(suite)
+    from distbench.plan import launcher_machine
+
+    machine = launcher_machine(suite)
     if machine.device == "cpu" or machine.devices:
         return machine
     asked = max(suite.world_sizes or (1,))

@@ -6,14 +6,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, PriceOption, RunArgument, flag, option
 from distbench.cli.output import print_text
-from distbench.cli.readers import reads_runs
-from distbench.cli.run_reader import apply_price, load_run
 from distbench.core.errors import UsageError
-from distbench.record import catalog
-from distbench.report import lite as lite_page
-from distbench.report import page
 
 
 @reads_runs
@@ -28,6 +24,11 @@ def report(
     png: Annotated[Path | None, option("--png", "DIR", "Also write each chart as a PNG file.")] = None,
 ) -> int:
     """Re-render a run's report."""
+    from distbench.cli.stored_runs import apply_price, load_run
+    from distbench.record import catalog
+    from distbench.report import lite as lite_page
+    from distbench.report import page
+
     if lite and png:
         raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
     run = catalog.find_run(name, out)

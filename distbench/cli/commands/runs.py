@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, JsonOption, argument
 from distbench.cli.output import print_json, print_text, terminal_width
-from distbench.cli.readers import reads_runs
-from distbench.core.errors import DistbenchError, UsageError
-from distbench.core.job import job_kinds
-from distbench.core.text import join_limited, one_line
-from distbench.core.units import format_count
-from distbench.record import catalog as stored
-from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
-from distbench.report.recommendation import read_recommendation
-from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
-
-_CAPTION = (
-    "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
-    "requirements, as it was stored with the report."
-)
-_FIELDS = (
-    Field("run", "run", "Start of its name, or its folder below the one that was asked for.", type="varchar"),
-    Field("folder", "", "Its folder.", type="varchar"),
-    Field("created", "date (UTC)", "When it began.", type="varchar"),
-    Field("suite", "suite", "Name of its suite.", type="varchar"),
-    Field("state", "state", "running, finished, interrupted, waiting or unreadable.", type="varchar"),
-    Field("cases", "cases", "Cases of its suite.", type="bigint"),
-    Field("trials", "", "Trials that have a record.", type="bigint"),
-    Field("bytes", "size", "Of all files on disk.", "B"),
-    Field("pick", "pick", "Case that is recommended without further wishes.", type="varchar"),
-    Field("headline", "", "The recommendation in a sentence.", type="varchar"),
-    Field("problem", "", "Why it can't be read.", type="varchar"),
-)
+from distbench.core.errors import UsageError
 
 
 @reads_runs
@@ -49,86 +19,14 @@ def runs(
     as_json: JsonOption = False,
 ) -> int:
     """List the runs in a folder."""
+    from distbench.cli.runs_table import missing_picks, runs_table
+
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; runs are stored where run --out says (default: reports)")
-    table = _runs_table(folder)
+    table = runs_table(folder)
     if as_json:
         print_json(table.to_json())
     else:
-        for line in (table.to_text(terminal_width()), *_missing_picks(table.rows)):
+        for line in (table.to_text(terminal_width()), *missing_picks(table.rows)):
             print_text(line)
     return 0
-
-
-def _runs_table(folder: Path) -> Table:
-    # before any run is read: a plug-in that can't be imported is no fault of the runs
-    job_kinds()
-    rows = [_row(run, folder) for run in stored.runs_below(folder)]
-    rows += [_waiting_row(run, folder) for run in stored.submitted_runs(folder)]
-    rows.sort(key=lambda row: str(row.value("created")), reverse=True)
-    title = f"{format_count(len(rows), 'run')} in {folder}"
-    return Table(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
-
-
-def _row(run: Run, folder: Path) -> TableRow:
-    """Row of one run; of one that can't be read, only the facts from its folder."""
-    place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
-    try:
-        with untrusted_records(str(run.folder)):
-            info, found = run.info(), run.recorded_trials()
-            answer, missing = read_recommendation(run.folder, found)
-    except DistbenchError as error:
-        return TableRow(
-            {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
-        )
-    pick = TableCell(None, reason=missing)
-    said: CellMapping = (
-        {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
-    )
-    began = TableCell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
-    about: CellMapping = {
-        "created": began,
-        "suite": info.suite_name,
-        "state": info.state,
-        "cases": len(info.cases),
-    }
-    return TableRow({**place, **about, "trials": len(found), **said})
-
-
-def _waiting_row(run: Run, folder: Path) -> TableRow:
-    """Row of a run that was submitted to an engine and has not begun."""
-    place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
-    return TableRow({**place, "state": "waiting", "pick": TableCell(None, reason="it has not begun")})
-
-
-def _name(run: Run, folder: Path) -> str:
-    """Name of *run* for other commands: its id if it lies in *folder*, or else its path from there."""
-    below = run.folder.resolve().relative_to(folder.resolve())
-    return below.name.rpartition("-")[2] if len(below.parts) == 1 else str(below)
-
-
-def _size(folder: Path) -> int:
-    """Bytes of all files in *folder*; links are not followed, and files that disappear count as 0."""
-    total = 0
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                is_folder = entry.is_dir(follow_symlinks=False)
-                total += _size(Path(entry.path)) if is_folder else entry.stat(follow_symlinks=False).st_size
-    return total
-
-
-def _notes(rows: list[TableRow]) -> Iterator[str]:
-    for row in rows:
-        if problem := row.value("problem"):
-            yield f"{row.value('run')}: can't be read: {problem}"
-
-
-def _missing_picks(rows: Sequence[TableRow]) -> list[str]:
-    """Hint on *rows* without a pick; the command is on a line of its own, to be copied."""
-    lacking = [row for row in rows if row.value("state") == "finished" and not row.value("pick")]
-    if not lacking:
-        return []
-    names = join_limited([str(row.value("run")) for row in lacking])
-    again = f"distbench report {shlex.quote(str(lacking[0].value('folder')))}"
-    return ["", f"No pick of the present trials is stored: {names}. To store one:", again]

@@ -15,8 +15,8 @@ from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
 from distbench.core.machine import Machine
 from distbench.data.base import DataSource
-from distbench.plan.pace import predicted_compute_s, predicted_update_s
 from distbench.plan.references import reference_case
+from distbench.plan.time_limits import predicted_compute_s, predicted_update_s
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench.cli import display
+from distbench.cli.progress import LineProgress
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record.progress import (
     PROGRESS_FILE,
@@ -232,7 +232,7 @@ def test_a_session_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_what_is_waited_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = display.LineProgress()
+    lines = LineProgress()
     for text in ("job 1: PENDING", "job 1: PENDING", "job 1: RUNNING"):
         lines.show_waiting(text)
     assert capsys.readouterr().err == "job 1: PENDING\njob 1: RUNNING\n"

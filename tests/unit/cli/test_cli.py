@@ -14,6 +14,7 @@ from distbench.record import FORMAT_VERSION
 from distbench.record.catalog import find_run_strict
 
 SUITES = Path(__file__).parents[3] / "suites"
+COMMANDS = sorted(file.stem.rstrip("_") for file in Path(commands.__file__).parent.glob("[!_]*.py"))
 
 SUITE = """\
 workload: transformer
@@ -322,8 +323,7 @@ def test_help_names_each_command_in_its_place(command):
     code, output, _ = command("--help")
     names = [line.split()[0] for line in output.partition("Commands:")[2].strip().splitlines()]
     assert (code, names[:3], names[-1]) == (0, ["init", "run", "plan"], "completion")
-    files = Path(commands.__file__).parent.glob("[!_]*.py")
-    assert sorted(names) == sorted(file.stem.rstrip("_") for file in files)
+    assert sorted(names) == COMMANDS
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error():
@@ -332,16 +332,32 @@ def test_output_that_nobody_reads_to_the_end_is_no_error():
     assert (done.returncode, done.stdout, done.stderr) == (0, "strategies\n", "")
 
 
+def imported_by(arguments: list[str]) -> set[str]:
+    """Modules that a process has imported once the command has ended."""
+    code = f"import sys; from distbench.cli import main; main({arguments}); print('imported', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["plan", str(SUITES / "zero.yaml")]], ids=lambda words: words[0]
+    "arguments", [["list"], ["plan", str(SUITES / "zero.yaml")]], ids=lambda words: words[0]
 )
 def test_the_parent_imports_nothing_heavy(arguments):
     heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas", "duckdb"}
     if arguments[0] != "plan":
         heavy |= {"numpy", "pydantic", "ruamel.yaml"}
-    code = f"import sys; from distbench.cli import main; main({arguments}); print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
+    assert heavy & imported_by(arguments) == set()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_imports_no_more_than_its_options_need(command):
+    """A command imports what it works with when it works: help and completion are answered at once."""
+    imported = imported_by([*filter(None, [command]), "--help"])
+    heavy = {"torch", "deepspeed", "numpy", "scipy", "pydantic", "ruamel.yaml", "yaml", "plotly", "pyarrow"}
+    heavy |= {"pandas", "duckdb", "jinja2", "rich", "psutil", "pynvml", "pytest", "xml", "importlib.metadata"}
+    assert heavy & imported == set()
+    packages = {name.split(".")[1] for name in imported if name.startswith("distbench.")}
+    assert packages == {"cli", "core", "tables"}
 
 
 @pytest.mark.drill("a disk too small at the start")

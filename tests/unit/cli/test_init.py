@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from distbench.cli import commands, main
-from distbench.suite import load_suite, template
+from distbench.cli.suite_template import GOAL_QUESTIONS, SUITE_GOALS
+from distbench.suite import load_suite
 
 
-@pytest.mark.parametrize("goal", template.SUITE_GOALS)
+@pytest.mark.parametrize("goal", SUITE_GOALS)
 @pytest.mark.parametrize("devices", ["auto", "1,2"])
 def test_what_init_writes_can_be_planned_and_says_what_was_asked_for(command, tmp_path, goal, devices):
     file = tmp_path / "mine.yaml"
@@ -137,7 +138,7 @@ def test_on_a_terminal_it_asks_until_the_answer_is_one(tmp_path):
     assert asking.returncode == 0, said
     assert b"did you mean 'memory'?" in said
     suite = load_suite(tmp_path / "mine.yaml")
-    assert (suite.world_sizes, suite.description) == ((1, 2), template.GOAL_QUESTIONS["memory"])
+    assert (suite.world_sizes, suite.description) == ((1, 2), GOAL_QUESTIONS["memory"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from distbench.gate import metric_rules
 from distbench.gate.case_verdict import likely_cause
-from distbench.gate.metric_rules import CasePairs, metric_findings
+from distbench.gate.metric_rules import metric_findings
+from distbench.gate.pairs import CasePairs
 from distbench.gate.sequential_test import BYTE_ESTIMATOR, PairRule, is_series_over, take_look
 from distbench.gate.verdicts import FAILING_VERDICTS, MetricFinding, confirm, mark_unconfirmed, worst_verdict
 from distbench.record import Record

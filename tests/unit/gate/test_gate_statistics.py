@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from distbench.gate import metric_rules
-from distbench.gate.metric_rules import CasePairs, paired_rules
+from distbench.gate.metric_rules import paired_rules
+from distbench.gate.pairs import CasePairs
 from distbench.gate.sequential_test import (
     BYTE_ESTIMATOR,
     TIME_ESTIMATOR,

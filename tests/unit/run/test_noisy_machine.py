@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from distbench import plan
-from distbench.cli.noisy_repeats import NoisyTrialRounds
+from distbench.cli.extra_rounds import NoisyTrialRounds
 from distbench.cli.preflight import CpuContention
 from distbench.run import Observer
 from distbench.suite import load_suite

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distbench.adopt import export_case
-from distbench.cli.plan_caveats import runtime_caveats
+from distbench.cli.plan_output import runtime_caveats
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING

@@ -1,4 +1,4 @@
-"""Decorator for commands that read untrusted runs."""
+"""Decorators of commands: reading of untrusted runs, and time warnings of an engine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from distbench.cli.output import notes_before_output
-from distbench.record.record_reader import retry_eagerly
-from distbench.record.untrusted_records import untrusted_records
 
 P = ParamSpec("P")
 
@@ -22,6 +20,9 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(command)
     def reading(*given: P.args, **named: P.kwargs) -> int:
+        from distbench.record.record_reader import retry_eagerly
+        from distbench.record.untrusted_records import untrusted_records
+
         def attempt() -> int:
             with notes_before_output():
                 return command(*given, **named)
@@ -30,3 +31,16 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
             return retry_eagerly(attempt)
 
     return reading
+
+
+def ignores_time_warnings(command: Callable[P, int]) -> Callable[P, int]:
+    """Decorate a *command* that launches trials: a time warning that arrives outside of them is ignored."""
+
+    @functools.wraps(command)
+    def ignoring(*given: P.args, **named: P.kwargs) -> int:
+        from distbench.run import ignore_time_warning
+
+        with ignore_time_warning():
+            return command(*given, **named)
+
+    return ignoring

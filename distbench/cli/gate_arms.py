@@ -1,28 +1,71 @@
-"""``distbench gate --baseline RUN``: the candidate alone, compared with a stored run."""
+"""The arms of a gate: two that run side by side, or one that is compared with a stored run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from distbench.analysis.run import RunAnalysis
-from distbench.cli.copies import drop_copies
-from distbench.cli.history_inputs import readable_history_points
 from distbench.cli.interruption import resume_hint_on_abort
 from distbench.cli.progress import observe_progress
-from distbench.cli.run_reader import damage_lines, load_run
+from distbench.cli.stored_runs import damage_lines, drop_copies, load_run, readable_history_points
 from distbench.core.job import MEASURE
+from distbench.gate.arms import GateArm, baseline_arm
 from distbench.gate.stored_baseline import judge_stored
 from distbench.gate.verdicts import GateResult
+from distbench.launchers.base import PythonTarget
 from distbench.record import catalog
 from distbench.record.record_reader import retry_eagerly
 from distbench.record.run_folder import Run
 from distbench.record.untrusted_records import untrusted_records
 from distbench.run import RunExecution
-from distbench.suite import Suite
+from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.gate import GateRules
+from distbench.system.temporary import temporary_folder
+
+
+@dataclass(frozen=True)
+class ArmOptions:
+    """Baseline or candidate, as the command line describes it."""
+
+    overrides: Overrides
+    variables: Mapping[str, str]
+    """Environment variables of its ranks."""
+    changes: tuple[str, ...]
+    """Differences from the other arm, as on the command line."""
+
+    def load(self, file: Path) -> Suite:
+        """Load the suite in *file*, with the jobs turned on that its gate requires."""
+        suite = load_suite(file, self.overrides)
+        if suite.gate.equivalence == "required" and "check" not in suite.jobs:
+            return suite.with_job("check")
+        return suite
+
+    def arm(self, file: Path, name: str = "") -> GateArm:
+        """Arm that runs here, named *name* or after its changes."""
+        name = name or ", ".join(self.changes) or "the suite as it stands"
+        return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
+
+
+@contextmanager
+def make_arms(
+    file: Path, baseline: str, before: ArmOptions, after: ArmOptions, *, self_test: bool
+) -> Iterator[tuple[GateArm, GateArm]]:
+    """Baseline and candidate, ready to run."""
+    arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
+    if not baseline:
+        yield arm, candidate
+        return
+    with temporary_folder() as folder:
+        yield baseline_arm(baseline, arm, folder, before.load), candidate
+
+
+def with_pinned_rules(arm: GateArm) -> GateArm:
+    """Return *arm* with the rules for an older baseline."""
+    return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.for_pinned_baseline))
 
 
 def run_against_stored(

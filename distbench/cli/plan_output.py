@@ -1,0 +1,267 @@
+"""Show a plan as text or JSON: cases, times, limits, and what would be launched."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from distbench.cli import queue_submission
+from distbench.cli.output import align_columns, print_json, print_text, wrap_to_terminal
+from distbench.cli.time_estimate import TimeEstimate
+from distbench.core import registry
+from distbench.core.case import TimeLimits
+from distbench.core.grouping import group_by, group_pairs
+from distbench.core.job import MEASURE, job_kind
+from distbench.core.machine import Machine
+from distbench.core.units import MISSING_TEXT, format_count, format_duration
+from distbench.plan import Plan, PlannedCase
+from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.run import trial_launch
+from distbench.strategies.base import Strategy
+from distbench.suite import Suite
+from distbench.system.machine import RUN_ID_VARIABLE
+
+# placeholder for the folder and the ID, which a run gets when it starts
+_RUN_PLACEHOLDER = "RUN"
+# packages whose versions are shown for another Python environment
+_SHOWN_PACKAGES = ("torch", "deepspeed")
+# reasons longer than this are not repeated at each case
+_MAX_STATUS_LENGTH = 60
+_TRIAL_LIMITS = ("start", "build", "step", "trial")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan with what is shown beside it."""
+
+    suite: Suite
+    machine: Machine
+    plan: Plan
+    expected: TimeEstimate
+    out: Path
+    """Folder that would hold the run."""
+
+    @cached_property
+    def trial_limits(self) -> list[TimeLimits]:
+        """Limits of each trial."""
+        return all_trial_limits(self.suite.limits, self.plan.trials, self.suite.measure)
+
+    @property
+    def prepare_limit_s(self) -> float:
+        """Seconds after which preparing is stopped."""
+        cases = [item.case for item in self.plan.cases if item.problem is None]
+        return prepare_limit(self.suite.limits, cases)
+
+    @property
+    def upper_bound_s(self) -> float:
+        """Seconds after which the run is over, if everything hangs."""
+        spans = [own.trial for own in self.trial_limits]
+        repeats = self.expected.max_repeats * max(spans, default=0.0)
+        return self.prepare_limit_s + math.fsum(spans) + repeats
+
+
+def plan_json(planned: PlannedRun) -> dict[str, Any]:
+    """Return *planned* as ``--json`` prints it."""
+    suite, machine, expected = planned.suite, planned.machine, planned.expected
+    return {
+        "suite": suite.to_resolved(),
+        "device": machine.device,
+        "devices": machine.devices,
+        "environments": {
+            name: {"python": each.python, "packages": each.packages}
+            for name, each in machine.environments.items()
+        },
+        "cases": [_case_json(item, expected) for item in planned.plan.cases],
+        "expected_s": expected.total_s,
+        "expected_note": expected.basis_text(),
+        "repeats_at_most": expected.max_repeats,
+        "repeats_at_most_s": expected.max_repeats_s,
+        "at_most_s": planned.upper_bound_s,
+        "prepare_at_most_s": planned.prepare_limit_s,
+        "trials": [
+            {
+                "job": task.job.kind,
+                "case_id": task.case.id,
+                "round": task.round,
+                "predicted_s": job_kind(task.job.kind).predicted_seconds(task),
+                "limits": {key: getattr(own, key) for key in _TRIAL_LIMITS},
+            }
+            for task, own in zip(planned.plan.trials, planned.trial_limits, strict=True)
+        ],
+        "launches": list(_first_launches(planned)),
+    }
+
+
+def print_plan(planned: PlannedRun, *, commands: bool) -> None:
+    """Print *planned* as text; *commands*: with what would be launched."""
+    expected = planned.expected
+    _print_size(planned)
+    print_text(wrap_to_terminal(f"expected time: {expected.total_text()}", 0, 2))
+    if expected.max_repeats:
+        print_text(wrap_to_terminal(expected.repeats_text(), 0, 2))
+    _print_predictions(planned.plan)
+    print_text(wrap_to_terminal(_limit_text(planned), 0, 2))
+    _print_cases(planned)
+    if not commands:
+        print_text("\n--commands shows what would be launched.")
+        return
+    print_text(
+        f"\nlaunch of each trial ({_RUN_PLACEHOLDER} stands for the run's folder and ID; round 0 of each "
+        "case):"
+    )
+    print_text("".join(map(_launch_text, _first_launches(planned))))
+
+
+def _limit_text(planned: PlannedRun) -> str:
+    limits = planned.trial_limits
+    text = f"stopped at the latest after {format_duration(planned.upper_bound_s)}: only if everything hangs"
+    if not limits:
+        return text
+    spans = []
+    for key in _TRIAL_LIMITS:
+        least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
+        spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
+    how = "by its size; limits in the suite sets them"
+    once = f"the limit of preparing is {format_duration(planned.prepare_limit_s)}, and those of a trial are"
+    return f"{text}, as {once} {', '.join(spans)} ({how})"
+
+
+def show_submission(
+    suite: Suite, out: Path, nodes: int | None, overrides: Sequence[str], *, as_json: bool
+) -> None:
+    """Show what would be submitted; the devices there, and thus the cases, are not known here."""
+    folder = (out / _RUN_PLACEHOLDER).resolve()
+    submission = queue_submission.resume_submission(suite, folder, nodes, overrides=overrides)
+    if as_json:
+        print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
+        return
+    print_text(
+        f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
+        "cases depend on their devices: distbench plan there shows them\n\n"
+        f"what is handed over ({_RUN_PLACEHOLDER} stands for the run's folder):\n\n"
+        f"{queue_submission.to_shell(submission)}"
+    )
+
+
+def _print_size(planned: PlannedRun) -> None:
+    suite, machine = planned.suite, planned.machine
+    trials = Counter(task.job.kind for task in planned.plan.trials)
+    others = "".join(
+        f"{format_count(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
+    )
+    print_text(
+        f"{suite.name}: {format_count(len(planned.plan.cases), 'case')}, "
+        f"{format_count(trials[MEASURE], 'trial')} ({suite.measure.trials} per case, {suite.measure.order}), "
+        f"{others}{machine.device} x {machine.devices}"
+    )
+    for name, each in machine.environments.items():
+        versions = [f"{package} {each.packages.get(package, 'not installed')}" for package in _SHOWN_PACKAGES]
+        print_text(wrap_to_terminal(f"@{name}: Python {each.python}, {', '.join(versions)}", 0, 2))
+
+
+def _print_predictions(planned: Plan) -> None:
+    for word, tasks in group_by(planned.trials, lambda task: task.job.kind).items():
+        if foretold := job_kind(word).plan_note(tasks):
+            print_text(wrap_to_terminal(f"{word}: {foretold}", 0, 2))
+
+
+def _print_cases(planned: PlannedRun) -> None:
+    expected = planned.expected
+    rows = [("CASE", "ID", "A TRIAL", "STATUS")]
+    first: dict[str | None, str] = {}
+    for item in planned.plan.cases:
+        name = first.setdefault(item.problem, item.case.name)
+        status = (
+            _status(item, expected) if name == item.case.name else _status_or_reference(item, expected, name)
+        )
+        rows.append((item.case.name, item.case.id, _time_text(item, expected), status))
+    is_timed = any(time not in ("", MISSING_TEXT) for _, _, time, _ in rows[1:])
+    shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
+    print_text("\n" + "\n".join(align_columns(shown)))
+    for text in runtime_caveats(planned.suite, planned.plan):
+        print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def _time_text(item: PlannedCase, expected: TimeEstimate) -> str:
+    seconds, _ = expected.trial_time(item.case)
+    return "" if item.problem else MISSING_TEXT if seconds is None else format_duration(seconds)
+
+
+def _status(item: PlannedCase, expected: TimeEstimate) -> str:
+    if item.problem:
+        return f"unsupported: {item.problem}"
+    return expected.short_trial_failures.get(item.case.name, "planned")
+
+
+def _status_or_reference(item: PlannedCase, expected: TimeEstimate, first: str) -> str:
+    """Status of a case with its problem.
+
+    A long problem is shown only at *first*, the first case with it; later cases refer to that one.
+    """
+    text = _status(item, expected)
+    return f"unsupported: as {first}" if item.problem and len(item.problem) > _MAX_STATUS_LENGTH else text
+
+
+def _launch_text(launch: dict[str, Any]) -> str:
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in launch["environment"].items()]
+    commands = [shlex.join(argv) for argv in launch["commands"]]
+    return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
+
+
+def _case_json(item: PlannedCase, expected: TimeEstimate) -> dict[str, Any]:
+    seconds, note = (None, "unsupported") if item.problem else expected.trial_time(item.case)
+    return {
+        "case": item.case.name,
+        "case_id": item.case.id,
+        "strategy": item.case.label,
+        "world_size": item.case.world_size,
+        "status": "unsupported" if item.problem else "planned",
+        "reason": item.problem or "",
+        "later": _runtime_caveat(item),
+        "trial_s": seconds,
+        "trial_note": note,
+    }
+
+
+def _first_launches(planned: PlannedRun) -> Iterator[dict[str, Any]]:
+    """Launches of the first trial of each case; those of later rounds differ only in their folder."""
+    launcher = registry.create_plugin("launchers", planned.suite.launcher)
+    for task in planned.plan.trials:
+        if task.round > 0 or task.problem:
+            continue
+        launch = trial_launch(planned.out / _RUN_PLACEHOLDER, planned.suite, task)
+        yield {
+            "job": task.job.kind,
+            "case": task.case.name,
+            "case_id": task.case.id,
+            "environment": {RUN_ID_VARIABLE: _RUN_PLACEHOLDER, **launch.environment},
+            "commands": launcher.commands(launch),
+        }
+
+
+def _runtime_caveat(item: PlannedCase) -> str:
+    """Describe what is known about *item* only at run time; empty: nothing, or it can't run."""
+    strategy: Strategy = registry.create_plugin("strategies", item.case.strategy)
+    return "" if item.problem else strategy.undetermined
+
+
+def runtime_caveats(suite: Suite, planned: Plan) -> Iterator[str]:
+    """Facts that are known only at run time.
+
+    Of the cases, each text once with their labels, and of the kinds of jobs.
+    """
+    for text, labels in group_pairs(
+        (_runtime_caveat(item), item.case.label) for item in planned.cases
+    ).items():
+        if text:
+            yield f"{', '.join(dict.fromkeys(labels))}: {text}"
+    for word, section in suite.jobs.items():
+        if of_kind := job_kind(word).follow_up_text:
+            yield f"{word}: {of_kind.format_map(vars(section))}"

@@ -1,0 +1,208 @@
+"""Execute a run and print its results, resume it, or submit it to a job engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from distbench import plan
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
+from distbench.cli import queue_submission
+from distbench.cli.extra_rounds import NoisyTrialRounds, RecommendationRounds, first_nonempty, previous_looks
+from distbench.cli.follow import detach_text, follow
+from distbench.cli.interruption import (
+    print_stopped,
+    report_command,
+    report_hint_on_abort,
+    resume_hint_on_abort,
+)
+from distbench.cli.output import (
+    EXIT_UNCHECKED,
+    apply_style,
+    print_error,
+    print_json,
+    print_note,
+    print_text,
+    terminal_width,
+)
+from distbench.cli.preflight import CpuContention, warn_before_run
+from distbench.cli.progress import observe_progress
+from distbench.core.errors import (
+    EXIT_INTERRUPTED,
+    InfrastructureError,
+    RecordError,
+    RecordFormatError,
+    UsageError,
+)
+from distbench.core.text import join_limited
+from distbench.record import catalog, submission
+from distbench.record.progress import ProgressLog
+from distbench.record.record_reader import damage_summary, retry_eagerly
+from distbench.record.run_folder import RUN_FILE, Run, RunInfo, resume_command
+from distbench.report import overview, page
+from distbench.report.run_export import run_json
+from distbench.run import RunExecution
+from distbench.run.control import raise_on_termination
+from distbench.suite import Overrides, Suite, load_suite
+
+
+def execute_run(
+    execution: RunExecution,
+    journal: ProgressLog,
+    settling_minutes: float | None,
+    repeats: int,
+    *,
+    retry_failed: bool,
+    quiet: bool,
+    as_json: bool,
+) -> RunAnalysis | int:
+    """Run what is missing, and report it; return the exit code if it was stopped early.
+
+    Args:
+        settling_minutes: Add rounds for so long until the recommendation is settled; None: add none.
+        repeats: Maximum number of repeated noisy trials per case.
+    """
+    resume_with = resume_command(execution.run.folder)
+    busy = CpuContention(execution.suite, execution.plan, repeats).warning
+    with (
+        resume_hint_on_abort(resume_with),
+        observe_progress(quiet=quiet, journal=journal, contention_warning=busy) as watcher,
+    ):
+        warn_before_run(execution, watcher)
+        trials = execution.suite.measure.trials
+        settling, repeating = None, NoisyTrialRounds(watcher, trials, repeats) if repeats else None
+        if settling_minutes:
+            settling = RecommendationRounds(watcher, settling_minutes, previous_looks(execution.run, trials))
+        more = first_nonempty(repeating, settling)
+        stopped_by = execution.execute(watcher, more, retry_failed=retry_failed)
+    with resume_hint_on_abort(resume_with) if stopped_by else report_hint_on_abort(execution.run.folder):
+        analysed = retry_eagerly(partial(print_results, execution.run, as_json=as_json))
+    return print_stopped(stopped_by, resume_with) if stopped_by else analysed
+
+
+def submit(
+    suite: Path | None,
+    out: Path,
+    changed: Overrides,
+    on: str,
+    nodes: int | None,
+    resume: str,
+    flags: Sequence[str],
+    command: Sequence[str],
+) -> Run:
+    """Submit the run to the launcher *on*."""
+    if not on:
+        raise UsageError("--nodes and --detach go with --on, such as --on slurm")
+    if resume:
+        return queue_submission.resubmit_run(catalog.find_run(resume, out), on, nodes, changed.set, flags)
+    if suite is None:
+        raise UsageError("run: missing SUITE; use distbench run SUITE --on SLURM --nodes N")
+    loaded = load_suite(suite, dataclasses.replace(changed, launcher=on))
+    return queue_submission.submit_run(loaded, out, nodes, changed, command, flags)
+
+
+def follow_submitted(run: Run, *, detach: bool, quiet: bool) -> int:
+    """Follow *run* to its end, unless *detach* is set."""
+    if detach:
+        print_note(detach_text(run.folder))
+        return 0
+    try:
+        with raise_on_termination():
+            return follow(run, quiet=quiet)
+    except KeyboardInterrupt:
+        print_note(detach_text(run.folder))
+        return EXIT_INTERRUPTED
+
+
+def load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution:
+    """Execution of what is missing from the run *name*.
+
+    Args:
+        added: The equivalence check that the run was started without.
+    """
+    run = catalog.find_run(name, out)
+    if not (run.folder / RUN_FILE).exists() and (request := submission.read_request(run.folder)):
+        return RunExecution.from_request(run.folder, request)
+    info = _read_info(run)
+    if added and info.suite.get("check"):
+        raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
+    suite = Suite.from_resolved(info.suite, added)
+    planned = plan.make_plan(suite)
+    if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
+        raise UsageError(
+            f"--resume {name}: on this machine, or with this version, the suite has different cases; "
+            f"start a new run with: distbench run {run.folder / 'suite.yaml'}"
+        )
+    if added:
+        # the one command that repeats all of it
+        settings = [word for setting in added.set for word in ("--set", setting)]
+        command = [*info.command, "--check", *settings]
+        info = dataclasses.replace(info, suite=suite.to_resolved(), command=command)
+    return RunExecution(run, info, suite, planned)
+
+
+def _read_info(run: Run) -> RunInfo:
+    """Content of ``run.json`` of *run*.
+
+    Raises:
+        UsageError: that can't be read; the message says what to do.
+    """
+    try:
+        return run.info()
+    except RecordFormatError:
+        raise
+    except RecordError as error:
+        repair = f"distbench check {shlex.quote(str(run.folder))} --repair"
+        raise RecordError(
+            f"{error}; it can be made again from suite.yaml and the records: {repair}"
+        ) from error
+
+
+def _table(run: RunAnalysis) -> str:
+    return overview.overview_text(run, terminal_width(), apply_style)
+
+
+def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_json: bool) -> RunAnalysis:
+    """Print the results as *shown*, then write the report: it may fail where the numbers don't."""
+    analysed = RunAnalysis.read(run)
+    if as_json:
+        print_json({**run_json(analysed), "report": str(page.page_file(run.folder))})
+    else:
+        print_text(shown(analysed))
+    try:
+        report = page.write(run.folder, analysed)
+    except InfrastructureError as error:
+        again = report_command(run.folder)
+        advice = f"the records are intact; free some space, then write the report with: {again}"
+        raise InfrastructureError(error.problem, advice) from error
+    if not as_json:
+        print_text(f"\nreport: {report}")
+    return analysed
+
+
+def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:
+    """Exit code of a finished run; the reasons are printed.
+
+    1 if a case failed or was judged bad, or a trial is damaged; ``EXIT_UNCHECKED`` if a requested judgement
+    is missing.
+    """
+    problems = bad_verdict_sentences(run)
+    if run.damaged:
+        problems.append(damage_summary(run.damaged))
+    if strict_parity:
+        changes = run.parity.work_changes().items()
+        problems += [
+            f"--strict-parity: {difference} ({join_limited(names)})" for difference, names in changes
+        ]
+    for problem in problems:
+        print_error(problem)
+    silent = missing_verdict_sentences(run)
+    for each in silent:
+        print_error(each)
+    if problems or any(record.status.is_failure for record in run.records):
+        return 1
+    return EXIT_UNCHECKED if silent else 0

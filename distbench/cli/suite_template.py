@@ -1,0 +1,111 @@
+"""Render a commented starter suite."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from distbench.core.errors import did_you_mean
+
+SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
+SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
+GOAL_QUESTIONS: dict[SuiteGoal, str] = {
+    "throughput": "Which strategy trains fastest, and what memory does it take?",
+    "memory": "Which strategy takes the least memory, and what does that cost in speed?",
+    "scaling": "How far does each strategy scale?",
+    "gate": "Did a change make training slower or larger?",
+}
+UNKNOWN_SHAPE_ADVICE = (
+    "it takes neither tokens nor numbers (rows, length) alone, or returns no logits: set kind, length and "
+    "classes yourself, and loss_function, a package.module:callable of (module, batch) that returns the mean "
+    "loss"
+)
+_SAMPLES = 8
+"""Samples per step on the device with the most samples."""
+_TOKENS: Mapping[str, Any] = {"kind": "tokens", "length": 128, "classes": 256}
+"""Shape written for a model whose own is unknown."""
+_TEMPLATE = Path(__file__).with_name("suite.yaml.jinja")
+
+
+@dataclass(frozen=True)
+class SuiteAnswers:
+    """Answers from which a suite is rendered."""
+
+    model: str
+    """Preset of the transformer, or ``package.module:callable`` of the user's own model."""
+    devices: tuple[int, ...]
+    """World sizes; empty: auto."""
+    goal: SuiteGoal
+    device: str
+    """cpu or cuda: that of the machine where the suite is written, which decides its initial precision."""
+    shape: Mapping[str, Any] | None = None
+    """``kind``, ``length`` and ``classes`` that a forward pass of the user's own model accepted; empty: none
+    was found; None: not tried.
+    """
+
+
+def is_user_model(model: str) -> bool:
+    """True if the *model* of an answer is one of the user's own."""
+    return ":" in model
+
+
+def model_problem(model: str) -> str | None:
+    """Description of the mistake in the *model* of an answer; None if there is none."""
+    if is_user_model(model) or model in _presets():
+        return None
+    return (
+        f"not a preset of the transformer; {did_you_mean(model, _presets())}. A model of your own is a "
+        "callable of a file here: mymodel:MyModel of mymodel.py. One of Hugging Face's is a workload: "
+        f"{{huggingface: {{model_type: {model}}}}} (distbench list workloads huggingface)"
+    )
+
+
+def _presets() -> list[str]:
+    from distbench.core import registry
+    from distbench.suite.sections import field_schema
+
+    presets: list[str] = field_schema(registry.load_plugin("workloads", "transformer"), "preset")["enum"]
+    return presets
+
+
+def render_suite(answers: SuiteAnswers, file: str) -> str:
+    """Render the suite for *answers*, to be stored as *file*."""
+    import jinja2
+
+    template = jinja2.Template(
+        _TEMPLATE.read_text(encoding="utf-8"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    text: str = template.render(
+        file=file,
+        goal=answers.goal,
+        question=GOAL_QUESTIONS[answers.goal],
+        model=answers.model,
+        presets=_presets(),
+        is_user_model=is_user_model(answers.model),
+        user_model_advice=_user_model_advice(answers.shape),
+        shape=answers.shape or _TOKENS,
+        devices=answers.devices,
+        device=answers.device,
+        samples=_SAMPLES,
+    )
+    return text
+
+
+def _user_model_advice(shape: Mapping[str, Any] | None) -> list[str]:
+    """Lines on the options of a user's own model, and whether its *shape* was tried."""
+    if shape is None:
+        tried = "not tried: check them"
+    else:
+        tried = "as a forward pass of it was seen to take and give" if shape else UNKNOWN_SHAPE_ADVICE
+    return textwrap.wrap(
+        "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
+        f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] names the "
+        "modules to shard and checkpoint one by one, by default the items of the largest nn.ModuleList.",
+        108,
+    )
