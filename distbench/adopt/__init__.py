@@ -12,28 +12,29 @@ from types import ModuleType
 from typing import Any
 
 from distbench.adopt import (
-    _pipeline_stages,
-    accelerate_yaml,
-    base,
-    deepspeed_json,
-    sizes,
-    skeleton,
+    accelerate_config,
+    deepspeed_config,
     torch_script,
     torchtitan_py,
     torchtitan_toml,
-    trainer_json,
+    trainer_config,
 )
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles, applicable, problems
+from distbench.adopt.instructions import environment_note, multi_node_note
+from distbench.adopt.pipeline_stages import stages_recorded
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
 from distbench.core.errors import UsageError
+from distbench.core.text import one_line
 
-__all__ = ["FORMATS", "ExportedCase", "ExportedFiles", "export_case", "supported_formats"]
+__all__ = ["FORMATS", "ExportedCase", "ExportedFiles", "export_case", "export_caveats", "supported_formats"]
 
 FORMATS: dict[str, ModuleType] = {
-    "deepspeed": deepspeed_json,
-    "accelerate": accelerate_yaml,
-    "transformers": trainer_json,
+    "deepspeed": deepspeed_config,
+    "accelerate": accelerate_config,
+    "transformers": trainer_config,
     "torch": torch_script,
     "torchtitan": torchtitan_py,
     "torchtitan-toml": torchtitan_toml,
@@ -68,17 +69,15 @@ def _problems(format_: str, measured: ExportedCase) -> list[str]:
     if (measured.pipeline or measured.tensor_parallelism) and _is_user_workload(measured.case.workload):
         return [_USER_WORKLOAD]
     module = FORMATS[format_]
-    problems: list[str] = module.problems(measured)
+    of_format: list[str] = module.problems(measured)
     own = {
         # reasons that hold for every format come first; those that name other formats follow
         _STAGES_UNKNOWN: (
-            measured.pipeline
-            and measured.pipeline.split == "time"
-            and not _pipeline_stages.stages_recorded(measured)
+            measured.pipeline and measured.pipeline.split == "time" and not stages_recorded(measured)
         ),
         _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
         _CONTEXT_PARALLEL: measured.context_parallelism and module not in _TITANS,
-        _AUTO_TP: measured.uses_autotp and module in (accelerate_yaml, trainer_json),
+        _AUTO_TP: measured.uses_autotp and module in (accelerate_config, trainer_config),
         _PIPELINE: measured.pipeline and module not in (torch_script, *_TITANS),
         _NEEDS_MODULE_NAMES: measured.tensor_parallelism and module not in (torch_script, *_TITANS),
         _COMPRESSED_GRADIENTS: measured.ddp
@@ -86,7 +85,7 @@ def _problems(format_: str, measured: ExportedCase) -> list[str]:
         and module is not torch_script,
         _SHARDED_OPTIMIZER: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
-    return [*base.problems(measured), *base.applicable(own), *problems]
+    return [*problems(measured), *applicable(own), *of_format]
 
 
 def _is_user_workload(workload: PluginChoice) -> bool:
@@ -115,7 +114,7 @@ def _check_skeleton(format_: str, measured: ExportedCase) -> None:
         "its batches are different on every rank; DeepSpeed's AutoTP needs the same on all ranks that split "
         "a layer": measured.uses_autotp,
     }
-    for reason in base.applicable(sentences):
+    for reason in applicable(sentences):
         raise UsageError(f"--skeleton: {reason}; leave it out")
 
 
@@ -138,22 +137,43 @@ def export_case(
     Raises:
         UsageError: the format can't express this case; the message names those that can.
     """
-    measured, module = replace(ExportedCase.of(case, effective), nodes=nodes), FORMATS[format_]
-    measured = (
-        sizes.with_measured_sizes(measured)
-        if parameters is None
-        else sizes.with_sizes_for(measured, parameters)
-    )
-    if problems := _problems(format_, measured):
-        raise UsageError(f"--as {format_}: {problems[0]}{_alternatives(problems[0], measured)}")
+    measured = replace(ExportedCase.of(case, effective), nodes=nodes)
+    if parameters is None:
+        measured = deepspeed_config.with_measured_sizes(measured)
+    else:
+        measured = deepspeed_config.with_sizes_for(measured, parameters)
+    if reasons := _problems(format_, measured):
+        raise UsageError(f"--as {format_}: {reasons[0]}{_alternatives(reasons[0], measured)}")
     if with_script:
         _check_skeleton(format_, measured)
-    written: ExportedFiles = module.write(measured)
+    written: ExportedFiles = FORMATS[format_].write(measured)
     if case.environment != CURRENT_ENVIRONMENT:
-        note = f"Measured in another Python environment: {base.environment_note(case)}"
+        note = f"Measured in another Python environment: {environment_note(case)}"
         written = replace(written, notes=(*written.notes, note))
-    if told := base.multi_node_note(measured, written.launch):
+    if told := multi_node_note(measured, written.launch):
         written = replace(written, notes=(*told, *written.notes))
     if with_script:
-        return replace(written, files={**written.files, skeleton.FILE: skeleton.training_script(case)})
+        script = {torch_script.TRAINING_SCRIPT: torch_script.training_script(case)}
+        written = replace(written, files={**written.files, **script})
     return written
+
+
+def export_caveats(row: CaseSummary, run: RunAnalysis) -> list[str]:
+    """Warnings about exporting a case of *run*, without its name."""
+    failed = f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
+    known = {
+        "not equivalent to its reference (--force)": row.differs,
+        f"checked, but not measured ({one_line(row.reason)})": not row.measured,
+        f"measured only on a noisy machine: {one_line(row.degraded)}": row.degraded,
+        failed: row.measured and row.failed,
+    }
+    return [*applicable(known), *_work_differences(row, run)]
+
+
+def _work_differences(row: CaseSummary, run: RunAnalysis) -> list[str]:
+    """Known or possible differences in work between the live engine and its reference."""
+    return [
+        f"not {'' if finding.is_known else 'known to be '}the same work as its reference: "
+        f"{one_line(str(finding))}"
+        for finding in run.parity.findings.get(row.case.id, [])
+    ]

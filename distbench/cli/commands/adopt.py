@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from distbench.adopt import FORMATS, ExportedFiles
+from distbench.adopt import FORMATS, ExportedFiles, export_caveats
 from distbench.adopt import export_case as translate
-from distbench.adopt.caveats import export_caveats
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.cli import options

@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from distbench.adopt import FORMATS, ExportedCase, ExportedFiles, export_case, supported_formats
-from distbench.adopt._titan_mesh import scale_to_torchtitan
+from distbench.adopt.torchtitan_toml import scale_to_torchtitan
 from distbench.analysis.losses import mean_losses
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError

@@ -1,21 +1,18 @@
-"""Shared parts of the exporters."""
+"""Case to export, files that it is exported to, and reasons why no format can express it."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from distbench import optimizers
-from distbench.core import lr_schedule, registry
-from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, OptimizerConfig
+from distbench.core import registry
+from distbench.core.case import Case, OptimizerConfig
 from distbench.core.errors import SuiteMistake, UsageError
 from distbench.core.serialization import decode
 from distbench.core.text import one_line
-from distbench.core.units import format_count
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
@@ -39,22 +36,8 @@ _UNSUPPORTED = {
     "ep": "experts distributed over ranks that replicate all other parameters",
     "onebit": "1-bit optimizers, which only DeepSpeed up to 0.19.6 has",
 }
-
-_WEIGHT_DECAY_NOTE = (
-    "Weight decay applies to every parameter, including biases and norms, and the learning rate has the "
-    "schedule named above; with another one or exempt parameters the training is not equivalent to the "
-    "measured case."
-)
-_PROCESS_COUNT_NOTE = (
-    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
-    "batch size."
-)
-FIRST_NODE = "FIRST_NODE"
-"""Placeholder for the name of a node in a command."""
-TRAINING_NOTES = (_WEIGHT_DECAY_NOTE, _PROCESS_COUNT_NOTE)
-"""Notes for a tool that has its own training loop."""
-COMMON_NOTES = (f"train.py is your script. {_WEIGHT_DECAY_NOTE}", _PROCESS_COUNT_NOTE)
-"""Notes for a script of the user's."""
+FSDP1_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
+"""FSDP1's name of each sharding."""
 
 
 @dataclass(frozen=True)
@@ -177,60 +160,6 @@ def applicable(sentences: Mapping[str, object]) -> list[str]:
     return [sentence for sentence, holds in sentences.items() if holds]
 
 
-def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]) -> str:
-    """Comment for the top of a file in Python, YAML or TOML."""
-    lines = [
-        f"{one_line(case.name)} ({case.id}), as measured by distbench.",
-        "",
-        *(f"{name}: {one_line(value, 600)}" for name, value in _settings(case).items()),
-        "",
-        f"Launch: {launch}",
-        *(f"Note: {one_line(note, 600)}" for note in notes),
-        *(f"Differs: {one_line(difference, 600)}" for difference in differs),
-    ]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
-
-
-def as_json(data: Mapping[str, Any]) -> str:
-    """*data* as the text of a JSON file."""
-    return json.dumps(data, indent=2) + "\n"
-
-
-def command(measured: ExportedCase, *words: str) -> str:
-    """Command line with the environment variables that the ranks of the case had."""
-    variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
-    if measured.zero and measured.case.device == "cpu":
-        # otherwise DeepSpeed picks the device by the modules that it can import
-        variables.append("DS_ACCELERATOR=cpu")
-    return " ".join([*variables, *words])
-
-
-def torchrun(measured: ExportedCase, *words: str) -> str:
-    """torchrun command for the ranks of the case, by default of ``train.py``."""
-    meeting = ["--standalone"]
-    if measured.nodes > 1:
-        meeting = [f"--nnodes={measured.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={FIRST_NODE}:29500"]
-    processes = f"--nproc-per-node={ranks_per_node(measured)}"
-    return command(measured, "torchrun", *meeting, processes, *(words or ("train.py",)))
-
-
-def ranks_per_node(measured: ExportedCase) -> int:
-    """Ranks on each node; on the first ones if they don't divide evenly."""
-    return math.ceil(measured.case.world_size / measured.nodes)
-
-
-def multi_node_note(measured: ExportedCase, launch: str) -> list[str]:
-    """Notes on a *launch* on several nodes; empty for one node."""
-    if measured.nodes == 1:
-        return []
-    if "--hostfile" in launch:
-        how = "start the command on one of them; HOSTFILE is DeepSpeed's list of all."
-    else:
-        rank = ", and machine_rank set to its number from 0" if "accelerate launch" in launch else ""
-        how = f"start the command on each of them, with the name of the first for {FIRST_NODE}{rank}."
-    return [f"The case ran on {measured.nodes} nodes: {how}"]
-
-
 def optimizer(spec: OptimizerConfig) -> tuple[str, dict[str, Any], dict[str, bool]]:
     """Import path of the optimizer's class, its hyperparameters, and the arguments that choose its kernel."""
     kind = optimizers.entry_of(spec)
@@ -239,17 +168,17 @@ def optimizer(spec: OptimizerConfig) -> tuple[str, dict[str, Any], dict[str, boo
 
 def optimizer_description(spec: OptimizerConfig) -> str:
     """Class of the optimizer that *spec* names, and that of its second optimizer."""
-    kind = optimizers.entry_of(spec)
-    if not kind.companion:
-        return kind.import_path
-    rest = optimizers.entry_of(second_optimizer(spec)).import_path
-    return f"two optimizers ({kind.import_path} for the matrices of the layers, {rest} for the rest)"
+    first, second = optimizers.entry_of(spec).import_path, second_optimizer(spec)
+    if not second:
+        return first
+    rest = optimizers.entry_of(second).import_path
+    return f"two optimizers ({first} for the matrices of the layers, {rest} for the rest)"
 
 
-def second_optimizer(spec: OptimizerConfig) -> OptimizerConfig:
+def second_optimizer(spec: OptimizerConfig) -> OptimizerConfig | None:
     """Optimizer of all parameters but the layers' matrices, if there is a separate one."""
     rest = optimizers.entry_of(spec).companion
-    return dataclasses.replace(spec, name=rest) if rest else spec
+    return dataclasses.replace(spec, name=rest) if rest else None
 
 
 def problems(measured: ExportedCase) -> list[str]:
@@ -259,8 +188,7 @@ def problems(measured: ExportedCase) -> list[str]:
     foreign, context = kind.companion or kind.package != "torch", measured.context_parallelism
     sentences = {
         f"optimizer.name = {spec.name} is {optimizer_description(spec)}, which DeepSpeed's file can't name; "
-        "pass it to "
-        "deepspeed.initialize yourself": measured.zero and foreign,
+        "pass it to deepspeed.initialize yourself": measured.zero and foreign,
         "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
             "loss_mean" in measured.effective
         ),
@@ -292,71 +220,3 @@ def fixed_loss_scale(measured: ExportedCase, tool: str) -> dict[str, bool]:
     else:
         problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
     return {problem: precision.compute == "fp16" and not measured.zero}
-
-
-def matrix_optimizer_note(measured: ExportedCase) -> list[str]:
-    """A note on the parameters of a case with two optimizers."""
-    spec = measured.case.optimizer
-    note = f"The optimizer is {optimizer_description(spec)}: pass all layers of the model as layers."
-    return applicable({note: second_optimizer(spec) is not spec})
-
-
-def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
-    """A note with *advice* for a sharded case whose layers have no known class."""
-    note = f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
-    return applicable({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
-
-
-def _ranks(batch: Batch) -> str:
-    return format_count(batch.total_micro_batches // batch.gradient_accumulation_steps, "data-parallel rank")
-
-
-def _settings(case: Case) -> dict[str, str]:
-    """Every hyperparameter of *case* in words, for reference next to what the format expresses."""
-    batch, precision, clip = case.batch, case.precision, case.optimizer.clip_grad_norm
-    matmul = precision.matmul
-    options = {k: v for k, v in case.strategy.options.items() if v not in (None, "")}
-    texts = [f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
-    return {
-        "strategy": ", ".join([case.strategy.name, *texts]),
-        "processes": f"{case.world_size} on {case.device}, {case.threads} intra-op threads each",
-        "batch": f"{batch.global_batch_size} samples per step = {batch.micro_batch_size} per micro-batch x "
-        f"{batch.gradient_accumulation_steps} accumulation steps x {_ranks(batch)}",
-        "optimizer": _optimizer_text(case.optimizer),
-        "clipping": "none" if clip is None else f"global L2 norm of the gradients to {clip!r}",
-        "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "
-        f"{precision.master}, optimizer state {precision.optimizer_state}, loss scale "
-        f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}"
-        + (f', torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else "")
-        + (f", linear layers in float8 ({precision.float8})" if precision.float8 != "none" else ""),
-        "activation checkpointing": case.activation_checkpointing,
-        "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
-        "seed": str(case.seed),
-        **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
-    }
-
-
-def environment_note(case: Case) -> str:
-    """Note that *case* was measured in a different Python environment than the command's own."""
-    return f"{case.environment}, as its suite calls it; the report has what was installed there (software)"
-
-
-def _optimizer_text(spec: OptimizerConfig) -> str:
-    kind = optimizers.entry_of(spec)
-    own = {key: value for key, value in kind.hyper_parameters(spec).items() if key != "weight_decay"}
-    values = [f"{key} {list(each) if isinstance(each, tuple) else each!r}" for key, each in own.items()]
-    decay = f"weight decay {spec.weight_decay!r} on all parameters"
-    whose = "torch's" if kind.package == "torch" else f"{kind.package}'s"
-    words = [
-        kind.class_name,
-        *values,
-        decay,
-        f"schedule {lr_schedule.schedule_text(spec)}",
-        f"{whose} {spec.kernel} kernel",
-    ]
-    of_rest = (
-        [f"for all but the matrices of the layers: {_optimizer_text(second_optimizer(spec))}"]
-        if kind.companion
-        else []
-    )
-    return "; ".join([", ".join(words), *of_rest])

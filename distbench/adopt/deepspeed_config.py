@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from typing import Any
 
-from distbench.adopt import base
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles, applicable, optimizer
+from distbench.adopt.instructions import COMMON_NOTES, command, ranks_per_node, torchrun
 from distbench.core import lr_schedule
+from distbench.core.units import format_number
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import NVME_SIZES, configuration, optional_sizes
+from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, NVME_SIZES, configuration, optional_sizes
 
 FILE = "ds_config.json"
+_SIZES_SOURCE = "https://www.deepspeed.ai/docs/config-json"
+_ZERO_IN_OLD_RECORDS = ("param_persistence_threshold", "max_reuse_distance")
+"""Sizes that records of earlier versions have as 0 if the suite did not set them."""
 
 
 def problems(measured: ExportedCase) -> list[str]:
@@ -26,16 +33,16 @@ def write(measured: ExportedCase) -> ExportedFiles:
     """The case as ``ds_config.json``."""
     case = measured.case
     hosts = [f"--num_nodes={measured.nodes}", "--hostfile=HOSTFILE"] if measured.nodes > 1 else []
-    gpus = f"--num_gpus={base.ranks_per_node(measured)}"
-    launch = base.command(measured, "deepspeed", *hosts, gpus, "train.py")
+    gpus = f"--num_gpus={ranks_per_node(measured)}"
+    launch = command(measured, "deepspeed", *hosts, gpus, "train.py")
     advice = (
         *measured.size_notes,
         f"In train.py: engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), "
         f'config="{FILE}"); then for each micro-batch engine.backward(loss) and engine.step().',
-        *base.COMMON_NOTES,
+        *COMMON_NOTES,
         *notes(measured),
     )
-    launch = base.torchrun(measured) if case.device == "cpu" else launch
+    launch = torchrun(measured) if case.device == "cpu" else launch
     return ExportedFiles(files(measured), launch, advice, tuple(differs(measured)))
 
 
@@ -54,7 +61,7 @@ def files(measured: ExportedCase) -> dict[str, str]:
         # the default; records from before the option existed don't state it
         config.pop("data_types", None)
     config["optimizer"] = _optimizer(measured, zero)
-    return {FILE: base.as_json(config)}
+    return {FILE: json.dumps(config, indent=2) + "\n"}
 
 
 def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]:
@@ -77,8 +84,7 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]
     sentences = {
         f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
         "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda "
-        "optimizer: "
-        "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
+        "optimizer: LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
             lr_schedule.is_scheduled(case.optimizer) and not with_schedule
         ),
         "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
@@ -91,7 +97,7 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]
         "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
         and zero.offload_optimizer == "none",
     }
-    return [*unknown, *base.applicable(sentences)]
+    return [*unknown, *applicable(sentences)]
 
 
 def notes(measured: ExportedCase) -> list[str]:
@@ -123,14 +129,63 @@ def notes(measured: ExportedCase) -> list[str]:
         f"train_batch_size ({global_batch}) is left out: DeepSpeed would count all ranks.": shares_rows,
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
-    return [*always, *base.applicable(sentences)]
+    return [*always, *applicable(sentences)]
 
 
 def _optimizer(measured: ExportedCase, zero: Zero) -> dict[str, Any]:
-    class_, hyperparameters, kernel = base.optimizer(measured.case.optimizer)
+    class_, hyperparameters, kernel = optimizer(measured.case.optimizer)
     name = class_.rpartition(".")[2]
     if name == "AdamW" and zero.optimizer_kernel == "deepspeed":
         return {"type": name, "params": hyperparameters}
     # DeepSpeed's Adam is AdamW by default
     own = {"AdamW": {"torch_adam": True}, "Adam": {"torch_adam": True, "adam_w_mode": False}}.get(name, {})
     return {"type": name, "params": {**hyperparameters, **own, **kernel}}
+
+
+def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
+    """Set the sizes that the suite of *measured* left open for a model of *parameters* parameters.
+
+    Each is DeepSpeed's default, and at most the size of the model, which no bucket can exceed. Sizes that
+    the suite set stay as they are.
+    """
+    if not (zero := measured.zero):
+        return measured
+    sizes = {key: min(DEEPSPEED_DEFAULTS[key], int(parameters)) for key in _unset_sizes(zero)}
+    about = (
+        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
+        f"{format_number(parameters)} parameters ({_SIZES_SOURCE}). They are numbers of elements, not of "
+        "bytes."
+    )
+    changes: dict[str, Any] = sizes
+    strategy = dataclasses.replace(zero, **changes)
+    # disk sizes are of the measured model; without them DeepSpeed's own apply
+    effective = {key: value for key, value in measured.effective.items() if key not in NVME_SIZES}
+    about_sizes = (about,) if sizes else ()
+    return dataclasses.replace(measured, strategy=strategy, effective=effective, size_notes=about_sizes)
+
+
+def with_measured_sizes(measured: ExportedCase) -> ExportedCase:
+    """*measured* with a note on the sizes that fit only the measured model."""
+    if not (zero := measured.zero):
+        return measured
+    sizes = {key: measured.resolved_size(key) for key in _unset_sizes(zero)}
+    known = {key: size for key, size in sizes.items() if size is not None}
+    count = measured.effective.get("parameters")
+    model = f"of {format_number(count)} parameters " if type(count) is int else ""
+    about = (
+        f"{_listed(known)}: they fit the model {model}that was measured. For a larger one export with "
+        "--for-parameters N, its number of parameters, such as 7e9."
+    )
+    return dataclasses.replace(measured, size_notes=(about,) if known else ())
+
+
+def _unset_sizes(zero: Zero) -> list[str]:
+    """Sizes that the suite didn't set, which depend on the model."""
+    values = {key: getattr(zero, key) for key in optional_sizes(zero)}
+    return [
+        key for key, size in values.items() if size is None or (size == 0 and key in _ZERO_IN_OLD_RECORDS)
+    ]
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} = {size:,}" for key, size in sizes.items())

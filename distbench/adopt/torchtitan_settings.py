@@ -1,22 +1,30 @@
-"""Shared parts of torchtitan's configurations."""
+"""Settings that the versions of torchtitan share, with the device mesh of a case.
+
+Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/models/llama3/infra of v0.2.2,
+and in torchtitan/config/configs.py and torchtitan/distributed of v0.3.0.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from distbench import optimizers
-from distbench.adopt.base import ExportedCase
+from distbench.adopt.exported_case import ExportedCase
+from distbench.adopt.pipeline_stages import layers_of_stages
 from distbench.core import lr_schedule
 from distbench.core.case import TORCH_DTYPE_NAMES, OptimizerConfig
+from distbench.strategies._pipeline import split_evenly
+from distbench.strategies.pp import PipelineParallel
 
 EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
-WHOLE_BLOCKS = "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
 SAME_TOKENS = (
     "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
     "if every sample has the same number of tokens."
 )
 _DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
 """Supported dtypes for compute, reduction and master weights."""
+_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+NAMED_STAGES = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 
 
 def problems(measured: ExportedCase) -> dict[str, object]:
@@ -52,8 +60,16 @@ def problems(measured: ExportedCase) -> dict[str, object]:
 
 def differences(measured: ExportedCase) -> dict[str, object]:
     """Setting that no version can express -> whether it applies to the case."""
-    half = "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
-    return {half: measured.case.activation_checkpointing == "selective"}
+    shards = mesh_sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism
+    return {
+        "torchtitan's selective checkpointing keeps every second matrix product; the case kept all": (
+            measured.case.activation_checkpointing == "selective"
+        ),
+        "torchtitan shards embedding, final norm and output head as separate units": shards,
+        "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
+            measured.pipeline and measured.pipeline.reshard_after_forward
+        ),
+    }
 
 
 def training(measured: ExportedCase, max_norm: float) -> dict[str, Any]:
@@ -98,3 +114,50 @@ def scheduler(spec: OptimizerConfig) -> dict[str, Any]:
         "decay_type": "cosine" if spec.schedule == "cosine" else "linear",
         "min_lr_factor": spec.final_lr_fraction,
     }
+
+
+def mesh_sizes(measured: ExportedCase) -> dict[str, int]:
+    """Size of each dimension of the mesh."""
+    told = measured.strategy.mesh_sizes(measured.case.world_size)
+    return {name: told.get(name, 1) for name in _DIMENSIONS}
+
+
+def parallelism(measured: ExportedCase, head: str) -> dict[str, Any]:
+    """Keys of the section that all versions have; *head* is their name of the output head."""
+    mesh = mesh_sizes(measured)
+    return {
+        "data_parallel_replicate_degree": mesh["dp_replicate"],
+        "data_parallel_shard_degree": mesh["dp_shard"],
+        "fsdp_reshard_after_forward": _resharding(measured),
+        "tensor_parallel_degree": mesh["tp"],
+        "pipeline_parallel_degree": mesh["pp"],
+        **(_stages(measured, measured.pipeline, head) if measured.pipeline else {}),
+        "context_parallel_degree": mesh["cp"],
+    }
+
+
+def _resharding(measured: ExportedCase) -> str:
+    if pipeline := measured.pipeline:
+        return "always" if pipeline.reshard_after_forward else "never"
+    if not (fsdp := measured.fsdp):
+        return "default"
+    return "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
+
+
+def _stages(measured: ExportedCase, pipeline: PipelineParallel, head: str) -> dict[str, Any]:
+    """Schedule and stages: by rule if torchtitan's rule gives those of the case, otherwise by name."""
+    micro_batch = measured.case.batch.micro_batch_size
+    layers = layers_of_stages(measured, pipeline)
+    told: dict[str, Any] = {
+        "pipeline_parallel_schedule": pipeline.schedule,
+        "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
+    }
+    # two stages per rank if the schedule allows several, with equally many layers
+    is_rule = pipeline.stages_on_rank == (1 if 1 in pipeline.schedule_rules.stages_per_rank else 2)
+    if is_rule and layers == split_evenly(layers[-1].stop, len(layers)):
+        # otherwise it would omit layers in the stages of embedding and head
+        less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
+        return told | dict.fromkeys(less, 0)
+    names = [[f"layers.{layer}" for layer in stage] for stage in layers]
+    names[0], names[-1] = ["tok_embeddings", *names[0]], [*names[-1], "norm", head]
+    return told | {"module_fqns_per_model_part": names}

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt import deepspeed_config
+from distbench.adopt.accelerate_config import fsdp_settings
+from distbench.adopt.exported_case import (
+    FSDP1_STRATEGIES,
+    ExportedCase,
+    ExportedFiles,
+    applicable,
+    fixed_loss_scale,
+    optimizer_description,
+    second_optimizer,
+)
+from distbench.adopt.instructions import COMMON_NOTES, header, torchrun, unnamed_layers
+from distbench.adopt.script_templates import render, script_context, torch_dtype
 from distbench.strategies.dp import DataParallel
 
 FILE, SCRIPT = "trainer_args.json", "adopted_trainer.py"
@@ -18,7 +30,7 @@ _NOTES = (
     "A transformers model divides its summed loss by the number of tokens in the whole batch: equal to the "
     "case if every sample has the same number of tokens; otherwise longer samples weigh more.",
     "Trainer draws samples at random by data_seed; the case used them in the order of its data.",
-    *base.COMMON_NOTES,
+    *COMMON_NOTES,
 )
 
 
@@ -45,39 +57,38 @@ def problems(measured: ExportedCase) -> list[str]:
             measured.zero and case.optimizer.name == "adafactor"
         ),
         f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is "
-        f"{base.optimizer_description(case.optimizer)}": (
-            base.second_optimizer(case.optimizer) is not case.optimizer
-        ),
+        f"{optimizer_description(case.optimizer)}": second_optimizer(case.optimizer),
         f"no argument of Trainer converts layers to torchao's float8 ({measured.case.precision.float8})": (
             measured.case.precision.float8 != "none"
         ),
-        **base.fixed_loss_scale(measured, "Trainer"),
+        **fixed_loss_scale(measured, "Trainer"),
     }
-    return base.applicable(sentences)
+    return applicable(sentences)
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
     """The case as TrainingArguments, with DeepSpeed's configuration or a Trainer subclass."""
-    launch, differs = base.torchrun(measured), _differs(measured)
-    notes = [*measured.size_notes, *_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
-    files = {FILE: base.as_json(_arguments(measured)), **deepspeed_json.files(measured)}
+    launch, differs = torchrun(measured), _differs(measured)
+    notes = [*measured.size_notes, *_NOTES, *_own_notes(measured), *deepspeed_config.notes(measured)]
+    files = {FILE: json.dumps(_arguments(measured), indent=2) + "\n", **deepspeed_config.files(measured)}
     if not measured.zero:
         notes.append(f"Use AdoptedTrainer from {SCRIPT} in place of Trainer.")
-        files[SCRIPT] = base.header(measured.case, launch, notes, differs) + "\n" + _trainer(measured)
+        script = render("trainer.py.j2", script_context(measured))
+        files[SCRIPT] = header(measured.case, launch, notes, differs) + "\n" + script
     return ExportedFiles(files, launch, tuple(notes), tuple(differs))
 
 
 def _own_notes(measured: ExportedCase) -> list[str]:
     master = measured.case.precision.master
-    dtype = f"Load the model in {_python.dtype(master)}: Trainer keeps its dtype."
+    dtype = f"Load the model in {torch_dtype(master)}: Trainer keeps its dtype."
     advice = "add transformer_layer_cls_to_wrap to fsdp_config"
-    return [*base.applicable({dtype: master != "fp32"}), *base.unnamed_layers(measured, advice)]
+    return [*applicable({dtype: master != "fp32"}), *unnamed_layers(measured, advice)]
 
 
 def _differs(measured: ExportedCase) -> list[str]:
     precision, ddp, fsdp = measured.case.precision, measured.ddp, measured.fsdp
     if measured.zero:
-        return deepspeed_json.differs(measured)
+        return deepspeed_config.differs(measured)
     reduced = precision.compute if fsdp else precision.master
     sentences: dict[str, object] = {
         f"Trainer's {precision.compute} is torch.autocast, which keeps some operations in fp32; the case "
@@ -97,7 +108,7 @@ def _differs(measured: ExportedCase) -> list[str]:
             f"Trainer's bucket size is a whole number of MiB, the case's is {ddp.bucket_cap_mb:g}; the "
             "default of 25 applies": not ddp.bucket_cap_mb.is_integer(),
         }
-    return base.applicable(sentences)
+    return applicable(sentences)
 
 
 def _arguments(measured: ExportedCase) -> dict[str, Any]:
@@ -130,7 +141,7 @@ def _arguments(measured: ExportedCase) -> dict[str, Any]:
         **({"ddp_backend": "gloo"} if case.device == "cpu" and case.world_size > 1 else {}),
     }
     if measured.zero:
-        arguments["deepspeed"] = deepspeed_json.FILE
+        arguments["deepspeed"] = deepspeed_config.FILE
     if ddp := measured.ddp:
         if (asked := ddp.explicit_bucket_cap_mb) and asked.is_integer():
             arguments["ddp_bucket_cap_mb"] = int(asked)
@@ -138,9 +149,9 @@ def _arguments(measured: ExportedCase) -> dict[str, Any]:
         arguments["ddp_find_unused_parameters"] = ddp.find_unused_parameters
         arguments["ddp_broadcast_buffers"] = True
     if fsdp := measured.fsdp:
-        config = {**_fsdp.config(measured, fsdp), "cpu_offload": fsdp.cpu_offload}
+        config = {**fsdp_settings(measured, fsdp), "cpu_offload": fsdp.cpu_offload}
         if fsdp.version == 1:
-            config["reshard_after_forward"] = _fsdp.SHARDING_STRATEGIES[fsdp.sharding].lower()
+            config["reshard_after_forward"] = FSDP1_STRATEGIES[fsdp.sharding].lower()
         arguments |= {"fsdp": True, "fsdp_config": config}
         kwargs = {"sync_each_batch": fsdp.reduce_each_micro_batch}
         arguments["accelerator_config"] = {"gradient_accumulation_kwargs": kwargs}
@@ -152,41 +163,3 @@ def _optim(measured: ExportedCase) -> str:
     if spec.name == "sgd":
         return "sgd"
     return "adamw_torch_fused" if spec.kernel == "fused" else "adamw_torch"
-
-
-def _trainer(measured: ExportedCase) -> str:
-    class_, arguments = _optimizer.construction(measured.case.optimizer)
-    setup = _python.function(
-        "setup()",
-        "Set what no argument of Trainer sets; call it before the model is built.",
-        _python.determinism(measured.case),
-    )
-    body = _python.block(f"""
-        class AdoptedTrainer(Trainer):
-            \"\"\"Trainer with the optimizer of the measured case, every hyperparameter explicit.\"\"\"
-
-            def get_decay_parameter_names(self, model):
-                # Trainer excludes biases and norms
-                return [name for name, _ in model.named_parameters()]
-
-            @staticmethod
-            def get_optimizer_cls_and_kwargs(args, model=None):
-                return {class_}, dict(
-                    {arguments}
-                )
-    """)
-    rate = _optimizer.rate(measured.case.optimizer)
-    if rate:
-        body = f"{rate}\n\n{body}\n{_SCHEDULER}"
-    math = "import math\n\n" if "math." in rate else ""
-    own = _python.lines(_optimizer.imports(measured.case.optimizer), "import torch")
-    return f"{math}{own}\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
-
-
-_SCHEDULER = """
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        # Trainer's own schedules warm up from a rate of 0
-        if self.lr_scheduler is None:
-            made = self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(made, rate)
-        return self.lr_scheduler"""
