@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from distbench.adopt import deepspeed_config
@@ -10,8 +11,7 @@ from distbench.adopt.exported_case import (
     FSDP1_STRATEGIES,
     ExportedCase,
     ExportedFiles,
-    applicable,
-    fixed_loss_scale,
+    loss_scale_problems,
 )
 from distbench.adopt.instructions import (
     COMMON_NOTES,
@@ -38,39 +38,38 @@ _NOTES = (
 _ON_CPUS = "On CPUs accelerate launch needs mpirun; torchrun starts the same ranks without it."
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why Accelerate can't express this case."""
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why Accelerate can't express this case."""
     fsdp, on_cpu = measured.fsdp, measured.case.device == "cpu"
-    sentences = {
-        "Accelerate has no nn.DataParallel": isinstance(measured.strategy, DataParallel),
-        "Accelerate (observed with 1.15) treats every DeepSpeed CPU rank as the only process, so all of "
-        "them train on the same data": measured.zero and on_cpu,
+    if isinstance(measured.strategy, DataParallel):
+        yield "Accelerate has no nn.DataParallel"
+    if measured.zero and on_cpu:
+        yield (
+            "Accelerate (observed with 1.15) treats every DeepSpeed CPU rank as the only process, so all of "
+            "them train on the same data"
+        )
+    if fsdp and on_cpu:
         # its state.py converts only MULTI_GPU and the like to FSDP
-        "Accelerate (observed with 1.15) shards only on accelerators; on CPUs it silently runs DDP": (
-            fsdp and on_cpu
-        ),
-        "Accelerate passes no mesh to FSDP1, so it can't set the number of replicas of a hybrid shard": (
-            fsdp and fsdp.version == 1 and fsdp.sharding == "hybrid"
-        ),
-        "Accelerate's FSDP recomputes whole layers; the case kept matrix products and attention": (
-            fsdp and measured.case.activation_checkpointing == "selective"
-        ),
-        **fixed_loss_scale(measured, "Accelerate"),
-    }
-    return applicable(sentences)
+        yield "Accelerate (observed with 1.15) shards only on accelerators; on CPUs it silently runs DDP"
+    if fsdp and fsdp.version == 1 and fsdp.sharding == "hybrid":
+        yield "Accelerate passes no mesh to FSDP1, so it can't set the number of replicas of a hybrid shard"
+    if fsdp and measured.case.activation_checkpointing == "selective":
+        yield "Accelerate's FSDP recomputes whole layers; the case kept matrix products and attention"
+    yield from loss_scale_problems(measured, "Accelerate")
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
     """The case as Accelerate's file and the calls of a script."""
-    case, differs = measured.case, _differs(measured)
+    case, differs = measured.case, tuple(_differs(measured))
+    on_cpu = case.device == "cpu"
     launch = command(measured, "accelerate", "launch", "--config_file", FILE, "train.py")
-    if case.device == "cpu":
+    if on_cpu:
         launch = torchrun(measured)
     notes = (
         *measured.size_notes,
         *_NOTES,
         *matrix_optimizer_note(measured),
-        *applicable({_ON_CPUS: case.device == "cpu"}),
+        *([_ON_CPUS] if on_cpu else []),
         *deepspeed_config.notes(measured),
         *unnamed_layers(measured, "set fsdp_transformer_layer_cls_to_wrap to yours"),
     )
@@ -79,25 +78,21 @@ def write(measured: ExportedCase) -> ExportedFiles:
         SCRIPT: _script(measured),
         **deepspeed_config.files(measured),
     }
-    return ExportedFiles(files, launch, notes, tuple(differs))
+    return ExportedFiles(files, launch, notes, differs)
 
 
-def _differs(measured: ExportedCase) -> list[str]:
-    fsdp = measured.fsdp
-    if measured.zero:
-        return deepspeed_config.differs(measured)
-    sharded = fsdp and fsdp.version == 2
-    sentences = {
-        "Accelerate shards the embedding and the head of a transformers model as separate units": sharded,
-        "Accelerate keeps the root's parameters unsharded after forward; the case resharded them": (
-            fsdp and sharded and fsdp.reshard_root
-        ),
-        f"Accelerate's {measured.case.precision.compute} is torch.autocast here, which keeps some operations "
-        "in fp32 and caches cast weights; the case cast every parameter, as --as torch does": (
-            not fsdp and measured.is_mixed
-        ),
-    }
-    return applicable(sentences)
+def _differs(measured: ExportedCase) -> Iterator[str]:
+    fsdp, compute = measured.fsdp, measured.case.precision.compute
+    yield from deepspeed_config.differs(measured)
+    if fsdp and fsdp.version == 2:
+        yield "Accelerate shards the embedding and the head of a transformers model as separate units"
+    if fsdp and fsdp.version == 2 and fsdp.reshard_root:
+        yield "Accelerate keeps the root's parameters unsharded after forward; the case resharded them"
+    if measured.is_mixed and not (fsdp or measured.zero):
+        yield (
+            f"Accelerate's {compute} is torch.autocast here, which keeps some operations in fp32 and caches "
+            "cast weights; the case cast every parameter, as --as torch does"
+        )
 
 
 def _config(measured: ExportedCase) -> dict[str, Any]:

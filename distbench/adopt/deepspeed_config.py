@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from distbench.adopt.exported_case import ExportedCase, ExportedFiles, applicable, optimizer
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles, optimizer
 from distbench.adopt.instructions import COMMON_NOTES, command, ranks_per_node, torchrun
 from distbench.core import lr_schedule
 from distbench.core.units import format_number
@@ -20,13 +20,13 @@ _ZERO_IN_OLD_RECORDS = ("param_persistence_threshold", "max_reuse_distance")
 """Sizes that records of earlier versions have as 0 if the suite did not set them."""
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why DeepSpeed's configuration can't express this case."""
-    problem = (
-        f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
-        "(full sharding) would not be the case that was measured"
-    )
-    return [] if measured.zero else [problem]
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield the reason why DeepSpeed's configuration can't express this case."""
+    if not measured.zero:
+        yield (
+            f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
+            "(full sharding) would not be the case that was measured"
+        )
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
@@ -64,72 +64,82 @@ def files(measured: ExportedCase) -> dict[str, str]:
     return {FILE: json.dumps(config, indent=2) + "\n"}
 
 
-def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]:
-    """Settings of a case that DeepSpeed's configuration can't express; none for a different strategy.
+def differs(measured: ExportedCase, *, with_schedule: bool = False) -> Iterator[str]:
+    """Yield settings of a case that DeepSpeed's configuration can't express; none for a different strategy.
 
     *with_schedule*: a script next to the configuration sets the schedule of the learning rate.
     """
-    case = measured.case
-    if not (zero := measured.zero):
-        return []
-    unknown = [
-        f"{key} is not in the record; DeepSpeed's default applies"
-        for key in optional_sizes(zero)
-        if measured.resolved_size(key) is None
-    ]
-    starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
+    case, zero = measured.case, measured.zero
+    if not zero:
+        return
+    for key in optional_sizes(zero):
+        if measured.resolved_size(key) is None:
+            yield f"{key} is not in the record; DeepSpeed's default applies"
+    if lr_schedule.is_scheduled(case.optimizer) and not with_schedule:
+        yield (
+            f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
+            "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass "
+            "lr_scheduler=lambda optimizer: LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as "
+            "--as torch writes it"
+        )
+    if zero.stage == 0 and case.precision.compute in ("bf16", "fp16"):
+        yield (
+            "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
+            "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
+            "it. From this file the first update is 0.7x as large"
+        )
     scale = case.precision.loss_scale or 1.0
-    factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
-    is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
-    sentences = {
-        f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
-        "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda "
-        "optimizer: LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
-            lr_schedule.is_scheduled(case.optimizer) and not with_schedule
-        ),
-        "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
-        "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
-        "it. From this file the first update is 0.7x as large": starts_late,
-        "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, but "
-        "never multiplies the loss by it, so that updates are too small by the scale; the measured case "
-        f"multiplied it. Call engine.backward(loss * {factor})": zero.stage == 0 and scale != 1,
-        "the case used DeepSpeedCPUAdam, which a configuration selects only with offload; "
-        "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
-        and zero.offload_optimizer == "none",
-    }
-    return [*unknown, *applicable(sentences)]
+    if zero.stage == 0 and scale != 1:
+        factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
+        yield (
+            "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, "
+            "but never multiplies the loss by it, so that updates are too small by the scale; the measured "
+            f"case multiplied it. Call engine.backward(loss * {factor})"
+        )
+    uses_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
+    if uses_cpu_adam and zero.offload_optimizer == "none":
+        yield (
+            "the case used DeepSpeedCPUAdam, which a configuration selects only with offload; "
+            "this file gives FusedAdam, the same algorithm with different rounding"
+        )
 
 
-def notes(measured: ExportedCase) -> list[str]:
-    """Steps that a script needs in addition to the configuration; none for a different strategy."""
-    case, precision = measured.case, measured.case.precision
-    if not (zero := measured.zero):
-        return []
-    always = [
-        f"Call torch.manual_seed({case.seed}) before building the model: DeepSpeed's file has no seed.",
+def notes(measured: ExportedCase) -> Iterator[str]:
+    """Yield steps that a script needs in addition to the configuration; none for a different strategy."""
+    case, precision, zero = measured.case, measured.case.precision, measured.zero
+    if not zero:
+        return
+    yield f"Call torch.manual_seed({case.seed}) before building the model: DeepSpeed's file has no seed."
+    yield (
         f"DeepSpeed keeps {precision.master} master weights and {precision.optimizer_state} optimizer state "
-        "by itself, as in the measured case.",
-    ]
-    recomputes, ranks = case.activation_checkpointing, case.world_size // measured.data_ranks
-    global_batch, shares_rows = case.batch.global_batch_size, measured.uses_autotp
-    on_disk = "nvme" in (zero.offload_optimizer, zero.offload_parameters)
-    sentences = {
-        "Build a model that is too large for one device under "
-        f'deepspeed.zero.Init(config_dict_or_path="{FILE}").': zero.stage == 3,
-        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Let each layer "
-        "run in torch's checkpoint, as --as torch writes it.": recomputes != "none",
-        f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it.": (
-            case.compile != "none"
-        ),
-        f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it.": (
-            precision.float8 != "none"
-        ),
-        f"Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a rank's "
-        "micro-batches. tensor_parallel names the layers of the measured model: replace them with yours. "
-        f"train_batch_size ({global_batch}) is left out: DeepSpeed would count all ranks.": shares_rows,
-        "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
-    }
-    return [*always, *applicable(sentences)]
+        "by itself, as in the measured case."
+    )
+    if zero.stage == 3:
+        yield (
+            "Build a model that is too large for one device under "
+            f'deepspeed.zero.Init(config_dict_or_path="{FILE}").'
+        )
+    if case.activation_checkpointing != "none":
+        yield (
+            f"Activation checkpointing ({case.activation_checkpointing}): DeepSpeed leaves it to the model. "
+            "Let each layer run in torch's checkpoint, as --as torch writes it."
+        )
+    if case.compile != "none":
+        yield f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it."
+    if precision.float8 != "none":
+        yield (
+            f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it."
+        )
+    if measured.uses_autotp:
+        ranks = case.world_size // measured.data_ranks
+        yield (
+            f"Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a "
+            "rank's micro-batches. tensor_parallel names the layers of the measured model: replace them with "
+            f"yours. train_batch_size ({case.batch.global_batch_size}) is left out: DeepSpeed would count "
+            "all ranks."
+        )
+    if "nvme" in (zero.offload_optimizer, zero.offload_parameters):
+        yield "nvme_path is a folder on the measured machine; replace it with your own."
 
 
 def _optimizer(measured: ExportedCase, zero: Zero) -> dict[str, Any]:

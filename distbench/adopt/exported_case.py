@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,11 +155,6 @@ class ExportedFiles:
     """Settings that this format can't express, so training differs from the measured case."""
 
 
-def applicable(sentences: Mapping[str, object]) -> list[str]:
-    """*sentences* whose conditions hold."""
-    return [sentence for sentence, holds in sentences.items() if holds]
-
-
 def optimizer(spec: OptimizerConfig) -> tuple[str, dict[str, Any], dict[str, bool]]:
     """Import path of the optimizer's class, its hyperparameters, and the arguments that choose its kernel."""
     kind = optimizers.entry_of(spec)
@@ -181,42 +176,42 @@ def second_optimizer(spec: OptimizerConfig) -> OptimizerConfig | None:
     return dataclasses.replace(spec, name=rest) if rest else None
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why no format can express this case."""
-    spec = measured.case.optimizer
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why no format can express this case."""
+    spec, zero, context = measured.case.optimizer, measured.zero, measured.context_parallelism
     kind = optimizers.entry_of(spec)
-    foreign, context = kind.companion or kind.package != "torch", measured.context_parallelism
-    sentences = {
-        f"optimizer.name = {spec.name} is {optimizer_description(spec)}, which DeepSpeed's file can't name; "
-        "pass it to deepspeed.initialize yourself": measured.zero and foreign,
-        "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
-            "loss_mean" in measured.effective
-        ),
-        "layers of the measured model that share a parameter are sharded with the rest of it "
-        f"({', '.join(measured.effective.get('merged_units', [])[:3])}), which no format can say yet": (
-            measured.effective.get("merged_units")
-        ),
-        "no format supports DeepSpeed's PipelineModule yet": (measured.zero and measured.zero.pipeline),
-        "MiCS needs DeepSpeed up to 0.19.6 and a model built under deepspeed.zero.MiCS_Init, which no format "
-        "can express; fsdp: {sharding: hybrid} also shards inside groups": (
-            measured.zero and measured.zero.mics_shard_size > 1
-        ),
-        "no format can express Ulysses; torchtitan's context parallelism is a ring": (
-            context and context.implementation == "ulysses"
-        ),
-        "torchtitan, the only format with a ring, also shards the model, as cp: {sharded: true} does": (
-            context and not context.sharded
-        ),
-    }
-    return applicable(sentences)
+    if zero and (kind.companion or kind.package != "torch"):
+        yield (
+            f"optimizer.name = {spec.name} is {optimizer_description(spec)}, which DeepSpeed's file can't "
+            "name; pass it to deepspeed.initialize yourself"
+        )
+    if "loss_mean" in measured.effective:
+        yield "its loss is a sum and a count, and no format divides by the count of the global batch yet"
+    if merged := measured.effective.get("merged_units"):
+        yield (
+            "layers of the measured model that share a parameter are sharded with the rest of it "
+            f"({', '.join(merged[:3])}), which no format can say yet"
+        )
+    if zero and zero.pipeline:
+        yield "no format supports DeepSpeed's PipelineModule yet"
+    if zero and zero.mics_shard_size > 1:
+        yield (
+            "MiCS needs DeepSpeed up to 0.19.6 and a model built under deepspeed.zero.MiCS_Init, which no "
+            "format can express; fsdp: {sharding: hybrid} also shards inside groups"
+        )
+    if context and context.implementation == "ulysses":
+        yield "no format can express Ulysses; torchtitan's context parallelism is a ring"
+    if context and not context.sharded:
+        yield "torchtitan, the only format with a ring, also shards the model, as cp: {sharded: true} does"
 
 
-def fixed_loss_scale(measured: ExportedCase, tool: str) -> dict[str, bool]:
-    """Note that *tool* can't scale losses like the case -> whether the case scaled them."""
+def loss_scale_problems(measured: ExportedCase, tool: str) -> Iterator[str]:
+    """Yield the reason why *tool* can't scale losses like the case, if the case scaled them."""
     precision = measured.case.precision
+    if precision.compute != "fp16" or measured.zero:
+        return
     if precision.is_scaled_dynamically:
         own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
-        problem = f"{tool} takes no window or first value of a dynamic loss scale; the case had a {own}"
+        yield f"{tool} takes no window or first value of a dynamic loss scale; the case had a {own}"
     else:
-        problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
-    return {problem: precision.compute == "fp16" and not measured.zero}
+        yield f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"

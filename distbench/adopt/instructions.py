@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from distbench import optimizers
-from distbench.adopt.exported_case import ExportedCase, applicable, optimizer_description, second_optimizer
+from distbench.adopt.exported_case import ExportedCase, optimizer_description, second_optimizer
 from distbench.core import lr_schedule
 from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, OptimizerConfig
 from distbench.core.text import one_line
@@ -82,14 +82,19 @@ def multi_node_note(measured: ExportedCase, launch: str) -> list[str]:
 def matrix_optimizer_note(measured: ExportedCase) -> list[str]:
     """A note on the parameters of a case with two optimizers."""
     spec = measured.case.optimizer
-    note = f"The optimizer is {optimizer_description(spec)}: pass all layers of the model as layers."
-    return applicable({note: second_optimizer(spec)})
+    if not second_optimizer(spec):
+        return []
+    return [f"The optimizer is {optimizer_description(spec)}: pass all layers of the model as layers."]
 
 
 def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
     """A note with *advice* for a sharded case whose layers have no known class."""
-    note = f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
-    return applicable({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
+    if not measured.fsdp or measured.layer_classes:
+        return []
+    return [
+        f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
+        "which names them itself."
+    ]
 
 
 def environment_note(case: Case) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from distbench.adopt import deepspeed_config
-from distbench.adopt.exported_case import FSDP1_STRATEGIES, ExportedCase, ExportedFiles, applicable
+from distbench.adopt.exported_case import FSDP1_STRATEGIES, ExportedCase, ExportedFiles
 from distbench.adopt.instructions import COMMON_NOTES, command, header, matrix_optimizer_note, torchrun
 from distbench.adopt.pipeline_stages import ScriptStages
 from distbench.adopt.script_templates import python_literal, render, script_context
@@ -45,18 +46,15 @@ _TIED = "TIED names the tied parameters of the measured model: replace them with
 _PLAN = "The plan in split() names the modules of the measured model: replace them with yours."
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why a script can't express this case."""
-    name, pipeline = measured.case.workload.name, measured.pipeline
-    by_plan = "the script can't split a model of transformers by the plans of its configuration"
-    no_scale = "the script's pipeline does not support a loss scale"
-    dynamic = "the script supports only a constant loss scale, not a dynamic one"
-    sentences = {
-        dynamic: measured.case.precision.is_scaled_dynamically and not measured.zero,
-        by_plan: name == "huggingface" and (measured.tensor_parallelism or pipeline),
-        no_scale: pipeline and measured.case.precision.loss_scale,
-    }
-    return applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why a script can't express this case."""
+    precision, pipeline = measured.case.precision, measured.pipeline
+    if precision.is_scaled_dynamically and not measured.zero:
+        yield "the script supports only a constant loss scale, not a dynamic one"
+    if measured.case.workload.name == "huggingface" and (measured.tensor_parallelism or pipeline):
+        yield "the script can't split a model of transformers by the plans of its configuration"
+    if pipeline and precision.loss_scale:
+        yield "the script's pipeline does not support a loss scale"
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
@@ -70,11 +68,11 @@ def write(measured: ExportedCase) -> ExportedFiles:
         *deepspeed_config.notes(measured),
         *_split_note(measured),
     )
-    differs = deepspeed_config.differs(measured, with_schedule=True)
+    differs = tuple(deepspeed_config.differs(measured, with_schedule=True))
     launch = command(measured, "python", "train.py") if _is_one_process(measured) else torchrun(measured)
     script = render("torch.py.j2", _context(measured, stages))
     text = header(measured.case, launch, notes, differs) + "\n" + script
-    return ExportedFiles({FILE: text, **deepspeed_config.files(measured)}, launch, notes, tuple(differs))
+    return ExportedFiles({FILE: text, **deepspeed_config.files(measured)}, launch, notes, differs)
 
 
 def training_script(case: Case) -> str:

@@ -5,10 +5,11 @@ Read in torchtitan/trainer.py, torchtitan/config, torchtitan/components and torc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from distbench.adopt import torchtitan_settings as shared
-from distbench.adopt.exported_case import ExportedCase, ExportedFiles, applicable
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles
 from distbench.adopt.instructions import TRAINING_NOTES, header, torchrun
 from distbench.adopt.script_templates import render
 
@@ -22,7 +23,6 @@ _NOTES = (
     shared.SAME_TOKENS,
     *TRAINING_NOTES,
 )
-_WHOLE_BLOCKS = "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
 _POLICIES = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
 _FLOAT8 = (
     "float8 is a part of the model in torchtitan 0.3: pass converters=[Float8LinearConverter.Config("
@@ -30,18 +30,14 @@ _FLOAT8 = (
 )
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why torchtitan 0.3 can't express this case."""
-    case = measured.case
-    gathers = "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
-    recipe = (
-        f"torchtitan 0.3 has the float8 recipes rowwise and rowwise_with_gw_hp, not {case.precision.float8}"
-    )
-    sentences = shared.problems(measured) | {
-        gathers: measured.context_parallelism,
-        recipe: case.precision.float8 not in ("none", "rowwise", "rowwise_with_gw_hp"),
-    }
-    return applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why torchtitan 0.3 can't express this case."""
+    yield from shared.problems(measured)
+    if measured.context_parallelism:
+        yield "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
+    recipe = measured.case.precision.float8
+    if recipe not in ("none", "rowwise", "rowwise_with_gw_hp"):
+        yield f"torchtitan 0.3 has the float8 recipes rowwise and rowwise_with_gw_hp, not {recipe}"
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
@@ -49,27 +45,27 @@ def write(measured: ExportedCase) -> ExportedFiles:
     launch = torchrun(
         measured, "-m", "torchtitan.train", f"--module={FILE.removesuffix('.py')}", "--config=measured"
     )
-    differs = tuple(applicable(_differences(measured)))
+    differs = tuple(_differences(measured))
     text = header(measured.case, launch, _NOTES, differs) + "\n" + _text(measured)
     return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differences(measured: ExportedCase) -> dict[str, object]:
-    case, mesh, ddp = measured.case, shared.mesh_sizes(measured), measured.ddp
+def _differences(measured: ExportedCase) -> Iterator[str]:
+    case, mesh, tp = measured.case, shared.mesh_sizes(measured), measured.tensor_parallelism
+    yield from shared.differences(measured)
+    if case.activation_checkpointing != "none":
+        yield "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
     replicates = mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1
-    several = case.batch.gradient_accumulation_steps > 1
-    float8 = _FLOAT8.format(recipe=case.precision.float8, compiled=case.compile != "none")
-    return {
-        **shared.differences(measured),
-        _WHOLE_BLOCKS: case.activation_checkpointing != "none",
-        "torchtitan 0.3 has no DDP: it replicates with FSDP2 over shards of one rank": ddp or replicates,
-        shared.EACH_MICRO_BATCH: replicates and several,
-        "torchtitan 0.3 computes the loss from logits that are split by class; the case gathered them": (
-            measured.tensor_parallelism and not measured.tensor_parallelism.loss_parallel
-        ),
-        shared.NAMED_STAGES: "module_fqns_per_model_part" in _parallelism(measured),
-        float8: case.precision.float8 != "none",
-    }
+    if measured.ddp or replicates:
+        yield "torchtitan 0.3 has no DDP: it replicates with FSDP2 over shards of one rank"
+    if replicates and case.batch.gradient_accumulation_steps > 1:
+        yield shared.EACH_MICRO_BATCH
+    if tp and not tp.loss_parallel:
+        yield "torchtitan 0.3 computes the loss from logits that are split by class; the case gathered them"
+    if "module_fqns_per_model_part" in _parallelism(measured):
+        yield shared.NAMED_STAGES
+    if case.precision.float8 != "none":
+        yield _FLOAT8.format(recipe=case.precision.float8, compiled=case.compile != "none")
 
 
 def _text(measured: ExportedCase) -> str:

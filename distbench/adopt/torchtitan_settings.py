@@ -6,6 +6,7 @@ and in torchtitan/config/configs.py and torchtitan/distributed of v0.3.0.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from distbench import optimizers
@@ -27,49 +28,42 @@ _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 NAMED_STAGES = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 
 
-def problems(measured: ExportedCase) -> dict[str, object]:
-    """Reason why no version can express a case -> whether it applies."""
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why no version can express this case."""
     case, fsdp = measured.case, measured.fsdp
+    if case.device == "cpu":
+        yield "torchtitan trains only on accelerators; the case was measured on CPUs"
+    if fsdp and fsdp.version != 2:
+        yield "torchtitan supports only FSDP2"
+    splits = measured.tensor_parallelism or measured.pipeline or measured.context_parallelism
+    if not (fsdp or measured.ddp or splits):
+        yield (
+            "torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not " + case.strategy.name
+        )
+    if case.optimizer.name not in ("adamw", "adam"):
+        yield f"torchtitan supports Adam and AdamW, not {case.optimizer.name}"
     dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
-    return {
-        "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
-        "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
-        f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
-            not (
-                fsdp
-                or measured.ddp
-                or measured.tensor_parallelism
-                or measured.pipeline
-                or measured.context_parallelism
-            )
-        ),
-        f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
-            case.optimizer.name not in ("adamw", "adam")
-        ),
-        "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
-        "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
-        EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
-        f"torchtitan compiles in torch's default mode, not in {case.compile}": (
-            case.compile not in ("none", "default")
-        ),
-        "torchtitan has no inverse-square-root schedule of the learning rate": (
-            case.optimizer.schedule == "inverse_sqrt"
-        ),
-    }
+    if dtypes not in _DTYPES:
+        yield (
+            "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
+            "compute {}, reduce {}, master {}".format(*dtypes)
+        )
+    if fsdp and not fsdp.reduce_each_micro_batch:
+        yield EACH_MICRO_BATCH
+    if case.compile not in ("none", "default"):
+        yield f"torchtitan compiles in torch's default mode, not in {case.compile}"
+    if case.optimizer.schedule == "inverse_sqrt":
+        yield "torchtitan has no inverse-square-root schedule of the learning rate"
 
 
-def differences(measured: ExportedCase) -> dict[str, object]:
-    """Setting that no version can express -> whether it applies to the case."""
-    shards = mesh_sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism
-    return {
-        "torchtitan's selective checkpointing keeps every second matrix product; the case kept all": (
-            measured.case.activation_checkpointing == "selective"
-        ),
-        "torchtitan shards embedding, final norm and output head as separate units": shards,
-        "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
-            measured.pipeline and measured.pipeline.reshard_after_forward
-        ),
-    }
+def differences(measured: ExportedCase) -> Iterator[str]:
+    """Yield settings that no version can express."""
+    if measured.case.activation_checkpointing == "selective":
+        yield "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
+    if mesh_sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism:
+        yield "torchtitan shards embedding, final norm and output head as separate units"
+    if measured.pipeline and measured.pipeline.reshard_after_forward:
+        yield "torchtitan reshards norm and head after forward too; the case kept them unsharded"
 
 
 def training(measured: ExportedCase, max_norm: float) -> dict[str, Any]:

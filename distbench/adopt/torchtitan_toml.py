@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from distbench.adopt import torchtitan_settings as shared
-from distbench.adopt.exported_case import ExportedCase, ExportedFiles, applicable
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles
 from distbench.adopt.instructions import TRAINING_NOTES, header, torchrun
 from distbench.core import registry
 from distbench.core.case import PrecisionConfig
@@ -33,24 +34,23 @@ _MEANS = (
 )
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why torchtitan 0.2.2 can't express this case."""
-    mesh, cut, compute = (
-        shared.mesh_sizes(measured),
-        measured.tensor_parallelism,
-        measured.case.precision.compute,
-    )
-    sentences = shared.problems(measured) | {
-        "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism": cut
-        and not cut.sequence_parallel,
-        "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other dimension": (
-            mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
-        ),
-        f"without sharding torchtitan 0.2.2's tensor and pipeline parallelism use fp32, not {compute}": (
-            measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
-        ),
-    }
-    return applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why torchtitan 0.2.2 can't express this case."""
+    mesh, tp = shared.mesh_sizes(measured), measured.tensor_parallelism
+    yield from shared.problems(measured)
+    if tp and not tp.sequence_parallel:
+        yield "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism"
+    if mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1:
+        yield (
+            "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other "
+            "dimension"
+        )
+    is_sharded, is_split = mesh["dp_shard"] * mesh["cp"] > 1, mesh["tp"] > 1 or mesh["pp"] > 1
+    if measured.is_mixed and is_split and not is_sharded:
+        yield (
+            "without sharding torchtitan 0.2.2's tensor and pipeline parallelism use fp32, not "
+            f"{measured.case.precision.compute}"
+        )
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
@@ -61,20 +61,22 @@ def write(measured: ExportedCase) -> ExportedFiles:
     return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differs(measured: ExportedCase) -> list[str]:
-    sentences = shared.differences(measured) | _gradient_differences(measured)
-    if not (ddp := measured.ddp):
-        return applicable(sentences)
-    sentences |= {
-        "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
-        shared.EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
-        "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
-            ddp.gradient_as_bucket_view or ddp.static_graph
-        ),
-        "torchtitan does not set find_unused_parameters of DDP": ddp.find_unused_parameters,
-    }
-    buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
-    return [buckets, *applicable(sentences)]
+def _differs(measured: ExportedCase) -> Iterator[str]:
+    ddp = measured.ddp
+    if ddp:
+        yield f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
+    yield from shared.differences(measured)
+    yield from _gradient_differences(measured)
+    if "module_fqns_per_model_part" in _parallelism(measured):
+        yield shared.NAMED_STAGES
+    if ddp and measured.is_mixed:
+        yield "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter"
+    if ddp and measured.case.batch.gradient_accumulation_steps > 1:
+        yield shared.EACH_MICRO_BATCH
+    if ddp and (ddp.gradient_as_bucket_view or ddp.static_graph):
+        yield "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP"
+    if ddp and ddp.find_unused_parameters:
+        yield "torchtitan does not set find_unused_parameters of DDP"
 
 
 def _config(measured: ExportedCase) -> dict[str, dict[str, Any]]:
@@ -145,14 +147,13 @@ def _weight_decay(measured: ExportedCase) -> float:
     return spec.weight_decay if spec.name == "adamw" else scale_to_torchtitan(measured, spec.weight_decay)
 
 
-def _gradient_differences(measured: ExportedCase) -> dict[str, object]:
-    """Change of settings that other gradients need, and named stages -> whether the case has it."""
-    pipeline, keys = measured.pipeline, _scaled_keys(measured)
-    return {
-        _SUMS.format(keys=keys, tokens=_gradient_multiplier(measured)): pipeline,
-        _MEANS.format(keys=keys, ranks=_gradient_divisor(measured)): _gradient_divisor(measured) > 1,
-        shared.NAMED_STAGES: "module_fqns_per_model_part" in _parallelism(measured),
-    }
+def _gradient_differences(measured: ExportedCase) -> Iterator[str]:
+    """Yield settings that are scaled to torchtitan's gradients."""
+    keys, divisor = _scaled_keys(measured), _gradient_divisor(measured)
+    if measured.pipeline:
+        yield _SUMS.format(keys=keys, tokens=_gradient_multiplier(measured))
+    if divisor > 1:
+        yield _MEANS.format(keys=keys, ranks=divisor)
 
 
 def _gradient_multiplier(measured: ExportedCase) -> int:

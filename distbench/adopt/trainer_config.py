@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from distbench.adopt import deepspeed_config
@@ -11,8 +12,7 @@ from distbench.adopt.exported_case import (
     FSDP1_STRATEGIES,
     ExportedCase,
     ExportedFiles,
-    applicable,
-    fixed_loss_scale,
+    loss_scale_problems,
     optimizer_description,
     second_optimizer,
 )
@@ -34,81 +34,69 @@ _NOTES = (
 )
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why Trainer can't express this case."""
-    case, fsdp = measured.case, measured.fsdp
-    sentences = {
-        "Trainer uses nn.DataParallel depending on the number of visible GPUs; no argument sets it": (
-            isinstance(measured.strategy, DataParallel)
-        ),
-        "Trainer shards through Accelerate, only on accelerators; on CPUs it silently runs DDP": (
-            fsdp and case.device == "cpu"
-        ),
-        "no argument of Trainer sets the number of replicas of a hybrid shard": (
-            fsdp and fsdp.sharding == "hybrid"
-        ),
-        "Trainer recomputes whole layers; the case kept matrix products and attention": (
-            measured.case.activation_checkpointing == "selective"
-        ),
-        "Trainer compiles the model as a whole; the case compiled it layer by layer": (
-            measured.case.compile != "none"
-        ),
-        "Trainer requires its own single eps in DeepSpeed's file, but Adafactor has two": (
-            measured.zero and case.optimizer.name == "adafactor"
-        ),
-        f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is "
-        f"{optimizer_description(case.optimizer)}": second_optimizer(case.optimizer),
-        f"no argument of Trainer converts layers to torchao's float8 ({measured.case.precision.float8})": (
-            measured.case.precision.float8 != "none"
-        ),
-        **fixed_loss_scale(measured, "Trainer"),
-    }
-    return applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why Trainer can't express this case."""
+    case, spec, fsdp = measured.case, measured.case.optimizer, measured.fsdp
+    if isinstance(measured.strategy, DataParallel):
+        yield "Trainer uses nn.DataParallel depending on the number of visible GPUs; no argument sets it"
+    if fsdp and case.device == "cpu":
+        yield "Trainer shards through Accelerate, only on accelerators; on CPUs it silently runs DDP"
+    if fsdp and fsdp.sharding == "hybrid":
+        yield "no argument of Trainer sets the number of replicas of a hybrid shard"
+    if case.activation_checkpointing == "selective":
+        yield "Trainer recomputes whole layers; the case kept matrix products and attention"
+    if case.compile != "none":
+        yield "Trainer compiles the model as a whole; the case compiled it layer by layer"
+    if measured.zero and spec.name == "adafactor":
+        yield "Trainer requires its own single eps in DeepSpeed's file, but Adafactor has two"
+    if second_optimizer(spec):
+        yield f"Trainer has one optimizer; optimizer.name = {spec.name} is {optimizer_description(spec)}"
+    if case.precision.float8 != "none":
+        yield f"no argument of Trainer converts layers to torchao's float8 ({case.precision.float8})"
+    yield from loss_scale_problems(measured, "Trainer")
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
     """The case as TrainingArguments, with DeepSpeed's configuration or a Trainer subclass."""
-    launch, differs = torchrun(measured), _differs(measured)
+    launch, differs = torchrun(measured), tuple(_differs(measured))
     notes = [*measured.size_notes, *_NOTES, *_own_notes(measured), *deepspeed_config.notes(measured)]
     files = {FILE: json.dumps(_arguments(measured), indent=2) + "\n", **deepspeed_config.files(measured)}
     if not measured.zero:
         notes.append(f"Use AdoptedTrainer from {SCRIPT} in place of Trainer.")
         script = render("trainer.py.j2", script_context(measured))
         files[SCRIPT] = header(measured.case, launch, notes, differs) + "\n" + script
-    return ExportedFiles(files, launch, tuple(notes), tuple(differs))
+    return ExportedFiles(files, launch, tuple(notes), differs)
 
 
-def _own_notes(measured: ExportedCase) -> list[str]:
+def _own_notes(measured: ExportedCase) -> Iterator[str]:
     master = measured.case.precision.master
-    dtype = f"Load the model in {torch_dtype(master)}: Trainer keeps its dtype."
-    advice = "add transformer_layer_cls_to_wrap to fsdp_config"
-    return [*applicable({dtype: master != "fp32"}), *unnamed_layers(measured, advice)]
+    if master != "fp32":
+        yield f"Load the model in {torch_dtype(master)}: Trainer keeps its dtype."
+    yield from unnamed_layers(measured, "add transformer_layer_cls_to_wrap to fsdp_config")
 
 
-def _differs(measured: ExportedCase) -> list[str]:
+def _differs(measured: ExportedCase) -> Iterator[str]:
     precision, ddp, fsdp = measured.case.precision, measured.ddp, measured.fsdp
     if measured.zero:
-        return deepspeed_config.differs(measured)
+        yield from deepspeed_config.differs(measured)
+        return
+    if measured.is_mixed:
+        yield (
+            f"Trainer's {precision.compute} is torch.autocast, which keeps some operations in fp32; the case "
+            "computed everything in it, as --as torch does"
+        )
     reduced = precision.compute if fsdp else precision.master
-    sentences: dict[str, object] = {
-        f"Trainer's {precision.compute} is torch.autocast, which keeps some operations in fp32; the case "
-        "computed everything in it, as --as torch does": measured.is_mixed,
-        f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}": (
-            precision.reduce != reduced
-        ),
-        "Trainer keeps the root's parameters unsharded after forward; the case resharded them": (
-            fsdp and fsdp.reshard_root
-        ),
-    }
-    if ddp:
-        sentences |= {
-            "Trainer has no gradient_as_bucket_view: with DDP gradients use twice the memory": (
-                ddp.gradient_as_bucket_view
-            ),
+    if precision.reduce != reduced:
+        yield f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}"
+    if fsdp and fsdp.reshard_root:
+        yield "Trainer keeps the root's parameters unsharded after forward; the case resharded them"
+    if ddp and ddp.gradient_as_bucket_view:
+        yield "Trainer has no gradient_as_bucket_view: with DDP gradients use twice the memory"
+    if ddp and not ddp.bucket_cap_mb.is_integer():
+        yield (
             f"Trainer's bucket size is a whole number of MiB, the case's is {ddp.bucket_cap_mb:g}; the "
-            "default of 25 applies": not ddp.bucket_cap_mb.is_integer(),
-        }
-    return applicable(sentences)
+            "default of 25 applies"
+        )
 
 
 def _arguments(measured: ExportedCase) -> dict[str, Any]:
