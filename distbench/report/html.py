@@ -14,14 +14,16 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup, escape
 
 from distbench.core.text import shorten, strip_control_characters
 from distbench.report.view import Chapter
 from distbench.tables.markdown_text import PERFETTO_URL
+
+if TYPE_CHECKING:
+    import jinja2
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_TEXT_LENGTH = 20_000
@@ -71,6 +73,9 @@ def render_static(template: str, **context: Any) -> str:
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Template environment that compiles each template once: a run with further rounds writes many pages."""
+    # imported when a page is written: help needs no templates
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -336,7 +336,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error():
     "arguments", [["--help"], ["list"], ["plan", str(SUITES / "zero.yaml")]], ids=lambda words: words[0]
 )
 def test_the_parent_imports_nothing_heavy(arguments):
-    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas", "duckdb"}
+    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas", "duckdb", "jinja2"}
     if arguments[0] != "plan":
         heavy |= {"numpy", "pydantic", "ruamel.yaml"}
     code = f"import sys; from distbench.cli import main; main({arguments}); print({heavy} & set(sys.modules))"
