@@ -41,13 +41,13 @@ class ScriptStages:
         layers, ranks = layers_of_stages(measured, strategy), measured.mesh["pp"]
         workload: Workload = registry.create_plugin("workloads", case.workload)
         shape, samples = workload.shape, case.batch.micro_batch_size // strategy.micro_batches
-        is_distributed = bool(measured.tensor_parallelism) or "dp_shard" in measured.mesh
-        has_copies = is_distributed or not rules.is_v_shaped
+        has_dtensors = bool(measured.tensor_parallelism) or "dp_shard" in measured.mesh
+        has_copies = has_dtensors or not rules.is_v_shaped
         return cls(
             layers=layers,
             ranks=[rules.rank_of_stage(number, ranks) for number in range(len(layers))],
             first_and_last_on_one_rank=rules.is_v_shaped,
-            has_dtensor_parameters=is_distributed,
+            has_dtensor_parameters=has_dtensors,
             tied_copies=model.tied_names if has_copies else {},
             takes_ids=shape.takes_ids,
             input_shape=(samples, *shape.input_shape),

@@ -1,4 +1,8 @@
-"""Scripts rendered from templates, and the values that parts of several scripts need."""
+"""Scripts rendered from templates, and the values that parts of several scripts need.
+
+A template begins with every import that its script may need. A part with statements that several scripts
+include, such as ``optimizer.py.j2``, is indented as in the body of a function.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +108,7 @@ def python_literal(value: Any) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    # imported here: commands that list formats need no template
+    # imported when a script is written: help and refusals need no templates
     import jinja2
 
     environment = jinja2.Environment(
