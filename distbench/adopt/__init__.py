@@ -6,57 +6,49 @@ and settings that a format can't express are listed, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from distbench.adopt import (
-    _pipeline_stages,
-    accelerate_yaml,
-    base,
-    deepspeed_json,
-    sizes,
-    skeleton,
+    accelerate_config,
+    deepspeed_config,
     torch_script,
     torchtitan_py,
     torchtitan_toml,
-    trainer_json,
+    trainer_config,
 )
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles, problems
+from distbench.adopt.instructions import environment_note, multi_node_note
+from distbench.adopt.pipeline_stages import stages_recorded
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
 from distbench.core.errors import UsageError
+from distbench.core.text import one_line
 
-__all__ = ["FORMATS", "ExportedCase", "ExportedFiles", "export_case", "supported_formats"]
+__all__ = ["FORMATS", "ExportedCase", "ExportedFiles", "export_case", "export_caveats", "supported_formats"]
 
-FORMATS: dict[str, ModuleType] = {
-    "deepspeed": deepspeed_json,
-    "accelerate": accelerate_yaml,
-    "transformers": trainer_json,
+
+class Exporter(Protocol):
+    """A module that writes one format."""
+
+    def problems(self, measured: ExportedCase) -> Iterator[str]:
+        """Yield reasons why the format can't express the measured case."""
+
+    def write(self, measured: ExportedCase) -> ExportedFiles:
+        """The measured case in the format."""
+
+
+FORMATS: dict[str, Exporter] = {
+    "deepspeed": deepspeed_config,
+    "accelerate": accelerate_config,
+    "transformers": trainer_config,
     "torch": torch_script,
     "torchtitan": torchtitan_py,
     "torchtitan-toml": torchtitan_toml,
 }
-"""Name -> module with ``problems``, the reasons why it can't express a case, and ``write``."""
-_TITANS = (torchtitan_py, torchtitan_toml)
-
-
-_NEEDS_MODULE_NAMES = (
-    "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
-)
-_CONTEXT_PARALLEL = "context parallelism is written for torchtitan only so far"
-_AUTO_TP = (
-    "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split a layer"
-)
-_PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
-_STAGES_UNKNOWN = (
-    "its stages were split by layer times (split: time), and the layers of each are not in the record"
-)
-_COMPRESSED_GRADIENTS = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
-_USER_WORKLOAD = "only the user's own code says where its model is split, and adopt does not run it"
-_SHARDED_OPTIMIZER = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
-_IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 
 
 def supported_formats(measured: ExportedCase) -> list[str]:
@@ -66,27 +58,37 @@ def supported_formats(measured: ExportedCase) -> list[str]:
 
 def _problems(format_: str, measured: ExportedCase) -> list[str]:
     if (measured.pipeline or measured.tensor_parallelism) and _is_user_workload(measured.case.workload):
-        return [_USER_WORKLOAD]
-    module = FORMATS[format_]
-    problems: list[str] = module.problems(measured)
-    own = {
-        # reasons that hold for every format come first; those that name other formats follow
-        _STAGES_UNKNOWN: (
-            measured.pipeline
-            and measured.pipeline.split == "time"
-            and not _pipeline_stages.stages_recorded(measured)
-        ),
-        _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
-        _CONTEXT_PARALLEL: measured.context_parallelism and module not in _TITANS,
-        _AUTO_TP: measured.uses_autotp and module in (accelerate_yaml, trainer_json),
-        _PIPELINE: measured.pipeline and module not in (torch_script, *_TITANS),
-        _NEEDS_MODULE_NAMES: measured.tensor_parallelism and module not in (torch_script, *_TITANS),
-        _COMPRESSED_GRADIENTS: measured.ddp
-        and measured.ddp.intended_difference
-        and module is not torch_script,
-        _SHARDED_OPTIMIZER: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
-    }
-    return [*base.problems(measured), *base.applicable(own), *problems]
+        return ["only the user's own code says where its model is split, and adopt does not run it"]
+    exporter = FORMATS[format_]
+    # reasons that hold for every format come first; those that name other formats follow
+    return [*problems(measured), *_unsupported(exporter, measured), *exporter.problems(measured)]
+
+
+def _unsupported(exporter: Exporter, measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why the format of *exporter* can't express what few formats can."""
+    ddp, pipeline = measured.ddp, measured.pipeline
+    is_script, is_titan = exporter is torch_script, exporter in (torchtitan_py, torchtitan_toml)
+    if pipeline and pipeline.split == "time" and not stages_recorded(measured):
+        yield (
+            "its stages were split by layer times (split: time), and the layers of each are not in the record"
+        )
+    if getattr(measured.strategy, "optimizer_in_backward", False):
+        yield "no format can update parameters in the backward pass yet (optimizer_in_backward)"
+    if measured.context_parallelism and not is_titan:
+        yield "context parallelism is written for torchtitan only so far"
+    if measured.uses_autotp and exporter in (accelerate_config, trainer_config):
+        yield (
+            "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split "
+            "a layer"
+        )
+    if pipeline and not (is_script or is_titan):
+        yield "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
+    if measured.tensor_parallelism and not (is_script or is_titan):
+        yield "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
+    if ddp and ddp.intended_difference and not is_script:
+        yield "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
+    if ddp and ddp.sharded_optimizer and not is_script:
+        yield "only a plain torch script can use torch's ZeroRedundancyOptimizer"
 
 
 def _is_user_workload(workload: PluginChoice) -> bool:
@@ -109,14 +111,15 @@ def _alternatives(reason: str, measured: ExportedCase) -> str:
 def _check_skeleton(format_: str, measured: ExportedCase) -> None:
     if FORMATS[format_] is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
-    sentences = {
-        "its small model has none of the layers that this case splits": measured.tensor_parallelism
-        or measured.pipeline,
-        "its batches are different on every rank; DeepSpeed's AutoTP needs the same on all ranks that split "
-        "a layer": measured.uses_autotp,
-    }
-    for reason in base.applicable(sentences):
-        raise UsageError(f"--skeleton: {reason}; leave it out")
+    if measured.tensor_parallelism or measured.pipeline:
+        raise UsageError(
+            "--skeleton: its small model has none of the layers that this case splits; leave it out"
+        )
+    if measured.uses_autotp:
+        raise UsageError(
+            "--skeleton: its batches are different on every rank; DeepSpeed's AutoTP needs the same on all "
+            "ranks that split a layer; leave it out"
+        )
 
 
 def export_case(
@@ -138,22 +141,37 @@ def export_case(
     Raises:
         UsageError: the format can't express this case; the message names those that can.
     """
-    measured, module = replace(ExportedCase.of(case, effective), nodes=nodes), FORMATS[format_]
-    measured = (
-        sizes.with_measured_sizes(measured)
-        if parameters is None
-        else sizes.with_sizes_for(measured, parameters)
-    )
-    if problems := _problems(format_, measured):
-        raise UsageError(f"--as {format_}: {problems[0]}{_alternatives(problems[0], measured)}")
+    measured = replace(ExportedCase.of(case, effective), nodes=nodes)
+    if parameters is None:
+        measured = deepspeed_config.with_measured_sizes(measured)
+    else:
+        measured = deepspeed_config.with_sizes_for(measured, parameters)
+    if reasons := _problems(format_, measured):
+        raise UsageError(f"--as {format_}: {reasons[0]}{_alternatives(reasons[0], measured)}")
     if with_script:
         _check_skeleton(format_, measured)
-    written: ExportedFiles = module.write(measured)
+    written = FORMATS[format_].write(measured)
     if case.environment != CURRENT_ENVIRONMENT:
-        note = f"Measured in another Python environment: {base.environment_note(case)}"
+        note = f"Measured in another Python environment: {environment_note(case)}"
         written = replace(written, notes=(*written.notes, note))
-    if told := base.multi_node_note(measured, written.launch):
+    if told := multi_node_note(measured, written.launch):
         written = replace(written, notes=(*told, *written.notes))
     if with_script:
-        return replace(written, files={**written.files, skeleton.FILE: skeleton.training_script(case)})
+        script = {torch_script.TRAINING_SCRIPT: torch_script.training_script(case)}
+        written = replace(written, files={**written.files, **script})
     return written
+
+
+def export_caveats(row: CaseSummary, run: RunAnalysis) -> Iterator[str]:
+    """Yield warnings about exporting a case of *run*, without its name."""
+    if row.differs:
+        yield "not equivalent to its reference (--force)"
+    if not row.measured:
+        yield f"checked, but not measured ({one_line(row.reason)})"
+    if row.degraded:
+        yield f"measured only on a noisy machine: {one_line(row.degraded)}"
+    if row.measured and row.failed:
+        yield f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
+    for finding in run.parity.findings.get(row.case.id, []):
+        known = "" if finding.is_known else "known to be "
+        yield f"not {known}the same work as its reference: {one_line(str(finding))}"

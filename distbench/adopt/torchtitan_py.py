@@ -5,13 +5,13 @@ Read in torchtitan/trainer.py, torchtitan/config, torchtitan/components and torc
 
 from __future__ import annotations
 
-from textwrap import indent
+from collections.abc import Iterator
 from typing import Any
 
-from distbench.adopt import _titan, base
-from distbench.adopt import _titan_mesh as titan_mesh
-from distbench.adopt._python import lines
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt import torchtitan_settings as shared
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles
+from distbench.adopt.instructions import TRAINING_NOTES, header, torchrun
+from distbench.adopt.script_templates import render
 
 FILE = "torchtitan_config.py"
 
@@ -20,128 +20,72 @@ _NOTES = (
     "--as torchtitan-toml writes for 0.2.2.",
     "Replace the import of base by your own configuration: torchtitan trains its own models, not the case's. "
     "It has the model, the data and the sequence length.",
-    _titan.SAME_TOKENS,
-    *base.TRAINING_NOTES,
+    shared.SAME_TOKENS,
+    *TRAINING_NOTES,
 )
 _POLICIES = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
 _FLOAT8 = (
     "float8 is a part of the model in torchtitan 0.3: pass converters=[Float8LinearConverter.Config("
     "recipe_name={recipe!r}, filter_fqns=['lm_head'], model_compile_enabled={compiled})] to model_registry"
 )
-_FILE = '''
-import dataclasses
-
-from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
-{policy_import}from torchtitan.models.llama3.config_registry import llama3_debugmodel as base
-from torchtitan.trainer import Trainer
 
 
-def measured() -> Trainer.Config:
-    """Return the base configuration, trained as the measured case."""
-    config = base()
-    config.optimizer = OptimizersContainer.Config(
-        param_groups=[
-            ParamGroupConfig(
-                pattern=".*",
-                optimizer_name={optimizer},
-                optimizer_kwargs={arguments},
-            )
-        ],
-        implementation={implementation},
-    )
-    config.lr_scheduler = LRSchedulersContainer.Config(
-{scheduler}
-    )
-    config.training = dataclasses.replace(
-        config.training,
-{training}
-    )
-    config.parallelism = dataclasses.replace(
-        config.parallelism,
-{parallelism}
-    )
-    config.activation_checkpoint = {policy}
-    config.compile = dataclasses.replace(config.compile, enable={compiles}, components=["model"])
-    config.debug = dataclasses.replace(config.debug, seed={seed!r})
-    return config
-'''
-
-
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why torchtitan 0.3 can't express this case."""
-    case = measured.case
-    gathers = "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
-    recipe = (
-        f"torchtitan 0.3 has the float8 recipes rowwise and rowwise_with_gw_hp, not {case.precision.float8}"
-    )
-    sentences = _titan.problems(measured) | {
-        gathers: measured.context_parallelism,
-        recipe: case.precision.float8 not in ("none", "rowwise", "rowwise_with_gw_hp"),
-    }
-    return base.applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why torchtitan 0.3 can't express this case."""
+    yield from shared.problems(measured)
+    if measured.context_parallelism:
+        yield "torchtitan 0.3 has no ring attention: its context parallelism gathers keys and values"
+    recipe = measured.case.precision.float8
+    if recipe not in ("none", "rowwise", "rowwise_with_gw_hp"):
+        yield f"torchtitan 0.3 has the float8 recipes rowwise and rowwise_with_gw_hp, not {recipe}"
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
     """The case as a module for torchtitan's ``--module`` and ``--config``."""
-    launch = base.torchrun(
+    launch = torchrun(
         measured, "-m", "torchtitan.train", f"--module={FILE.removesuffix('.py')}", "--config=measured"
     )
-    differs = tuple(base.applicable(_differences(measured)))
-    text = base.header(measured.case, launch, _NOTES, differs) + _text(measured)
+    differs = tuple(_differences(measured))
+    text = header(measured.case, launch, _NOTES, differs) + "\n" + _text(measured)
     return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differences(measured: ExportedCase) -> dict[str, object]:
-    case, mesh, ddp = measured.case, titan_mesh.sizes(measured), measured.ddp
+def _differences(measured: ExportedCase) -> Iterator[str]:
+    case, mesh, tp = measured.case, shared.mesh_sizes(measured), measured.tensor_parallelism
+    yield from shared.differences(measured)
+    if case.activation_checkpointing != "none":
+        yield "torchtitan recomputes whole blocks; the case stopped at the last tensor that is needed"
     replicates = mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1
-    several = case.batch.gradient_accumulation_steps > 1
-    float8 = _FLOAT8.format(recipe=case.precision.float8, compiled=case.compile != "none")
-    return {
-        **_titan.differences(measured),
-        **titan_mesh.units(measured),
-        _titan.WHOLE_BLOCKS: case.activation_checkpointing != "none",
-        "torchtitan 0.3 has no DDP: it replicates with FSDP2 over shards of one rank": ddp or replicates,
-        _titan.EACH_MICRO_BATCH: replicates and several,
-        "torchtitan 0.3 computes the loss from logits that are split by class; the case gathered them": (
-            measured.tensor_parallelism and not measured.tensor_parallelism.loss_parallel
-        ),
-        titan_mesh.NAMED: "module_fqns_per_model_part" in _parallelism(measured),
-        float8: case.precision.float8 != "none",
-    }
+    if measured.ddp or replicates:
+        yield "torchtitan 0.3 has no DDP: it replicates with FSDP2 over shards of one rank"
+    if replicates and case.batch.gradient_accumulation_steps > 1:
+        yield shared.EACH_MICRO_BATCH
+    if tp and not tp.loss_parallel:
+        yield "torchtitan 0.3 computes the loss from logits that are split by class; the case gathered them"
+    if "module_fqns_per_model_part" in _parallelism(measured):
+        yield shared.NAMED_STAGES
+    if case.precision.float8 != "none":
+        yield _FLOAT8.format(recipe=case.precision.float8, compiled=case.compile != "none")
 
 
 def _text(measured: ExportedCase) -> str:
     case, spec = measured.case, measured.case.optimizer
-    policy = _POLICIES[case.activation_checkpointing]
-    classes = policy.partition(".")[0]
-    imported = f"from torchtitan.distributed.activation_checkpoint import {classes}\n"
-    arguments = {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
-    # without CUDA graphs, like the case
-    training = _titan.training(measured, _titan.clipping(spec)) | {"disable_cuda_graphs": True}
-    return _FILE.format(
-        policy=policy,
-        policy_import=imported if policy != "None" else "",
-        optimizer=_literal(_titan.optimizer_name(spec)),
-        arguments=_literal(arguments),
-        implementation=_literal(_titan.implementation(spec)),
-        scheduler=_keywords(_titan.scheduler(spec)),
-        training=_keywords(training),
-        parallelism=_keywords(_parallelism(measured)),
-        compiles=case.compile != "none",
-        seed=case.seed,
-    )
+    context = {
+        "policy": _POLICIES[case.activation_checkpointing],
+        "optimizer_name": shared.optimizer_name(spec),
+        "arguments": {key: getattr(spec, key) for key in ("lr", "betas", "eps", "weight_decay")},
+        "implementation": shared.implementation(spec),
+        "scheduler": shared.scheduler(spec),
+        # without CUDA graphs, like the case
+        "training": shared.training(measured, shared.clipping(spec)) | {"disable_cuda_graphs": True},
+        "parallelism": _parallelism(measured),
+        "compiles": case.compile != "none",
+        "seed": case.seed,
+    }
+    return render("torchtitan.py.j2", context)
 
 
 def _parallelism(measured: ExportedCase) -> dict[str, Any]:
     cut = measured.tensor_parallelism
     sequence = {"enable_sequence_parallel": cut.sequence_parallel} if cut else {}
-    return {**titan_mesh.parallelism(measured, head="lm_head"), **sequence}
-
-
-def _keywords(values: dict[str, Any]) -> str:
-    """Arguments of a call, one per line."""
-    return indent(lines(*(f"{name}={_literal(value)}," for name, value in values.items())), " " * 8)
-
-
-def _literal(value: Any) -> str:
-    return 'float("inf")' if value == float("inf") else repr(value).replace("'", '"')
+    return {**shared.parallelism(measured, head="lm_head"), **sequence}

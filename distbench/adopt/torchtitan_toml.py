@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from distbench.adopt import _titan, base
-from distbench.adopt import _titan_mesh as titan_mesh
-from distbench.adopt.base import ExportedCase, ExportedFiles
+from distbench.adopt import torchtitan_settings as shared
+from distbench.adopt.exported_case import ExportedCase, ExportedFiles
+from distbench.adopt.instructions import TRAINING_NOTES, header, torchrun
+from distbench.core import registry
 from distbench.core.case import PrecisionConfig
 
 FILE = "torchtitan.toml"
@@ -17,71 +19,82 @@ _NOTES = (
     "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like this one; no "
     "training was started with them. torchtitan 0.3 does not read it: --as torchtitan writes for that.",
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
-    _titan.SAME_TOKENS,
-    *base.TRAINING_NOTES,
+    shared.SAME_TOKENS,
+    *TRAINING_NOTES,
+)
+_SUMS = (
+    "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the "
+    "logged loss (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens per "
+    "update; change them for another batch, sequence length or version of torchtitan"
+)
+_MEANS = (
+    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by the "
+    "number of ranks once more: {keys} are the case's divided by {ranks}, its ranks; change them for another "
+    "number of ranks or version of torchtitan"
 )
 
 
-def problems(measured: ExportedCase) -> list[str]:
-    """Reasons why torchtitan 0.2.2 can't express this case."""
-    mesh, cut, compute = (
-        titan_mesh.sizes(measured),
-        measured.tensor_parallelism,
-        measured.case.precision.compute,
-    )
-    sentences = _titan.problems(measured) | {
-        "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism": cut
-        and not cut.sequence_parallel,
-        "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other dimension": (
-            mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
-        ),
-        f"without sharding torchtitan 0.2.2's tensor and pipeline parallelism use fp32, not {compute}": (
-            measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
-        ),
-    }
-    return base.applicable(sentences)
+def problems(measured: ExportedCase) -> Iterator[str]:
+    """Yield reasons why torchtitan 0.2.2 can't express this case."""
+    mesh, tp = shared.mesh_sizes(measured), measured.tensor_parallelism
+    yield from shared.problems(measured)
+    if tp and not tp.sequence_parallel:
+        yield "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism"
+    if mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1:
+        yield (
+            "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other "
+            "dimension"
+        )
+    is_sharded, is_split = mesh["dp_shard"] * mesh["cp"] > 1, mesh["tp"] > 1 or mesh["pp"] > 1
+    if measured.is_mixed and is_split and not is_sharded:
+        yield (
+            "without sharding torchtitan 0.2.2's tensor and pipeline parallelism use fp32, not "
+            f"{measured.case.precision.compute}"
+        )
 
 
 def write(measured: ExportedCase) -> ExportedFiles:
     """The case as torchtitan's file."""
-    launch = base.torchrun(measured, "-m", "torchtitan.train", f"--job.config_file={FILE}")
+    launch = torchrun(measured, "-m", "torchtitan.train", f"--job.config_file={FILE}")
     differs = tuple(_differs(measured))
-    text = base.header(measured.case, launch, _NOTES, differs) + _toml(_config(measured))
+    text = header(measured.case, launch, _NOTES, differs) + _toml(_config(measured))
     return ExportedFiles({FILE: text}, launch, _NOTES, differs)
 
 
-def _differs(measured: ExportedCase) -> list[str]:
-    sentences = _titan.differences(measured) | titan_mesh.differences(measured)
-    if not (ddp := measured.ddp):
-        return base.applicable(sentences)
-    sentences |= {
-        "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
-        _titan.EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
-        "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
-            ddp.gradient_as_bucket_view or ddp.static_graph
-        ),
-        "torchtitan does not set find_unused_parameters of DDP": ddp.find_unused_parameters,
-    }
-    buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
-    return [buckets, *base.applicable(sentences)]
+def _differs(measured: ExportedCase) -> Iterator[str]:
+    ddp = measured.ddp
+    if ddp:
+        yield f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
+    yield from shared.differences(measured)
+    yield from _gradient_differences(measured)
+    if "module_fqns_per_model_part" in _parallelism(measured):
+        yield shared.NAMED_STAGES
+    if ddp and measured.is_mixed:
+        yield "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter"
+    if ddp and measured.case.batch.gradient_accumulation_steps > 1:
+        yield shared.EACH_MICRO_BATCH
+    if ddp and (ddp.gradient_as_bucket_view or ddp.static_graph):
+        yield "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP"
+    if ddp and ddp.find_unused_parameters:
+        yield "torchtitan does not set find_unused_parameters of DDP"
 
 
 def _config(measured: ExportedCase) -> dict[str, dict[str, Any]]:
     case, spec = measured.case, measured.case.optimizer
-    max_norm = titan_mesh.scale_to_torchtitan(measured, _titan.clipping(spec))
+    max_norm = scale_to_torchtitan(measured, shared.clipping(spec))
     is_checkpointed = case.activation_checkpointing != "none"
     return {
         "optimizer": {
-            "name": _titan.optimizer_name(spec),
+            "name": shared.optimizer_name(spec),
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],
-            "eps": titan_mesh.scale_to_torchtitan(measured, spec.eps),
-            "weight_decay": titan_mesh.weight_decay(measured),
-            "implementation": _titan.implementation(spec),
+            "eps": scale_to_torchtitan(measured, spec.eps),
+            "weight_decay": _weight_decay(measured),
+            "implementation": shared.implementation(spec),
         },
-        "lr_scheduler": _titan.scheduler(spec),
-        "training": _titan.training(measured, max_norm),
+        "lr_scheduler": shared.scheduler(spec),
+        "training": shared.training(measured, max_norm),
         "parallelism": _parallelism(measured),
         "activation_checkpoint": {
             "mode": case.activation_checkpointing,
@@ -111,7 +124,7 @@ def _parallelism(measured: ExportedCase) -> dict[str, Any]:
     # same as in torch's own ring, which the case ran
     ring = {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
     return {
-        **titan_mesh.parallelism(measured, head="output"),
+        **shared.parallelism(measured, head="output"),
         **({"disable_loss_parallel": not over.loss_parallel} if over else {}),
         # meant for experts; it replaces the schedule's overlap of two micro-batches
         **(
@@ -121,6 +134,48 @@ def _parallelism(measured: ExportedCase) -> dict[str, Any]:
         ),
         **(ring if measured.context_parallelism else {}),
     }
+
+
+def scale_to_torchtitan(measured: ExportedCase, value: float) -> float:
+    """Scale *value*, set for gradients of the case, to torchtitan's larger or smaller gradients."""
+    return value * _gradient_multiplier(measured) / _gradient_divisor(measured)
+
+
+def _weight_decay(measured: ExportedCase) -> float:
+    """Weight decay for torchtitan's gradients: Adam adds it to them, AdamW subtracts it from the weights."""
+    spec = measured.case.optimizer
+    return spec.weight_decay if spec.name == "adamw" else scale_to_torchtitan(measured, spec.weight_decay)
+
+
+def _gradient_differences(measured: ExportedCase) -> Iterator[str]:
+    """Yield settings that are scaled to torchtitan's gradients."""
+    keys, divisor = _scaled_keys(measured), _gradient_divisor(measured)
+    if measured.pipeline:
+        yield _SUMS.format(keys=keys, tokens=_gradient_multiplier(measured))
+    if divisor > 1:
+        yield _MEANS.format(keys=keys, ranks=divisor)
+
+
+def _gradient_multiplier(measured: ExportedCase) -> int:
+    """Factor by which torchtitan's gradients of a pipeline are larger, as it does not divide them."""
+    if not measured.pipeline:
+        return 1
+    shape = registry.create_plugin("workloads", measured.case.workload).shape
+    return int(measured.case.batch.global_batch_size * shape.sample_length)
+
+
+def _gradient_divisor(measured: ExportedCase) -> int:
+    """Factor by which torchtitan's gradients are smaller, as it divides them twice.
+
+    It disables the division only for FSDP (``disable_fsdp_gradient_division``), HSDP included.
+    """
+    mesh = shared.mesh_sizes(measured)
+    return mesh["dp_replicate"] if mesh["dp_shard"] * mesh["cp"] == 1 else 1
+
+
+def _scaled_keys(measured: ExportedCase) -> str:
+    is_decoupled = measured.case.optimizer.name == "adamw" or not measured.case.optimizer.weight_decay
+    return "max_norm and eps" if is_decoupled else "max_norm, eps and weight_decay"
 
 
 def _value(value: Any) -> str:

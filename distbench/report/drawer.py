@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from distbench.adopt import FORMATS, export_case
-from distbench.adopt.caveats import export_caveats
+from distbench.adopt import FORMATS, export_case, export_caveats
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.parity import PeerGroup
 from distbench.analysis.run import RunAnalysis

@@ -15,9 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup, escape
 
 from distbench.core.text import shorten, strip_control_characters
@@ -25,6 +24,9 @@ from distbench.tables.foreign_text import PERFETTO_URL
 from distbench.tables.table import Table
 from distbench.views.base import View
 from distbench.views.charts.figures import Chart
+
+if TYPE_CHECKING:
+    import jinja2
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_TEXT_LENGTH = 20_000
@@ -91,6 +93,9 @@ def render_static(template: str, **context: Any) -> str:
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Template environment that compiles each template once: a run with further rounds writes many pages."""
+    # imported when a page is written: help needs no templates
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -31,7 +31,9 @@ def test_what_a_wheel_installs_reads_a_run_and_trains(tmp_path: Path) -> None:
     program = [str(python), "-c", "import distbench; print(distbench.__file__)"]
     where = subprocess.check_output(program, cwd=tmp_path, text=True)
     assert Path(where.strip()).is_relative_to(tmp_path / "there")
-    assert "Train with ddp on 2 devices" in run("show", str(ROOT / "reports" / "sample"))
+    sample = str(ROOT / "reports" / "sample")
+    assert "Train with ddp on 2 devices" in run("show", sample)
+    assert "def prepare(model, layers, device)" in run("adopt", sample, "ddp/ws2/mb8/fp32", "--as", "torch")
     suite.write_text(
         "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nstrategies: [ddp]\n"
         "measure: {warmup: 1, steps: 2, trials: 1}\n"

@@ -50,8 +50,7 @@ def adopt(
     as_json: options.JsonOption = False,
 ) -> int:
     """Export a case as configuration for another tool."""
-    from distbench.adopt import FORMATS, export_case
-    from distbench.adopt.caveats import export_caveats
+    from distbench.adopt import FORMATS, export_case, export_caveats
     from distbench.analysis.run import RunAnalysis
     from distbench.cli.stored_runs import damage_lines
     from distbench.record import catalog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import json
 import os
@@ -19,7 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from distbench.adopt import FORMATS, ExportedCase, ExportedFiles, export_case, supported_formats
-from distbench.adopt._titan_mesh import scale_to_torchtitan
+from distbench.adopt.torchtitan_toml import scale_to_torchtitan
 from distbench.analysis.losses.case_losses import mean_losses
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
@@ -91,12 +92,9 @@ def test_what_is_written_parses(name: str, format_: str) -> None:
     for file, text in export_case(format_, ALL[name], LIVE | SHARDED).files.items():
         match Path(file).suffix:
             case ".py":
-                tree = ast.parse(text)
-                imported = {
-                    a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names
-                }
-                used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+                imported, used, bound = names_in(ast.parse(text))
                 assert imported <= used, "imported and never used"
+                assert used <= imported | bound | set(dir(builtins)), "used and never imported"
                 compile(text, file, "exec")
             case ".json":
                 assert json.loads(text)
@@ -104,6 +102,20 @@ def test_what_is_written_parses(name: str, format_: str) -> None:
                 assert YAML(typ="safe").load(text)["num_processes"] == ALL[name].world_size
             case ".toml":
                 assert tomllib.loads(text)["optimizer"]["lr"] == 0.00321
+
+
+def names_in(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:
+    """Return the names that a script imports, uses, and binds in other ways."""
+    imported, used, bound = set(), set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                imported |= {each.asname or each.name.partition(".")[0] for each in names}
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                bound.add(name)
+    return imported, used, bound
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distbench.adopt import _optimizer
+from distbench.adopt import export_case
 from distbench.core import lr_schedule
 from distbench.core.case import Case, OptimizerConfig
 from distbench.core.errors import SuiteError
@@ -59,8 +60,10 @@ def test_the_corners_are_where_another_law_begins() -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
     spec = SCHEDULES[name]
+    script = export_case("torch", case("ddp", optimizer=spec), {}).files["adopted_torch.py"]
+    functions = [n for n in ast.parse(script).body if isinstance(n, ast.FunctionDef) and n.name == "rate"]
     written: dict[str, Any] = {"math": math}
-    exec(_optimizer.rate(spec), written)
+    exec("\n".join(map(ast.unparse, functions)), written)
     assert ("rate" in written) == lr_schedule.is_scheduled(spec)
     rate = written.get("rate", lambda update: 1.0)
     assert [rate(update) for update in range(15)] == pytest.approx(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distbench.adopt import export_case, supported_formats
-from distbench.adopt.base import ExportedCase
+from distbench.adopt.exported_case import ExportedCase
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
