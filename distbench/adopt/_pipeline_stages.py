@@ -6,9 +6,9 @@ from distbench.adopt._python import dtype, lines
 from distbench.adopt.base import ExportedCase
 from distbench.core import registry
 from distbench.data.base import DataShape
-from distbench.strategies._pipeline import stages_of
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import ranges_from_sizes
+from distbench.strategies.theory.pipeline_parallelism import stages_of
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import PipelineStages
 

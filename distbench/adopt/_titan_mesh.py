@@ -11,8 +11,8 @@ from typing import Any
 from distbench.adopt import _pipeline_stages
 from distbench.adopt.base import ExportedCase
 from distbench.core import registry
-from distbench.strategies._pipeline import split_evenly
 from distbench.strategies.pp import PipelineParallel
+from distbench.strategies.theory.pipeline_parallelism import split_evenly
 
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _SUMS = (

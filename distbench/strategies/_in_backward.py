@@ -9,8 +9,8 @@ from distbench import optimizers
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.optimizers import CATALOG, OptimizerEntry
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._pipeline import stages_of
+from distbench.strategies.requirements import transform_problem
+from distbench.strategies.theory.pipeline_parallelism import stages_of
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload

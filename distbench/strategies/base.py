@@ -392,5 +392,13 @@ SHARDED_REFERENCE = "fsdp"
 TORCH_CHECKPOINT = "torch.distributed.checkpoint, by the model's own names"
 """``Strategy.checkpoint_format`` of plain torch: a distributed tensor records which part of the full tensor
 it is."""
-HELPERS = ("cards", "description", "engine", "torch_engine")
+HELPERS = (
+    "cards",
+    "description",
+    "engine",
+    "replicated_strategy",
+    "requirements",
+    "theory",
+    "torch_engine",
+)
 """Modules of this folder that are shared code, not plug-ins."""

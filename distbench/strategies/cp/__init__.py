@@ -8,12 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from distbench.core import meshes
 from distbench.core.bounds import Count
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.meshes import MeshShape
-from distbench.strategies._context_parallel import AttentionExchange, ContextParallelism, context_of
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
@@ -29,6 +26,14 @@ from distbench.strategies.description import (
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, reduce_dtype_problem
+from distbench.strategies.theory.context_parallelism import AttentionExchange, ContextParallelism, context_of
+from distbench.strategies.theory.data_parallelism import (
+    FULLY_SHARDED,
+    REPLICATED,
+    data_parallel_traffic,
+    model_state_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -147,26 +152,27 @@ class ContextParallel(Strategy):
 
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, over all ranks: each has its own positions."""
-        sizes, precision = self.mesh_sizes(case.world_size), case.precision
-        everywhere = " x ".join(name for name, size in sizes.items() if size > 1)
-        reduced = float(parameters * DTYPE_BYTES[precision.reduce])
+        ranks = case.world_size
+        everywhere = " x ".join(name for name, size in self.mesh_sizes(ranks).items() if size > 1)
         if not self.sharded:
-            return [ExpectedCollective("all_reduce", reduced, everywhere)]
+            return data_parallel_traffic(REPLICATED, case, parameters, replicas=ranks, dimension=everywhere)
         # like FSDP2 without it (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass, and
         # everything outside of them stays gathered from forward to backward
         context, micro = context_of(case), case.batch.gradient_accumulation_steps
         layers = context.layers if context else 0
-        gathered = 2.0 * micro * parameters * DTYPE_BYTES[precision.compute]
-        return [
-            ExpectedCollective("all_gather", gathered, everywhere, micro * (2 * layers + 1)),
-            ExpectedCollective("reduce_scatter", micro * reduced, everywhere, micro * (layers + 1)),
-        ]
+        return data_parallel_traffic(
+            FULLY_SHARDED,
+            case,
+            parameters,
+            shards=ranks,
+            dimension=everywhere,
+            gather_calls=micro * (2 * layers + 1),
+            reduce_calls=micro * (layers + 1),
+        )
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        shards = case.world_size if self.sharded else 1
-        return sharded_model_states(
-            case, parameters, stored=case.precision.master, shards=(shards, shards, shards)
-        )
+        level = FULLY_SHARDED if self.sharded else REPLICATED
+        return model_state_bytes(level, case, parameters, case.world_size)
 
     def build(self, context: RankContext) -> Engine:
         if self.sharded:

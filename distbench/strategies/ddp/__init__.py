@@ -11,7 +11,6 @@ from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import ReplicatedStrategy, sharded_model_states
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import lossy
 from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
@@ -26,6 +25,12 @@ from distbench.strategies.description import (
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.replicated_strategy import ReplicatedStrategy
+from distbench.strategies.theory.data_parallelism import (
+    REPLICATED,
+    ZERO_STAGES,
+    model_state_bytes,
+)
 
 # an id of a case contains it, so "unset" can't be another value
 DEFAULT_BUCKET_MB = 25.0
@@ -177,8 +182,8 @@ class DistributedDataParallel(ReplicatedStrategy):
         return reduced
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        shards = (1, 1, case.world_size if self.sharded_optimizer else 1)
-        return sharded_model_states(case, parameters, stored=case.precision.master, shards=shards)
+        level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED
+        return model_state_bytes(level, case, parameters, case.world_size)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         if self.intended_difference:

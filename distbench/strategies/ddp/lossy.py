@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._unused_options import unused_option_problem
 from distbench.strategies.description import IntendedDifference
+from distbench.strategies.requirements import unused_option_problem
 
 if TYPE_CHECKING:
     from distbench.strategies.ddp import DistributedDataParallel

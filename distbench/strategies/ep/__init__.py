@@ -10,9 +10,6 @@ from distbench.core import meshes, registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import reduce_dtype_problem, transform_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     SHARDING,
@@ -25,6 +22,13 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
+from distbench.strategies.requirements import (
+    optimizer_problem,
+    reduce_dtype_problem,
+    transform_problem,
+    undeclared_problem,
+)
+from distbench.strategies.theory.data_parallelism import REPLICATED, data_parallel_traffic, model_state_bytes
 from distbench.workloads.base import Workload
 from distbench.workloads.mixture import ExpertLayers
 
@@ -112,22 +116,23 @@ class ExpertParallel(Strategy):
         model = mixture_of(case)
         if model is None or case.world_size == 1:
             return None if model is None else []
-        mesh, master = self.mesh_sizes(case.world_size), DTYPE_BYTES[case.precision.master]
+        mesh = self.mesh_sizes(case.world_size)
         over = " x ".join(name for name, size in mesh.items() if size > 1)
-        moved = [ExpectedCollective("all_reduce", (parameters - model.parameters) * master, over)]
-        if mesh["ep"] > 1:
-            moved.append(_token_traffic(case, model))
-        if mesh["dp_replicate"] > 1:
-            own = model.parameters // mesh["ep"] * master
-            moved.append(ExpectedCollective("all_reduce", own, "dp_replicate", model.tensors))
-        return moved
+        others, own = parameters - model.parameters, model.parameters // mesh["ep"]
+        return [
+            *data_parallel_traffic(REPLICATED, case, others, replicas=case.world_size, dimension=over),
+            *([_token_traffic(case, model)] if mesh["ep"] > 1 else []),
+            *data_parallel_traffic(
+                REPLICATED, case, own, replicas=mesh["dp_replicate"], reduce_calls=model.tensors
+            ),
+        ]
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         model = mixture_of(case)
         if model is None:
             return None
         others = model.parameters - model.parameters // self.mesh_sizes(case.world_size)["ep"]
-        return sharded_model_states(case, parameters - others, stored=case.precision.master)
+        return model_state_bytes(REPLICATED, case, parameters - others)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ep.engine import build_ep

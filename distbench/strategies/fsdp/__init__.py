@@ -11,11 +11,6 @@ from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import fused_sgd_problem
-from distbench.strategies._pipeline import stages_of
-from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies._unused_options import unused_option_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -44,6 +39,15 @@ from distbench.strategies.fsdp.mesh import (
     mesh_problem,
     replica_label,
 )
+from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, unused_option_problem
+from distbench.strategies.theory.data_parallelism import (
+    FULLY_SHARDED,
+    ShardingLevel,
+    data_parallel_traffic,
+    model_state_bytes,
+)
+from distbench.strategies.theory.pipeline_parallelism import stages_of
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -262,33 +266,33 @@ class FullyShardedDataParallel(Strategy):
         # Zhao et al. 2023 (arXiv 2304.11277): all-gathered for the forward pass and, if resharded after it,
         # for the backward pass; gradients reduce-scattered inside a group of shards, and the resulting shards
         # all-reduced across the replicas
-        over, ranks = self.tensor_parallelism, self.data_parallel_size(case.world_size)
-        parameters = over.parameters_per_rank(case, parameters)
-        shards = self.mesh_sizes(case.world_size)["dp_shard"]
-        micro = case.batch.gradient_accumulation_steps
-        reductions = micro if self.reduce_each_micro_batch else 1
-        gathers = 1 if self.sharding == "grad_op" else 2
-        reduced = reductions * parameters * DTYPE_BYTES[case.precision.reduce]
-        units = self._unit_count(case)
-        moved: list[ExpectedCollective] = []
-        if shards > 1:
-            gathered = micro * gathers * parameters * DTYPE_BYTES[case.precision.compute]
-            # the root's parameters stay between the passes, unless they are resharded
-            again = units - (not self.reshard_root) if units and gathers > 1 else 0
-            calls = micro * (units + again) if units else None
-            moved += [
-                ExpectedCollective("all_gather", gathered, "dp_shard", calls),
-                ExpectedCollective("reduce_scatter", reduced, "dp_shard", units and reductions * units),
-            ]
-        if shards < ranks:
-            across = "dp_replicate"
-            moved += [
-                ExpectedCollective("all_reduce", reduced / shards, across, units and reductions * units)
-            ]
+        over, mesh = self.tensor_parallelism, self.mesh_sizes(case.world_size)
+        micro, units = case.batch.gradient_accumulation_steps, self._unit_count(case)
+        level = self._sharding_level
+        # the root's parameters stay between the passes, unless they are resharded
+        again = units - (not self.reshard_root) if units and level.gathers == "pass" else 0
+        moved = data_parallel_traffic(
+            level,
+            case,
+            over.parameters_per_rank(case, parameters),
+            shards=mesh["dp_shard"],
+            replicas=mesh.get("dp_replicate", 1),
+            gather_calls=micro * (units + again) if units else None,
+            reduce_calls=units and units * (micro if self.reduce_each_micro_batch else 1),
+        )
         # FSDP sums tensor parallelism's partial gradients before it scatters them, in each micro-batch
         norms = micro * DTYPE_BYTES[case.precision.compute]
-        samples = case.batch.global_batch_size // ranks
+        samples = case.batch.global_batch_size // self.data_parallel_size(case.world_size)
         return [*moved, *over.traffic(case, samples, norms, reductions=micro)]
+
+    @property
+    def _sharding_level(self) -> ShardingLevel:
+        """Level of ``sharding``, with the reductions that ``reduce_each_micro_batch`` leaves."""
+        return replace(
+            FULLY_SHARDED,
+            gathers="micro_batch" if self.sharding == "grad_op" else "pass",
+            reductions="micro_batch" if self.reduce_each_micro_batch else "step",
+        )
 
     def _unit_count(self, case: Case) -> int | None:
         """Number of units gathered one by one: the layers and the rest; None: unknown without the model."""
@@ -309,8 +313,7 @@ class FullyShardedDataParallel(Strategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         over = self.mesh_sizes(case.world_size)["dp_shard"]
         parameters = self.tensor_parallelism.parameters_per_rank(case, parameters)
-        stored = case.precision.master
-        sizes = sharded_model_states(case, parameters, stored=stored, shards=(over, over, over))
+        sizes = model_state_bytes(FULLY_SHARDED, case, parameters, over)
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # full gradients are kept until the last micro-batch, in FSDP1 in the dtype of the backward pass
             whole = case.precision.compute if self.version == 1 else case.precision.reduce

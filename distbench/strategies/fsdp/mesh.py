@@ -9,7 +9,7 @@ from distbench.core import meshes
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.meshes import MeshShape
-from distbench.strategies._pipeline import nearest_text
+from distbench.strategies.requirements import nearest_text
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel

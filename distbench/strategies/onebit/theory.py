@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._model_states import sharded_model_states
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.theory.data_parallelism import REPLICATED, model_state_bytes
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit
@@ -62,7 +62,7 @@ def onebit_traffic(onebit: OneBit, case: Case, parameters: int) -> list[Expected
 
 def onebit_model_states(onebit: OneBit, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind: DDP's, and the errors of both halves of each reduction."""
-    sizes = sharded_model_states(case, parameters, stored="fp32")
+    sizes = model_state_bytes(REPLICATED, case, parameters, stored="fp32")
     elements = sum(
         _buffer_elements(onebit, case, parameters) or [padded_elements(parameters, case.world_size)]
     )

@@ -10,10 +10,6 @@ from distbench.core.bounds import Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.meshes import MeshShape, requested_sizes
-from distbench.strategies._model_states import optimizer_problem
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._pipeline import stages_of, undeclared_stages
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -41,6 +37,9 @@ from distbench.strategies.pp.inner_dimensions import (
 from distbench.strategies.pp.inner_dimensions import MeshDimension as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES, SCHEDULES, ScheduleName, ScheduleRules
+from distbench.strategies.requirements import optimizer_problem, transform_problem
+from distbench.strategies.theory.pipeline_parallelism import stages_of, undeclared_stages
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.workloads.stages import PipelineStages
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from distbench.core import meshes
 from distbench.core.case import Case
-from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
 from distbench.strategies.pp.schedules import UNSPLIT_BACKWARD
+from distbench.strategies.requirements import fused_sgd_problem, reduce_dtype_problem
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -22,6 +20,9 @@ from distbench.strategies.description import (
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.requirements import optimizer_problem
+from distbench.strategies.theory.data_parallelism import REPLICATED, model_state_bytes
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 
@@ -83,7 +84,7 @@ class TensorParallel(Strategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         mine = self.tensor_parallelism(case.world_size).parameters_per_rank(case, parameters)
-        return sharded_model_states(case, mine, stored=case.precision.master)
+        return model_state_bytes(REPLICATED, case, mine)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.tp.engine import build_tp

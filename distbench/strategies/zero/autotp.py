@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._tensor_parallel import splits_of, undeclared_layers
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import transform_problem
+from distbench.strategies.theory.tensor_parallelism import splits_of, undeclared_layers
 from distbench.workloads.splits import TensorSplits
 
 

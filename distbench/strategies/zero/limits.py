@@ -15,8 +15,7 @@ from distbench.strategies._deepspeed.releases import (
     REMOVAL_ISSUE,
     parse_release,
 )
-from distbench.strategies._model_states import optimizer_problem
-from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.requirements import optimizer_problem, unused_option_problem
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES
 
 if TYPE_CHECKING:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import format_count
-from distbench.strategies._missing_plan import undeclared_problem
+from distbench.strategies.requirements import undeclared_problem
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import PipelineStages
 
@@ -41,11 +39,6 @@ def _declared(case: Case) -> PipelineStages | None:
 def too_many_stages_text(layers: int, stages: int) -> str:
     """Reason why a model of *layers* layers can't have that many *stages*."""
     return f"{format_count(layers, 'layer')} can't be split into {stages} stages"
-
-
-def nearest_text(fitting: Iterable[int], number: int) -> str:
-    """The three of the *fitting* numbers that are nearest to *number*, in words; empty: there is none."""
-    return ", ".join(map(str, sorted(sorted(fitting, key=lambda each: abs(each - number))[:3])))
 
 
 def split_evenly(layers: int, stages: int) -> list[range]:

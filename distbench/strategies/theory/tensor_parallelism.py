@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.units import nearest_multiples
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._offers import fused_sgd_problem, transform_problem
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import fused_sgd_problem, transform_problem, undeclared_problem
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.units import nearest_multiples
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._offers import transform_problem
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import transform_problem, undeclared_problem
 from distbench.workloads.splits import divisibility_problem
 
 if TYPE_CHECKING:
