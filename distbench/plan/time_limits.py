@@ -85,11 +85,9 @@ def _step_s(case: Case) -> float:
     """Seconds that a step of *case* takes where everything is slow, with compiling."""
     parameters = _parameters(case)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    moved = [
-        strategy.traffic_by_operation(case, parameters) or {},
-        strategy.disk_traffic(case, parameters) or {},
-    ]
-    moving = math.fsum(size for sizes in moved for size in sizes.values()) / _MIN_BYTES_PER_S
+    sent = [each.bytes for each in strategy.traffic(case, parameters) or ()]
+    stored = (strategy.disk_traffic(case, parameters) or {}).values()
+    moving = math.fsum((*sent, *stored)) / _MIN_BYTES_PER_S
     computing = _SAFETY_FACTOR * ((predicted_compute_s(case) or 0.0) + predicted_update_s(case, parameters))
     is_compiled = case.compile != "none" or optimizers.entry_of(case.optimizer).is_compiled
     return math.ceil(computing + moving + (_COMPILE_S if is_compiled else 0.0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, Strategy
+from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import optimizer_problem
 from distbench.strategies.theory.data_parallelism import REPLICATED, model_state_bytes
 
@@ -28,8 +29,8 @@ class ReplicatedStrategy(Strategy):
     def operations_on_frozen(self) -> Collection[str] | None:
         return ()
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        return {}
+    def traffic(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
+        return ()
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         return model_state_bytes(REPLICATED, case, parameters)

@@ -22,7 +22,6 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -138,9 +137,6 @@ class ContextParallel(Strategy):
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         return self._context_parallelism(case.world_size).required_settings(case)
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         ranks = case.world_size

@@ -20,6 +20,7 @@ from distbench.strategies.description import (
     SHARDING,
     Card,
     ExcessCause,
+    ExpectedCollective,
     IntendedDifference,
     SettingMeaning,
     strategy_settings,
@@ -29,6 +30,7 @@ from distbench.strategies.replicated_strategy import ReplicatedStrategy
 from distbench.strategies.theory.data_parallelism import (
     REPLICATED,
     ZERO_STAGES,
+    data_parallel_traffic,
     model_state_bytes,
 )
 
@@ -169,17 +171,18 @@ class DistributedDataParallel(ReplicatedStrategy):
             return f"{name} is not supported with sharded_optimizer; use sharded_optimizer: false"
         return None
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         # Li et al. 2020 (arXiv 2006.15704): one all-reduce of the gradients, after the last micro-batch
         if case.world_size == 1:
-            return {}
+            return []
         if self.intended_difference:
             return lossy.lossy_traffic(self, case, parameters)
-        reduced: dict[str, float] = {"all_reduce": parameters * DTYPE_BYTES[case.precision.reduce]}
+        moved = data_parallel_traffic(REPLICATED, case, parameters, replicas=case.world_size)
         if self.sharded_optimizer:
             # every updated tensor, from its rank to the others
-            reduced["broadcast"] = parameters * DTYPE_BYTES[case.precision.master]
-        return reduced
+            updated = parameters * DTYPE_BYTES[case.precision.master]
+            moved.append(ExpectedCollective("broadcast", updated, "dp_replicate"))
+        return moved
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED

@@ -17,7 +17,6 @@ from distbench.strategies.description import (
     Card,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -107,10 +106,6 @@ class ExpertParallel(Strategy):
         model, mesh = mixture_of(case), self.mesh_sizes(case.world_size)
         own = {"experts_on_a_rank": model.experts // mesh["ep"]} if model else {}
         return {**{f"mesh.{name}": size for name, size in mesh.items()}, **own}
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        every = self.traffic(case, parameters)
-        return None if every is None else by_operation(every)
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = mixture_of(case)

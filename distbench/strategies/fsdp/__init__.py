@@ -23,7 +23,6 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -258,9 +257,6 @@ class FullyShardedDataParallel(Strategy):
         if self.requested_mesh:
             own |= {f"mesh.{name}": size for name, size in self.mesh_sizes(case.world_size).items()}
         return own | (self.tensor_parallelism.required_settings if self.has_tensor_parallelism else {})
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         # Zhao et al. 2023 (arXiv 2304.11277): all-gathered for the forward pass and, if resharded after it,

@@ -20,7 +20,6 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -235,10 +234,6 @@ class PipelineParallel(Strategy):
             **known,
             **(of_mesh if self.requested_mesh else {}),
         }
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        moved = self.traffic(case, parameters)
-        return None if moved is None else by_operation(moved)
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = stages_of(case)

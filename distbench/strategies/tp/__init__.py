@@ -16,7 +16,6 @@ from distbench.strategies.description import (
     Card,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -74,9 +73,6 @@ class TensorParallel(Strategy):
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         return self.tensor_parallelism(case.world_size).required_settings
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         norms = DTYPE_BYTES[case.precision.master]

@@ -23,7 +23,6 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -291,9 +290,6 @@ class Zero(DeepSpeedStrategy):
             if len(asked) == 1
             else None
         )
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         return theory.zero_traffic(self, case, parameters)
