@@ -384,6 +384,7 @@ HELPERS = (
     "cards",
     "description",
     "engine",
+    "mesh_strategy",
     "replicated_strategy",
     "requirements",
     "theory",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.meshes import MESH_OPTION_KEYS
+from distbench.core.meshes import MESH_DIMENSIONS
 from distbench.core.suite_mistakes import Problem
 from distbench.suite.sections import mapping_keys
 
@@ -29,7 +29,7 @@ def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def foreign_dimensions(names: Sequence[str]) -> list[str]:
     """Known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
-    return [name for name in MESH_OPTION_KEYS if name not in names] if names else []
+    return [name for name in MESH_DIMENSIONS if name not in names] if names else []
 
 
 def name_supporting_strategies(problem: Problem, cls: type) -> Problem:

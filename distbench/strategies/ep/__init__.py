@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from distbench.core import meshes, registry
+from distbench.core import registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
@@ -21,6 +21,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
+from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.requirements import (
     optimizer_problem,
     reduce_dtype_problem,
@@ -36,11 +37,13 @@ _TOKEN_COUNT_BYTES = 8
 
 
 @dataclass(frozen=True)
-class ExpertParallel(Strategy):
+class ExpertParallel(MeshStrategy):
     """Expert parallelism: tokens are sent to the ranks of their experts; everything else as under DDP."""
 
     engine_class = "ExpertParallelEngine"
     checkpoint_format = TORCH_CHECKPOINT
+    option_dimensions = ("ep",)
+    rest_dimension = "dp_replicate"
     early_imports = ("distbench.strategies.ep.engine",)
     settings: ClassVar[Mapping[str, SettingMeaning]] = strategy_settings(
         SHARDING, "mesh", "experts_on_a_rank"
@@ -67,32 +70,15 @@ class ExpertParallel(Strategy):
     def variants(cls) -> tuple[Strategy, ...]:
         return (cls(),)
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        sharing = self.requested_mesh.get("ep", ranks)
-        # if they don't fit, problem gives the reason
-        return {"dp_replicate": max(1, ranks // sharing), "ep": sharing}
-
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
-        return meshes.requested_sizes(self.mesh)
-
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        if self.mesh != "auto":
-            return None
-        every: list[Any] = meshes.divisor_meshes(ranks, "ep")
-        return [replace(self, mesh=mesh) for mesh in every]
-
-    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        rest = "dp_replicate"
-        return meshes.alternatives_if_invalid(self.requested_mesh, case.world_size, rest, (rest, "ep"))
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return {"ep": ranks} | self.requested_mesh
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = mixture_of(case)
         ranks = self.mesh_sizes(case.world_size)["ep"]
         if model is None:
             return undeclared_experts(case)
-        if reason := meshes.mesh_size_problem(self.requested_mesh, case.world_size, "dp_replicate"):
+        if reason := self.mesh_size_problem(case.world_size):
             return reason
         if reason := model.problem(ranks):
             return f"expert parallelism: {reason}"
@@ -105,7 +91,7 @@ class ExpertParallel(Strategy):
     def required_settings(self, case: Case) -> dict[str, Any]:
         model, mesh = mixture_of(case), self.mesh_sizes(case.world_size)
         own = {"experts_on_a_rank": model.experts // mesh["ep"]} if model else {}
-        return {**{f"mesh.{name}": size for name, size in mesh.items()}, **own}
+        return {**self.mesh_settings(case.world_size), **own}
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = mixture_of(case)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench.core import meshes, registry
+from distbench.core import registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
@@ -33,11 +33,12 @@ from distbench.strategies.fsdp.mesh import (
     REST_DIMENSION,
     MeshDimension,
     all_meshes,
-    device_mesh,
     group_problem,
+    hybrid_sizes,
     mesh_problem,
     replica_label,
 )
+from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, unused_option_problem
 from distbench.strategies.theory.data_parallelism import (
     FULLY_SHARDED,
@@ -64,10 +65,12 @@ _UNEVEN = ExcessCause(
 
 
 @dataclass(frozen=True)
-class FullyShardedDataParallel(Strategy):
+class FullyShardedDataParallel(MeshStrategy):
     """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
 
     early_imports = ("distbench.strategies.fsdp.fsdp2",)
+    option_dimensions = DIMENSIONS
+    rest_dimension = REST_DIMENSION
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **strategy_settings(
             SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
@@ -113,10 +116,7 @@ class FullyShardedDataParallel(Strategy):
     exist at once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
 
     def __post_init__(self) -> None:
-        if self.mesh != "auto":
-            # a dimension of one rank is dropped, so that a case has the same id with it and without
-            sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "dp_shard"}
-            object.__setattr__(self, "mesh", sizes)
+        self.drop_dimensions_of_one_rank()
 
     @property
     def engine_class(self) -> str:
@@ -195,24 +195,11 @@ class FullyShardedDataParallel(Strategy):
         classes = [name.removeprefix("FSDP") for name in units]
         return [] if "CheckpointWrapper" in classes else classes
 
-    def data_parallel_size(self, ranks: int) -> int:
-        return max(1, ranks // self.tensor_parallelism.ranks)
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return self.requested_mesh | hybrid_sizes(self, ranks)
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        return {**device_mesh(self, ranks).sizes}
-
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        return [replace(self, mesh=mesh) for mesh in all_meshes(ranks)] if self.mesh == "auto" else None
-
-    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        return meshes.alternatives_if_invalid(
-            self.requested_mesh, case.world_size, REST_DIMENSION, DIMENSIONS
-        )
-
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes that the option ``mesh`` specifies."""
-        return meshes.requested_sizes(self.mesh)
+    def all_meshes(self, ranks: int) -> list[dict[MeshDimension, int]]:
+        return all_meshes(ranks)
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
@@ -255,7 +242,7 @@ class FullyShardedDataParallel(Strategy):
     def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
         if self.requested_mesh:
-            own |= {f"mesh.{name}": size for name, size in self.mesh_sizes(case.world_size).items()}
+            own |= self.mesh_settings(case.world_size)
         return own | (self.tensor_parallelism.required_settings if self.has_tensor_parallelism else {})
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from distbench.core import meshes
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import MeshShape
 from distbench.strategies.requirements import nearest_text
 
 if TYPE_CHECKING:
@@ -20,13 +19,13 @@ REST_DIMENSION: MeshDimension = "dp_shard"
 """Dimension with the ranks that remain after the others."""
 
 
-def device_mesh(strategy: FullyShardedDataParallel, ranks: int) -> MeshShape:
-    """The mesh of *ranks* ranks: those left by the other dimensions shard the parameters."""
-    asked: dict[str, int] = {**strategy.requested_mesh}
-    if strategy.sharding == "hybrid":
-        of_data, shards = strategy.data_parallel_size(ranks), strategy.shards
-        asked["dp_replicate"] = strategy.replicas if shards is None else max(1, of_data // shards)
-    return MeshShape.from_request(asked, ranks, REST_DIMENSION)
+def hybrid_sizes(strategy: FullyShardedDataParallel, ranks: int) -> dict[str, int]:
+    """Sizes of the mesh of *ranks* ranks that follow from ``sharding: hybrid``."""
+    if strategy.sharding != "hybrid":
+        return {}
+    of_data = ranks // strategy.tensor_parallelism.ranks
+    replicas = strategy.replicas if strategy.shards is None else max(1, of_data // strategy.shards)
+    return {"dp_replicate": replicas}
 
 
 def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
@@ -58,9 +57,8 @@ def replica_label(strategy: FullyShardedDataParallel) -> str:
 def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
     """Reason why *case* can't be trained in the mesh of *strategy*; None if it can."""
     sizes, over = strategy.requested_mesh, strategy.tensor_parallelism
-    if over.ranks == 1 and (over.sequence_parallel or over.loss_parallel):
-        option = "sequence_parallel" if over.sequence_parallel else "loss_parallel"
-        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+    if reason := over.option_problem:
+        return reason
     if not sizes:
         return None
     if strategy.version == 1:
@@ -72,7 +70,7 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
             "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
             "leave sharding: hybrid out"
         )
-    if reason := meshes.mesh_size_problem(sizes, case.world_size, REST_DIMENSION):
+    if reason := strategy.mesh_size_problem(case.world_size):
         return reason
     return over.problem(case) if over.ranks > 1 else None
 
@@ -92,7 +90,7 @@ def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: 
             f"hybrid sharding needs a {what} divisible by {name}: {ranks} ranks, {name} = {size}; nearest "
             f"values that fit: {nearest_text(fitting, size)}"
         )
-    shards = device_mesh(strategy, world_size).size("dp_shard")
+    shards = strategy.device_mesh(world_size).size("dp_shard")
     together = shards * strategy.tensor_parallelism.ranks
     if strategy.version == 1 and shards < 2:
         # it falls back to NO_SHARD inside groups of one rank and never reduces across them

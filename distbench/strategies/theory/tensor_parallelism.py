@@ -52,6 +52,14 @@ class TensorParallelism:
             "loss_parallel": self.loss_parallel,
         }
 
+    @property
+    def option_problem(self) -> str | None:
+        """Reason why one of its options has no effect; None if it has several ranks, or no such option."""
+        if self.ranks > 1 or not (self.sequence_parallel or self.loss_parallel):
+            return None
+        option = "sequence_parallel" if self.sequence_parallel else "loss_parallel"
+        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+
     def problem(self, case: Case) -> str | None:
         """Reason why *case* can't be trained with it; None if it can."""
         splits = splits_of(case)
