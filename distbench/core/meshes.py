@@ -71,11 +71,20 @@ class MeshShape:
         """
         places = [self.coordinates(rank) for rank in ranks]
         names = [name for name in self.sizes if len({place[name] for place in places}) > 1]
-        return " x ".join(names) or None
+        return _joined(names)
+
+    @property
+    def dimensions(self) -> str | None:
+        """Dimensions of several ranks: ``tp``, or ``dp_shard x tp``; None: there is none."""
+        return _joined(name for name, size in self.sizes.items() if size > 1)
 
     def data_rank(self, rank: int) -> int:
         """Data-parallel rank of *rank*: the index of its part of the samples."""
         return self.group_rank(rank, [name for name in self.sizes if name not in MODEL_DIMENSIONS])
+
+
+def _joined(dimensions: Iterable[str]) -> str | None:
+    return " x ".join(dimensions) or None
 
 
 def all_factorizations(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:

@@ -5,9 +5,8 @@ The rates are those of docs/equivalence.md. Decisions based on them must be the 
 
 from __future__ import annotations
 
-from distbench.core import registry
 from distbench.core.case import Case
-from distbench.workloads.base import Workload
+from distbench.workloads.base import workload_of
 
 # operations per second of a CPU core, and of a GPU, in fp32
 _FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
@@ -17,8 +16,7 @@ _UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 def predicted_compute_s(case: Case) -> float | None:
     """Seconds of forward and backward pass in a step of *case*; None if its workload has no formula."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    if (flops := workload.flops_per_sample()) is None:
+    if (flops := workload_of(case).flops_per_sample()) is None:
         return None
     devices = case.world_size * (case.threads if case.device == "cpu" else 1)
     return flops * case.batch.global_batch_size / _FLOPS_PER_S[case.device] / devices

@@ -16,7 +16,7 @@ from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverr
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.plan.pace import predicted_compute_s, predicted_update_s
 from distbench.strategies.base import Strategy
-from distbench.workloads.base import Workload
+from distbench.workloads.base import workload_of
 
 _SAFETY_FACTOR = 10
 # bytes per second of the slowest network and disk that anybody trains over: 1 Gbit/s
@@ -104,5 +104,4 @@ def _build_s(case: Case) -> float:
 
 def _parameters(case: Case) -> int:
     """Parameters by formula; 0 if the workload has none: then the minimum limits apply."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.parameters() or 0
+    return workload_of(case).parameters() or 0

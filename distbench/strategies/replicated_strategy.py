@@ -9,7 +9,7 @@ from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, Strategy
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import optimizer_problem
-from distbench.strategies.theory.data_parallelism import REPLICATED, model_state_bytes
+from distbench.strategies.theory.data_parallelism import REPLICATED
 
 
 class ReplicatedStrategy(Strategy):
@@ -33,4 +33,4 @@ class ReplicatedStrategy(Strategy):
         return ()
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        return model_state_bytes(REPLICATED, case, parameters)
+        return REPLICATED.model_states(case, parameters)

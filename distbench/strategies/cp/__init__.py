@@ -25,13 +25,9 @@ from distbench.strategies.description import (
 from distbench.strategies.engine import Engine
 from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, reduce_dtype_problem
-from distbench.strategies.theory.context_parallelism import AttentionExchange, ContextParallelism, context_of
-from distbench.strategies.theory.data_parallelism import (
-    FULLY_SHARDED,
-    REPLICATED,
-    data_parallel_traffic,
-    model_state_bytes,
-)
+from distbench.strategies.theory.context_parallelism import AttentionExchange, ContextParallelism
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
+from distbench.workloads.base import workload_of
 
 
 @dataclass(frozen=True)
@@ -135,15 +131,14 @@ class ContextParallel(MeshStrategy):
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, over all ranks: each has its own positions."""
         ranks = case.world_size
-        everywhere = " x ".join(name for name, size in self.mesh_sizes(ranks).items() if size > 1)
+        everywhere = self.device_mesh(ranks).dimensions
         if not self.sharded:
-            return data_parallel_traffic(REPLICATED, case, parameters, replicas=ranks, dimension=everywhere)
+            return REPLICATED.traffic(case, parameters, replicas=ranks, dimension=everywhere)
         # like FSDP2 without it (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass, and
         # everything outside of them stays gathered from forward to backward
-        context, micro = context_of(case), case.batch.gradient_accumulation_steps
+        context, micro = workload_of(case).context_split(), case.batch.gradient_accumulation_steps
         layers = context.layers if context else 0
-        return data_parallel_traffic(
-            FULLY_SHARDED,
+        return FULLY_SHARDED.traffic(
             case,
             parameters,
             shards=ranks,
@@ -154,7 +149,7 @@ class ContextParallel(MeshStrategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         level = FULLY_SHARDED if self.sharded else REPLICATED
-        return model_state_bytes(level, case, parameters, case.world_size)
+        return level.model_states(case, parameters, case.world_size)
 
     def build(self, context: RankContext) -> Engine:
         if self.sharded:

@@ -27,12 +27,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.replicated_strategy import ReplicatedStrategy
-from distbench.strategies.theory.data_parallelism import (
-    REPLICATED,
-    ZERO_STAGES,
-    data_parallel_traffic,
-    model_state_bytes,
-)
+from distbench.strategies.theory.data_parallelism import REPLICATED, ZERO_STAGES
 
 # an id of a case contains it, so "unset" can't be another value
 DEFAULT_BUCKET_MB = 25.0
@@ -177,7 +172,7 @@ class DistributedDataParallel(ReplicatedStrategy):
             return []
         if self.intended_difference:
             return lossy.lossy_traffic(self, case, parameters)
-        moved = data_parallel_traffic(REPLICATED, case, parameters, replicas=case.world_size)
+        moved = REPLICATED.traffic(case, parameters, replicas=case.world_size)
         if self.sharded_optimizer:
             # every updated tensor, from its rank to the others
             updated = parameters * DTYPE_BYTES[case.precision.master]
@@ -186,7 +181,7 @@ class DistributedDataParallel(ReplicatedStrategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED
-        return model_state_bytes(level, case, parameters, case.world_size)
+        return level.model_states(case, parameters, case.world_size)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         if self.intended_difference:

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.strategies.description import ExpectedCollective, IntendedDifference
 from distbench.strategies.requirements import unused_option_problem
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.ddp import DistributedDataParallel
-    from distbench.workloads.base import Workload
 
 _POWERSGD, _LOCAL_SGD = "PowerSGD", "post-local SGD"
 
@@ -120,8 +119,7 @@ def lossy_traffic(
     if ddp.local_sgd_period:
         averaged = parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period
         return [ExpectedCollective("all_reduce", averaged, "dp_replicate")]
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    shapes = workload.tensor_shapes()
+    shapes = workload_of(case).tensor_shapes()
     if shapes is None:
         return None
     numbers = powersgd_elements(shapes, ddp.powersgd_rank, ddp.min_compression_rate)

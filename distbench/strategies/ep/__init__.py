@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from distbench.core import registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
@@ -28,8 +27,8 @@ from distbench.strategies.requirements import (
     transform_problem,
     undeclared_problem,
 )
-from distbench.strategies.theory.data_parallelism import REPLICATED, data_parallel_traffic, model_state_bytes
-from distbench.workloads.base import Workload
+from distbench.strategies.theory.data_parallelism import REPLICATED
+from distbench.workloads.base import workload_of
 from distbench.workloads.mixture import ExpertLayers
 
 _TOKEN_COUNT_BYTES = 8
@@ -74,7 +73,7 @@ class ExpertParallel(MeshStrategy):
         return {"ep": ranks} | self.requested_mesh
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         ranks = self.mesh_sizes(case.world_size)["ep"]
         if model is None:
             return undeclared_experts(case)
@@ -89,31 +88,28 @@ class ExpertParallel(MeshStrategy):
         )
 
     def required_settings(self, case: Case) -> dict[str, Any]:
-        model, mesh = mixture_of(case), self.mesh_sizes(case.world_size)
+        model, mesh = workload_of(case).expert_layers(), self.mesh_sizes(case.world_size)
         own = {"experts_on_a_rank": model.experts // mesh["ep"]} if model else {}
         return {**self.mesh_settings(case.world_size), **own}
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         if model is None or case.world_size == 1:
             return None if model is None else []
-        mesh = self.mesh_sizes(case.world_size)
-        over = " x ".join(name for name, size in mesh.items() if size > 1)
+        mesh, over = self.mesh_sizes(case.world_size), self.device_mesh(case.world_size).dimensions
         others, own = parameters - model.parameters, model.parameters // mesh["ep"]
         return [
-            *data_parallel_traffic(REPLICATED, case, others, replicas=case.world_size, dimension=over),
+            *REPLICATED.traffic(case, others, replicas=case.world_size, dimension=over),
             *([_token_traffic(case, model)] if mesh["ep"] > 1 else []),
-            *data_parallel_traffic(
-                REPLICATED, case, own, replicas=mesh["dp_replicate"], reduce_calls=model.tensors
-            ),
+            *REPLICATED.traffic(case, own, replicas=mesh["dp_replicate"], reduce_calls=model.tensors),
         ]
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         if model is None:
             return None
         others = model.parameters - model.parameters // self.mesh_sizes(case.world_size)["ep"]
-        return model_state_bytes(REPLICATED, case, parameters - others)
+        return REPLICATED.model_states(case, parameters - others)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ep.engine import build_ep
@@ -135,12 +131,6 @@ def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
     counts = micro * model.experts * _TOKEN_COUNT_BYTES
     size = model.layers * (2 * (forward + 1) * tokens + forward * counts)
     return ExpectedCollective("all_to_all", size, "ep", model.layers * micro * (3 * forward + 2))
-
-
-def mixture_of(case: Case) -> ExpertLayers | None:
-    """The experts in the model of *case* as its workload declares them, or None."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.expert_layers()
 
 
 def undeclared_experts(case: Case) -> str:

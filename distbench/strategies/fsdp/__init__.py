@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench.core import registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
@@ -27,32 +26,23 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp.card import CARDS, HYBRID_TENSOR_PARALLEL, IN_BACKWARD, TENSOR_PARALLEL
-from distbench.strategies.fsdp.in_backward import in_backward_problem
+from distbench.strategies.fsdp.limits import fsdp_problem
 from distbench.strategies.fsdp.mesh import (
     DIMENSIONS,
     REST_DIMENSION,
     MeshDimension,
     all_meshes,
-    group_problem,
     hybrid_sizes,
-    mesh_problem,
     replica_label,
 )
 from distbench.strategies.mesh_strategy import MeshStrategy
-from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, unused_option_problem
-from distbench.strategies.theory.data_parallelism import (
-    FULLY_SHARDED,
-    ShardingLevel,
-    data_parallel_traffic,
-    model_state_bytes,
-)
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, ShardingLevel
 from distbench.strategies.theory.pipeline_parallelism import stages_of
 from distbench.strategies.theory.tensor_parallelism import TensorParallelism
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-    from distbench.workloads.base import Workload
 
 
 # the more is sharded, and the more groups there are, the harder it is to understand
@@ -218,26 +208,7 @@ class FullyShardedDataParallel(MeshStrategy):
         return device_meshes.init_mesh(self.mesh_sizes(context.world_size), context.device)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        is_hybrid = self.sharding == "hybrid"
-        needs = {
-            "replicas": (
-                is_hybrid and self.shards is None,
-                "shards: null" if is_hybrid else "sharding: hybrid",
-            ),
-            "shards": (is_hybrid, "sharding: hybrid"),
-            "reshard_root": (self.version == 2, "version: 2"),
-        }
-        if reason := unused_option_problem(self, type(self)(), needs) or mesh_problem(self, case):
-            return reason
-        if self.sharding == "hybrid" and (reason := group_problem(self, case.world_size, machine)):
-            return reason
-        if self.version == 1 and self.cpu_offload and case.device == "cpu":
-            return "FSDP1 with CPU offload needs an accelerator"
-        if self.version == 2 and (reason := fused_sgd_problem(case)):
-            return reason
-        if self.optimizer_in_backward and (reason := in_backward_problem(self, case)):
-            return reason
-        return optimizer_problem(case, "rows" if self.version == 2 else "flat", self.label)
+        return fsdp_problem(self, case, machine)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
@@ -254,8 +225,7 @@ class FullyShardedDataParallel(MeshStrategy):
         level = self._sharding_level
         # the root's parameters stay between the passes, unless they are resharded
         again = units - (not self.reshard_root) if units and level.gathers == "pass" else 0
-        moved = data_parallel_traffic(
-            level,
+        moved = level.traffic(
             case,
             over.parameters_per_rank(case, parameters),
             shards=mesh["dp_shard"],
@@ -279,9 +249,8 @@ class FullyShardedDataParallel(MeshStrategy):
 
     def _unit_count(self, case: Case) -> int | None:
         """Number of units gathered one by one: the layers and the rest; None: unknown without the model."""
-        workload: Workload = registry.create_plugin("workloads", case.workload)
         # a plan of fully sharded cases is not worth a process that constructs the model
-        model = stages_of(case) if self.version == 2 and not workload.reads_model else None
+        model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
         return len(model.layer_parameters) + 1 if model else None
 
     def build(self, context: RankContext) -> Engine:
@@ -296,7 +265,7 @@ class FullyShardedDataParallel(MeshStrategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         over = self.mesh_sizes(case.world_size)["dp_shard"]
         parameters = self.tensor_parallelism.parameters_per_rank(case, parameters)
-        sizes = model_state_bytes(FULLY_SHARDED, case, parameters, over)
+        sizes = FULLY_SHARDED.model_states(case, parameters, over)
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # full gradients are kept until the last micro-batch, in FSDP1 in the dtype of the backward pass
             whole = case.precision.compute if self.version == 1 else case.precision.reduce

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES
-from distbench.strategies.theory.data_parallelism import (
-    FULLY_SHARDED,
-    REPLICATED,
-    data_parallel_traffic,
-    model_state_bytes,
-)
-from distbench.strategies.theory.tensor_parallelism import splits_of
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
@@ -81,7 +76,7 @@ def _data_parallel_traffic(
     )
     if shards == 1:
         # in buckets, like DDP without a pipeline
-        return data_parallel_traffic(REPLICATED, case, every, replicas=copies)
+        return REPLICATED.traffic(case, every, replicas=copies)
     # a layer that is resharded after each forward pass is gathered before each pass that follows one: in
     # every order of m forward and m backward passes, those are the first and the m that follow a forward pass
     again = strategy.micro_batches if strategy.reshard_after_forward else 0
@@ -89,8 +84,7 @@ def _data_parallel_traffic(
     units = (layers + bool(model.embedding_parameters) + bool(model.head_parameters)) / ranks
     gathered = every + again * _parameters_per_rank(strategy, case, of_layers, layers) / ranks
     stays_unsharded = strategy.stages_on_rank <= MAX_UNSHARDED_STAGES
-    return data_parallel_traffic(
-        FULLY_SHARDED,
+    return FULLY_SHARDED.traffic(
         case,
         every,
         shards=shards,
@@ -133,7 +127,7 @@ def pipeline_model_states(
         own = _parameters_per_rank(strategy, case, model.parameters(layers), len(layers))
         held[strategy.schedule_rules.rank_of_stage(stage, mesh.size("pp"))].append(own)
     largest, shards = max(held.values(), key=sum), mesh.size("dp_shard")
-    table = model_state_bytes(FULLY_SHARDED, case, round(sum(largest)), shards)
+    table = FULLY_SHARDED.model_states(case, round(sum(largest)), shards)
     if shards > 1:
         table["gradients"] = max(
             _unsharded_gradient_bytes(strategy, case, own, shards) for own in held.values()
@@ -159,7 +153,8 @@ def _unsharded_gradient_bytes(
 
 def _parameters_per_rank(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:
     """Parameters per rank out of *parameters* in *layers*: norms in full, a share of everything else."""
-    devices, splits = strategy.device_mesh(case.world_size).size("tp"), splits_of(case)
+    devices = strategy.device_mesh(case.world_size).size("tp")
+    splits = workload_of(case).tensor_splits()
     if devices == 1 or splits is None:
         return parameters
     # the norm after the last layer is distributed over all layers

@@ -20,7 +20,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.requirements import optimizer_problem
-from distbench.strategies.theory.data_parallelism import REPLICATED, model_state_bytes
+from distbench.strategies.theory.data_parallelism import REPLICATED
 from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
@@ -80,7 +80,7 @@ class TensorParallel(Strategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         mine = self.tensor_parallelism(case.world_size).parameters_per_rank(case, parameters)
-        return model_state_bytes(REPLICATED, case, mine)
+        return REPLICATED.model_states(case, mine)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.tp.engine import build_tp

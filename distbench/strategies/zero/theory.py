@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.strategies.description import ExpectedCollective
-from distbench.strategies.theory.data_parallelism import (
-    ZERO_STAGES,
-    data_parallel_traffic,
-    model_state_bytes,
-)
+from distbench.strategies.theory.data_parallelism import ZERO_STAGES
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
@@ -35,7 +31,7 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
         level = replace(level, reduction="all_reduce")
     shards, replicas = (ranks, 1) if strategy.stage else (1, ranks)
     return [
-        *data_parallel_traffic(level, case, parameters, shards=shards, replicas=replicas),
+        *level.traffic(case, parameters, shards=shards, replicas=replicas),
         *_mics_traffic(strategy, case, parameters),
         *between,
     ]
@@ -69,8 +65,7 @@ def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, 
     accumulates = case.batch.gradient_accumulation_steps > 1 or strategy.pipeline is not None
     # stage 1 keeps full gradients only for accumulation; the paper's always does
     level = ZERO_STAGES[2 if stage == 1 and not accumulates else stage]
-    sizes = model_state_bytes(
-        level,
+    sizes = level.model_states(
         case,
         parameters,
         ranks,
