@@ -13,7 +13,6 @@ from distbench.core.case import Case, OptimizerConfig
 from distbench.core.errors import SuiteMistake, UsageError
 from distbench.core.serialization import decode
 from distbench.core.text import one_line
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.ddp import DistributedDataParallel
@@ -21,6 +20,7 @@ from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.single import Single
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.suite.sections import check_section

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from distbench.adopt.exported_case import ExportedCase
 from distbench.core import registry
-from distbench.strategies._pipeline import stages_of
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import ranges_from_sizes
+from distbench.strategies.theory.pipeline_parallelism import stages_of
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import PipelineStages
 

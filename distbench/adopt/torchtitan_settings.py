@@ -14,8 +14,8 @@ from distbench.adopt.exported_case import ExportedCase
 from distbench.adopt.pipeline_stages import layers_of_stages
 from distbench.core import lr_schedule
 from distbench.core.case import TORCH_DTYPE_NAMES, OptimizerConfig
-from distbench.strategies._pipeline import split_evenly
 from distbench.strategies.pp import PipelineParallel
+from distbench.strategies.theory.pipeline_parallelism import split_evenly
 
 EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
 SAME_TOKENS = (

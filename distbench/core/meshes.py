@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
-MESH_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+MESH_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 """Names of dimensions, outermost first, as in torchtitan: consecutive ranks differ in the last one."""
-MESH_OPTION_KEYS = (*MESH_DIMENSIONS, "ep")
-"""Keys of a strategy's option ``mesh``; ``ep`` uses the same ranks as other dimensions."""
 DATA_DIMENSIONS = ("dp_replicate", "dp_shard")
-"""Dimensions whose ranks process different samples."""
+"""Dimensions whose ranks process different samples with the same part of the model, or replicas of it."""
+MODEL_DIMENSIONS = ("pp", "cp", "tp")
+"""Dimensions whose ranks process the same samples; those of all others have their own."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,12 @@ class MeshShape:
     @property
     def data_ranks(self) -> int:
         """Number of data-parallel ranks: those that process different samples."""
-        return self.size(*DATA_DIMENSIONS)
+        return self.world_size // self.model_ranks
+
+    @property
+    def model_ranks(self) -> int:
+        """Number of ranks that process the same samples."""
+        return self.size(*MODEL_DIMENSIONS)
 
     def size(self, *names: str) -> int:
         """Product of the sizes of dimensions *names*; a dimension that the mesh lacks counts as 1."""
@@ -67,16 +71,20 @@ class MeshShape:
         """
         places = [self.coordinates(rank) for rank in ranks]
         names = [name for name in self.sizes if len({place[name] for place in places}) > 1]
-        return " x ".join(names) or None
+        return _joined(names)
+
+    @property
+    def dimensions(self) -> str | None:
+        """Dimensions of several ranks: ``tp``, or ``dp_shard x tp``; None: there is none."""
+        return _joined(name for name, size in self.sizes.items() if size > 1)
 
     def data_rank(self, rank: int) -> int:
         """Data-parallel rank of *rank*: the index of its part of the samples."""
-        return self.group_rank(rank, DATA_DIMENSIONS)
+        return self.group_rank(rank, [name for name in self.sizes if name not in MODEL_DIMENSIONS])
 
 
-def requested_sizes(option: Mapping[Any, int] | Literal["auto"]) -> dict[str, int]:
-    """Sizes in the *option* ``mesh`` of a strategy; none for ``auto`` (all meshes)."""
-    return {} if option == "auto" else dict(option)
+def _joined(dimensions: Iterable[str]) -> str | None:
+    return " x ".join(dimensions) or None
 
 
 def all_factorizations(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:

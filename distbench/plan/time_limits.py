@@ -15,7 +15,7 @@ from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverrides, TimeLimits
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.strategies.base import Strategy
-from distbench.workloads.base import Workload
+from distbench.workloads.base import workload_of
 
 _SAFETY_FACTOR = 10
 # bytes per second of the slowest network and disk that anybody trains over: 1 Gbit/s
@@ -88,11 +88,9 @@ def _step_s(case: Case) -> float:
     """Seconds that a step of *case* takes where everything is slow, with compiling."""
     parameters = _parameters(case)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    moved = [
-        strategy.traffic_by_operation(case, parameters) or {},
-        strategy.disk_traffic(case, parameters) or {},
-    ]
-    moving = math.fsum(size for sizes in moved for size in sizes.values()) / _MIN_BYTES_PER_S
+    sent = [each.bytes for each in strategy.traffic(case, parameters) or ()]
+    stored = (strategy.disk_traffic(case, parameters) or {}).values()
+    moving = math.fsum((*sent, *stored)) / _MIN_BYTES_PER_S
     computing = _SAFETY_FACTOR * ((predicted_compute_s(case) or 0.0) + predicted_update_s(case, parameters))
     is_compiled = case.compile != "none" or optimizers.entry_of(case.optimizer).is_compiled
     return math.ceil(computing + moving + (_COMPILE_S if is_compiled else 0.0))
@@ -109,14 +107,12 @@ def _build_s(case: Case) -> float:
 
 def _parameters(case: Case) -> int:
     """Parameters by formula; 0 if the workload has none: then the minimum limits apply."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.parameters() or 0
+    return workload_of(case).parameters() or 0
 
 
 def predicted_compute_s(case: Case) -> float | None:
     """Seconds of forward and backward pass in a step of *case*; None if its workload has no formula."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    if (flops := workload.flops_per_sample()) is None:
+    if (flops := workload_of(case).flops_per_sample()) is None:
         return None
     devices = case.world_size * (case.threads if case.device == "cpu" else 1)
     return flops * case.batch.global_batch_size / _FLOPS_PER_S[case.device] / devices

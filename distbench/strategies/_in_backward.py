@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from distbench import optimizers
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.optimizers import CATALOG, OptimizerEntry
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._pipeline import stages_of
-
-if TYPE_CHECKING:
-    from distbench.workloads.base import Workload
+from distbench.strategies.requirements import transform_problem
+from distbench.strategies.theory.pipeline_parallelism import stages_of
+from distbench.workloads.base import workload_of
 
 OPTION = "optimizer_in_backward"
 LABEL = "in-backward"
@@ -69,7 +65,7 @@ def _supported_optimizers(*, on_dtensors: bool) -> list[str]:
 
 def largest_tensor_gradient_bytes(case: Case) -> int | None:
     """Gradient bytes of the largest tensor of *case*; None: the workload does not report its size."""
-    shapes = _workload(case).tensor_shapes()
+    shapes = workload_of(case).tensor_shapes()
     return max(map(math.prod, shapes)) * DTYPE_BYTES[case.precision.master] if shapes else None
 
 
@@ -87,8 +83,3 @@ def largest_layer_gradient_bytes(case: Case, parameters: int) -> int | None:
 def with_gradient_bytes(states: dict[str, float], gradients: float | None) -> dict[str, float] | None:
     """*states* with at most this many bytes of *gradients* at once; None: the number is unknown."""
     return None if gradients is None else {**states, "gradients": gradients}
-
-
-def _workload(case: Case) -> Workload:
-    made: Workload = registry.create_plugin("workloads", case.workload)
-    return made

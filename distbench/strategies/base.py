@@ -283,26 +283,14 @@ class Strategy(ABC):
         """Class and kernel of the optimizer that the live engine must have."""
         return optimizers.entry_of(case.optimizer).live_class, case.optimizer.kernel
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Expected bytes of a rank's collectives per step, by operation.
+    def traffic(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
+        """Expected collectives of a rank in a step, by operation and mesh dimension.
 
         Payload: each array in full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
         groups of one rank send nothing. If ranks send different amounts, it is the mean over ranks.
         *parameters* is the model's number of parameters. None: the strategy has no such theory.
         """
         return None
-
-    def traffic(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
-        """Expected collectives of a rank in a step, by operation and mesh dimension.
-
-        With the number of calls, if theory has one. By default all of ``traffic_by_operation`` is over the
-        only dimension with several ranks. A strategy with more such dimensions assigns each collective to
-        one. None: the strategy has no such theory.
-        """
-        sizes = self.traffic_by_operation(case, parameters)
-        several = [name for name, size in self.mesh_sizes(case.world_size).items() if size > 1]
-        over = several[0] if len(several) == 1 else None
-        return None if sizes is None else [ExpectedCollective(op, size, over) for op, size in sizes.items()]
 
     def traffic_as_built(
         self, case: Case, effective: Mapping[str, Any]
@@ -392,5 +380,14 @@ SHARDED_REFERENCE = "fsdp"
 TORCH_CHECKPOINT = "torch.distributed.checkpoint, by the model's own names"
 """``Strategy.checkpoint_format`` of plain torch: a distributed tensor records which part of the full tensor
 it is."""
-HELPERS = ("cards", "description", "engine", "torch_engine")
+HELPERS = (
+    "cards",
+    "description",
+    "engine",
+    "mesh_strategy",
+    "replicated_strategy",
+    "requirements",
+    "theory",
+    "torch_engine",
+)
 """Modules of this folder that are shared code, not plug-ins."""

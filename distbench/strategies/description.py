@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -56,14 +56,6 @@ class ExpectedCollective:
     calls: float | None = None
     """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
     because an engine packs tensors into buckets."""
-
-
-def by_operation(collectives: Iterable[ExpectedCollective]) -> dict[str, float]:
-    """Bytes of *collectives* by operation."""
-    sizes: dict[str, float] = {}
-    for each in collectives:
-        sizes[each.op] = sizes.get(each.op, 0.0) + each.bytes
-    return sizes
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import ReplicatedStrategy
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import Card, Claim
 from distbench.strategies.engine import Engine
+from distbench.strategies.replicated_strategy import ReplicatedStrategy
 
 _DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
-from distbench.strategies._model_states import ReplicatedStrategy, sharded_model_states
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import (
     ALL_STATES_TEXT,
@@ -22,6 +21,7 @@ from distbench.strategies.description import (
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.replicated_strategy import ReplicatedStrategy
 
 _NOT_SHARDED = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
 _NO_TRAFFIC = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
@@ -95,8 +95,8 @@ class Single(ReplicatedStrategy):
         return {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        states = sharded_model_states(case, parameters, stored=case.precision.master)
-        if not self.optimizer_in_backward:
+        states = super().model_states(case, parameters)
+        if states is None or not self.optimizer_in_backward:
             return states
         return _in_backward.with_gradient_bytes(states, _in_backward.largest_tensor_gradient_bytes(case))
 

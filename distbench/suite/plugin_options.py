@@ -13,7 +13,7 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.core.errors import UsageError, did_you_mean
-from distbench.core.meshes import MESH_OPTION_KEYS
+from distbench.core.meshes import MESH_DIMENSIONS
 from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite.sections import (
     all_have_defaults,
@@ -153,7 +153,7 @@ def drop_size_one(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def foreign_dimensions(names: Sequence[str]) -> list[str]:
     """Known dimensions besides *names*; empty: a strategy whose mesh may have any name."""
-    return [name for name in MESH_OPTION_KEYS if name not in names] if names else []
+    return [name for name in MESH_DIMENSIONS if name not in names] if names else []
 
 
 def name_supporting_strategies(problem: Problem, cls: type) -> Problem:

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from distbench.core import registry
 from distbench.data.base import IGNORE_INDEX, DataShape
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.core.case import Case
     from distbench.core.machine import Machine
     from distbench.workloads.context import AttentionWrapper, ContextSplit
     from distbench.workloads.mixture import ExpertLayers
@@ -187,6 +189,12 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[to
 
     flat = at_least_fp32(logits).flatten(0, -2)
     return functional.cross_entropy(flat, labels.flatten(), reduction="sum"), count_labels(labels)
+
+
+def workload_of(case: Case) -> Workload:
+    """The workload of *case*, with its options."""
+    workload: Workload = registry.create_plugin("workloads", case.workload)
+    return workload
 
 
 def mean_of(loss: Loss) -> torch.Tensor:

@@ -403,8 +403,8 @@ MUTANTS = (
     # models that are split
     Mutant(
         "ranks that split a copy of the model get different samples",
-        "return rank // (ranks // self.data_parallel_size(ranks))",
-        "return rank % self.data_parallel_size(ranks)",
+        "return self.group_rank(rank, [name for name in self.sizes if name not in MODEL_DIMENSIONS])",
+        "return rank % self.data_ranks",
         _in("unit/strategies/test_tensor_parallel", "mistakes_in_it"),
     ),
     Mutant(

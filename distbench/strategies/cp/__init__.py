@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from distbench.core import meshes
 from distbench.core.bounds import Count
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import MeshShape
-from distbench.strategies._context_parallel import AttentionExchange, ContextParallelism, context_of
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
@@ -25,14 +20,18 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.mesh_strategy import MeshStrategy
+from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, reduce_dtype_problem
+from distbench.strategies.theory.context_parallelism import AttentionExchange, ContextParallelism
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
+from distbench.workloads.base import workload_of
 
 
 @dataclass(frozen=True)
-class ContextParallel(Strategy):
+class ContextParallel(MeshStrategy):
     """Context parallelism: every sequence is split by position across ranks."""
 
     early_imports = (
@@ -41,6 +40,7 @@ class ContextParallel(Strategy):
         "distbench.strategies.torch_engine.ring",
     )
     checkpoint_format = TORCH_CHECKPOINT
+    option_dimensions = ("cp",)
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **strategy_settings(SHARDING, "mesh", "positions_per_rank", "units", "merged_units", "placements"),
         **strategy_settings(RESHARDING, "reshard_after_forward"),
@@ -93,32 +93,18 @@ class ContextParallel(Strategy):
         padded = ExcessCause("states", "shards are padded to the same size on every rank")
         return (padded,) if self.sharded else ()
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        return {**self._device_mesh(ranks).sizes}
-
-    def data_parallel_size(self, ranks: int) -> int:
-        return self._device_mesh(ranks).data_ranks
-
     @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
-        return meshes.requested_sizes(self.mesh)
+    def rest_dimension(self) -> str:
+        return "dp_shard" if self.sharded else "dp_replicate"
 
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        if self.mesh != "auto":
-            return None
-        every: list[Any] = meshes.divisor_meshes(ranks, "cp")
-        return [replace(self, mesh=mesh) for mesh in every]
-
-    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        rest = self._rest_dimension
-        return meshes.alternatives_if_invalid(self.requested_mesh, case.world_size, rest, (rest, "cp"))
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return {"cp": ranks} | self.requested_mesh
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         ranks = case.world_size
-        if reason := meshes.mesh_size_problem(self.requested_mesh, ranks, self._rest_dimension):
+        if reason := self.mesh_size_problem(ranks):
             return reason
-        if self._device_mesh(ranks).size("cp") < 2:
+        if self.device_mesh(ranks).size("cp") < 2:
             needs = "context parallelism needs at least 2 devices per sequence"
             if self.requested_mesh.get("cp") == 1:
                 return f"{needs}, and mesh: {{cp: 1}} gives each one; use ddp, or leave mesh out"
@@ -134,9 +120,6 @@ class ContextParallel(Strategy):
     def required_settings(self, case: Case) -> dict[str, Any]:
         return self._context_parallelism(case.world_size).required_settings(case)
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
-
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         ranks = case.world_size
         samples = case.batch.global_batch_size // self.data_parallel_size(ranks)
@@ -147,26 +130,26 @@ class ContextParallel(Strategy):
 
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, over all ranks: each has its own positions."""
-        sizes, precision = self.mesh_sizes(case.world_size), case.precision
-        everywhere = " x ".join(name for name, size in sizes.items() if size > 1)
-        reduced = float(parameters * DTYPE_BYTES[precision.reduce])
+        ranks = case.world_size
+        everywhere = self.device_mesh(ranks).dimensions
         if not self.sharded:
-            return [ExpectedCollective("all_reduce", reduced, everywhere)]
+            return REPLICATED.traffic(case, parameters, replicas=ranks, dimension=everywhere)
         # like FSDP2 without it (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass, and
         # everything outside of them stays gathered from forward to backward
-        context, micro = context_of(case), case.batch.gradient_accumulation_steps
+        context, micro = workload_of(case).context_split(), case.batch.gradient_accumulation_steps
         layers = context.layers if context else 0
-        gathered = 2.0 * micro * parameters * DTYPE_BYTES[precision.compute]
-        return [
-            ExpectedCollective("all_gather", gathered, everywhere, micro * (2 * layers + 1)),
-            ExpectedCollective("reduce_scatter", micro * reduced, everywhere, micro * (layers + 1)),
-        ]
+        return FULLY_SHARDED.traffic(
+            case,
+            parameters,
+            shards=ranks,
+            dimension=everywhere,
+            gather_calls=micro * (2 * layers + 1),
+            reduce_calls=micro * (layers + 1),
+        )
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        shards = case.world_size if self.sharded else 1
-        return sharded_model_states(
-            case, parameters, stored=case.precision.master, shards=(shards, shards, shards)
-        )
+        level = FULLY_SHARDED if self.sharded else REPLICATED
+        return level.model_states(case, parameters, case.world_size)
 
     def build(self, context: RankContext) -> Engine:
         if self.sharded:
@@ -177,15 +160,5 @@ class ContextParallel(Strategy):
 
         return build_cp(self, context)
 
-    @property
-    def _rest_dimension(self) -> str:
-        """The dimension of ranks with different samples."""
-        return "dp_shard" if self.sharded else "dp_replicate"
-
-    def _device_mesh(self, ranks: int) -> MeshShape:
-        return MeshShape.from_request(
-            {"cp": self.requested_mesh.get("cp", ranks)}, ranks, self._rest_dimension
-        )
-
     def _context_parallelism(self, ranks: int) -> ContextParallelism:
-        return ContextParallelism(self._device_mesh(ranks).size("cp"), self.implementation)
+        return ContextParallelism(self.device_mesh(ranks).size("cp"), self.implementation)

@@ -11,7 +11,6 @@ from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import ReplicatedStrategy, sharded_model_states
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import lossy
 from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
@@ -21,11 +20,14 @@ from distbench.strategies.description import (
     SHARDING,
     Card,
     ExcessCause,
+    ExpectedCollective,
     IntendedDifference,
     SettingMeaning,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.replicated_strategy import ReplicatedStrategy
+from distbench.strategies.theory.data_parallelism import REPLICATED, ZERO_STAGES
 
 # an id of a case contains it, so "unset" can't be another value
 DEFAULT_BUCKET_MB = 25.0
@@ -164,21 +166,22 @@ class DistributedDataParallel(ReplicatedStrategy):
             return f"{name} is not supported with sharded_optimizer; use sharded_optimizer: false"
         return None
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         # Li et al. 2020 (arXiv 2006.15704): one all-reduce of the gradients, after the last micro-batch
         if case.world_size == 1:
-            return {}
+            return []
         if self.intended_difference:
             return lossy.lossy_traffic(self, case, parameters)
-        reduced: dict[str, float] = {"all_reduce": parameters * DTYPE_BYTES[case.precision.reduce]}
+        moved = REPLICATED.traffic(case, parameters, replicas=case.world_size)
         if self.sharded_optimizer:
             # every updated tensor, from its rank to the others
-            reduced["broadcast"] = parameters * DTYPE_BYTES[case.precision.master]
-        return reduced
+            updated = parameters * DTYPE_BYTES[case.precision.master]
+            moved.append(ExpectedCollective("broadcast", updated, "dp_replicate"))
+        return moved
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        shards = (1, 1, case.world_size if self.sharded_optimizer else 1)
-        return sharded_model_states(case, parameters, stored=case.precision.master, shards=shards)
+        level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED
+        return level.model_states(case, parameters, case.world_size)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         if self.intended_difference:

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._unused_options import unused_option_problem
-from distbench.strategies.description import IntendedDifference
+from distbench.strategies.description import ExpectedCollective, IntendedDifference
+from distbench.strategies.requirements import unused_option_problem
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.ddp import DistributedDataParallel
-    from distbench.workloads.base import Workload
 
 _POWERSGD, _LOCAL_SGD = "PowerSGD", "post-local SGD"
 
@@ -109,20 +108,23 @@ def required_settings(ddp: DistributedDataParallel) -> dict[str, Any]:
     }
 
 
-def lossy_traffic(ddp: DistributedDataParallel, case: Case, parameters: int) -> dict[str, float] | None:
-    """Bytes of a rank's collectives in a step after the start, by operation.
+def lossy_traffic(
+    ddp: DistributedDataParallel, case: Case, parameters: int
+) -> list[ExpectedCollective] | None:
+    """Collectives of a rank in a step after the start.
 
     For post-local SGD, the mean over steps (Lin et al. 2020, arXiv:1808.07217): every parameter once in each
     period. None: the workload does not report the shapes of its tensors.
     """
     if ddp.local_sgd_period:
-        return {"all_reduce": parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period}
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    shapes = workload.tensor_shapes()
+        averaged = parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period
+        return [ExpectedCollective("all_reduce", averaged, "dp_replicate")]
+    shapes = workload_of(case).tensor_shapes()
     if shapes is None:
         return None
     numbers = powersgd_elements(shapes, ddp.powersgd_rank, ddp.min_compression_rate)
-    return {"all_reduce": float(numbers * DTYPE_BYTES[case.precision.reduce])}
+    reduced = float(numbers * DTYPE_BYTES[case.precision.reduce])
+    return [ExpectedCollective("all_reduce", reduced, "dp_replicate")]
 
 
 def powersgd_elements(shapes: Iterable[tuple[int, ...]], rank: int, min_compression_rate: float) -> int:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from distbench.core import meshes, registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import reduce_dtype_problem, transform_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     SHARDING,
@@ -20,12 +16,19 @@ from distbench.strategies.description import (
     Card,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
-from distbench.workloads.base import Workload
+from distbench.strategies.mesh_strategy import MeshStrategy
+from distbench.strategies.requirements import (
+    optimizer_problem,
+    reduce_dtype_problem,
+    transform_problem,
+    undeclared_problem,
+)
+from distbench.strategies.theory.data_parallelism import REPLICATED
+from distbench.workloads.base import workload_of
 from distbench.workloads.mixture import ExpertLayers
 
 _TOKEN_COUNT_BYTES = 8
@@ -33,11 +36,13 @@ _TOKEN_COUNT_BYTES = 8
 
 
 @dataclass(frozen=True)
-class ExpertParallel(Strategy):
+class ExpertParallel(MeshStrategy):
     """Expert parallelism: tokens are sent to the ranks of their experts; everything else as under DDP."""
 
     engine_class = "ExpertParallelEngine"
     checkpoint_format = TORCH_CHECKPOINT
+    option_dimensions = ("ep",)
+    rest_dimension = "dp_replicate"
     early_imports = ("distbench.strategies.ep.engine",)
     settings: ClassVar[Mapping[str, SettingMeaning]] = strategy_settings(
         SHARDING, "mesh", "experts_on_a_rank"
@@ -64,32 +69,15 @@ class ExpertParallel(Strategy):
     def variants(cls) -> tuple[Strategy, ...]:
         return (cls(),)
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        sharing = self.requested_mesh.get("ep", ranks)
-        # if they don't fit, problem gives the reason
-        return {"dp_replicate": max(1, ranks // sharing), "ep": sharing}
-
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
-        return meshes.requested_sizes(self.mesh)
-
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        if self.mesh != "auto":
-            return None
-        every: list[Any] = meshes.divisor_meshes(ranks, "ep")
-        return [replace(self, mesh=mesh) for mesh in every]
-
-    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        rest = "dp_replicate"
-        return meshes.alternatives_if_invalid(self.requested_mesh, case.world_size, rest, (rest, "ep"))
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return {"ep": ranks} | self.requested_mesh
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         ranks = self.mesh_sizes(case.world_size)["ep"]
         if model is None:
             return undeclared_experts(case)
-        if reason := meshes.mesh_size_problem(self.requested_mesh, case.world_size, "dp_replicate"):
+        if reason := self.mesh_size_problem(case.world_size):
             return reason
         if reason := model.problem(ranks):
             return f"expert parallelism: {reason}"
@@ -100,34 +88,28 @@ class ExpertParallel(Strategy):
         )
 
     def required_settings(self, case: Case) -> dict[str, Any]:
-        model, mesh = mixture_of(case), self.mesh_sizes(case.world_size)
+        model, mesh = workload_of(case).expert_layers(), self.mesh_sizes(case.world_size)
         own = {"experts_on_a_rank": model.experts // mesh["ep"]} if model else {}
-        return {**{f"mesh.{name}": size for name, size in mesh.items()}, **own}
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        every = self.traffic(case, parameters)
-        return None if every is None else by_operation(every)
+        return {**self.mesh_settings(case.world_size), **own}
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         if model is None or case.world_size == 1:
             return None if model is None else []
-        mesh, master = self.mesh_sizes(case.world_size), DTYPE_BYTES[case.precision.master]
-        over = " x ".join(name for name, size in mesh.items() if size > 1)
-        moved = [ExpectedCollective("all_reduce", (parameters - model.parameters) * master, over)]
-        if mesh["ep"] > 1:
-            moved.append(_token_traffic(case, model))
-        if mesh["dp_replicate"] > 1:
-            own = model.parameters // mesh["ep"] * master
-            moved.append(ExpectedCollective("all_reduce", own, "dp_replicate", model.tensors))
-        return moved
+        mesh, over = self.mesh_sizes(case.world_size), self.device_mesh(case.world_size).dimensions
+        others, own = parameters - model.parameters, model.parameters // mesh["ep"]
+        return [
+            *REPLICATED.traffic(case, others, replicas=case.world_size, dimension=over),
+            *([_token_traffic(case, model)] if mesh["ep"] > 1 else []),
+            *REPLICATED.traffic(case, own, replicas=mesh["dp_replicate"], reduce_calls=model.tensors),
+        ]
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        model = mixture_of(case)
+        model = workload_of(case).expert_layers()
         if model is None:
             return None
         others = model.parameters - model.parameters // self.mesh_sizes(case.world_size)["ep"]
-        return sharded_model_states(case, parameters - others, stored=case.precision.master)
+        return REPLICATED.model_states(case, parameters - others)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.ep.engine import build_ep
@@ -149,12 +131,6 @@ def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
     counts = micro * model.experts * _TOKEN_COUNT_BYTES
     size = model.layers * (2 * (forward + 1) * tokens + forward * counts)
     return ExpectedCollective("all_to_all", size, "ep", model.layers * micro * (3 * forward + 2))
-
-
-def mixture_of(case: Case) -> ExpertLayers | None:
-    """The experts in the model of *case* as its workload declares them, or None."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.expert_layers()
 
 
 def undeclared_experts(case: Case) -> str:

@@ -6,16 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench.core import meshes, registry
 from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._offers import fused_sgd_problem
-from distbench.strategies._pipeline import stages_of
-from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies._unused_options import unused_option_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -28,27 +22,27 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp.card import CARDS, HYBRID_TENSOR_PARALLEL, IN_BACKWARD, TENSOR_PARALLEL
-from distbench.strategies.fsdp.in_backward import in_backward_problem
+from distbench.strategies.fsdp.limits import fsdp_problem
 from distbench.strategies.fsdp.mesh import (
     DIMENSIONS,
     REST_DIMENSION,
     MeshDimension,
     all_meshes,
-    device_mesh,
-    group_problem,
-    mesh_problem,
+    hybrid_sizes,
     replica_label,
 )
+from distbench.strategies.mesh_strategy import MeshStrategy
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, ShardingLevel
+from distbench.strategies.theory.pipeline_parallelism import stages_of
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-    from distbench.workloads.base import Workload
 
 
 # the more is sharded, and the more groups there are, the harder it is to understand
@@ -61,10 +55,12 @@ _UNEVEN = ExcessCause(
 
 
 @dataclass(frozen=True)
-class FullyShardedDataParallel(Strategy):
+class FullyShardedDataParallel(MeshStrategy):
     """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
 
     early_imports = ("distbench.strategies.fsdp.fsdp2",)
+    option_dimensions = DIMENSIONS
+    rest_dimension = REST_DIMENSION
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **strategy_settings(
             SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
@@ -110,10 +106,7 @@ class FullyShardedDataParallel(Strategy):
     exist at once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
 
     def __post_init__(self) -> None:
-        if self.mesh != "auto":
-            # a dimension of one rank is dropped, so that a case has the same id with it and without
-            sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "dp_shard"}
-            object.__setattr__(self, "mesh", sizes)
+        self.drop_dimensions_of_one_rank()
 
     @property
     def engine_class(self) -> str:
@@ -192,24 +185,11 @@ class FullyShardedDataParallel(Strategy):
         classes = [name.removeprefix("FSDP") for name in units]
         return [] if "CheckpointWrapper" in classes else classes
 
-    def data_parallel_size(self, ranks: int) -> int:
-        return max(1, ranks // self.tensor_parallelism.ranks)
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return self.requested_mesh | hybrid_sizes(self, ranks)
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        return {**device_mesh(self, ranks).sizes}
-
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        return [replace(self, mesh=mesh) for mesh in all_meshes(ranks)] if self.mesh == "auto" else None
-
-    def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
-        return meshes.alternatives_if_invalid(
-            self.requested_mesh, case.world_size, REST_DIMENSION, DIMENSIONS
-        )
-
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes that the option ``mesh`` specifies."""
-        return meshes.requested_sizes(self.mesh)
+    def all_meshes(self, ranks: int) -> list[dict[MeshDimension, int]]:
+        return all_meshes(ranks)
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
@@ -228,73 +208,49 @@ class FullyShardedDataParallel(Strategy):
         return device_meshes.init_mesh(self.mesh_sizes(context.world_size), context.device)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        is_hybrid = self.sharding == "hybrid"
-        needs = {
-            "replicas": (
-                is_hybrid and self.shards is None,
-                "shards: null" if is_hybrid else "sharding: hybrid",
-            ),
-            "shards": (is_hybrid, "sharding: hybrid"),
-            "reshard_root": (self.version == 2, "version: 2"),
-        }
-        if reason := unused_option_problem(self, type(self)(), needs) or mesh_problem(self, case):
-            return reason
-        if self.sharding == "hybrid" and (reason := group_problem(self, case.world_size, machine)):
-            return reason
-        if self.version == 1 and self.cpu_offload and case.device == "cpu":
-            return "FSDP1 with CPU offload needs an accelerator"
-        if self.version == 2 and (reason := fused_sgd_problem(case)):
-            return reason
-        if self.optimizer_in_backward and (reason := in_backward_problem(self, case)):
-            return reason
-        return optimizer_problem(case, "rows" if self.version == 2 else "flat", self.label)
+        return fsdp_problem(self, case, machine)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
         if self.requested_mesh:
-            own |= {f"mesh.{name}": size for name, size in self.mesh_sizes(case.world_size).items()}
+            own |= self.mesh_settings(case.world_size)
         return own | (self.tensor_parallelism.required_settings if self.has_tensor_parallelism else {})
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         # Zhao et al. 2023 (arXiv 2304.11277): all-gathered for the forward pass and, if resharded after it,
         # for the backward pass; gradients reduce-scattered inside a group of shards, and the resulting shards
         # all-reduced across the replicas
-        over, ranks = self.tensor_parallelism, self.data_parallel_size(case.world_size)
-        parameters = over.parameters_per_rank(case, parameters)
-        shards = self.mesh_sizes(case.world_size)["dp_shard"]
-        micro = case.batch.gradient_accumulation_steps
-        reductions = micro if self.reduce_each_micro_batch else 1
-        gathers = 1 if self.sharding == "grad_op" else 2
-        reduced = reductions * parameters * DTYPE_BYTES[case.precision.reduce]
-        units = self._unit_count(case)
-        moved: list[ExpectedCollective] = []
-        if shards > 1:
-            gathered = micro * gathers * parameters * DTYPE_BYTES[case.precision.compute]
-            # the root's parameters stay between the passes, unless they are resharded
-            again = units - (not self.reshard_root) if units and gathers > 1 else 0
-            calls = micro * (units + again) if units else None
-            moved += [
-                ExpectedCollective("all_gather", gathered, "dp_shard", calls),
-                ExpectedCollective("reduce_scatter", reduced, "dp_shard", units and reductions * units),
-            ]
-        if shards < ranks:
-            across = "dp_replicate"
-            moved += [
-                ExpectedCollective("all_reduce", reduced / shards, across, units and reductions * units)
-            ]
+        over, mesh = self.tensor_parallelism, self.mesh_sizes(case.world_size)
+        micro, units = case.batch.gradient_accumulation_steps, self._unit_count(case)
+        level = self._sharding_level
+        # the root's parameters stay between the passes, unless they are resharded
+        again = units - (not self.reshard_root) if units and level.gathers == "pass" else 0
+        moved = level.traffic(
+            case,
+            over.parameters_per_rank(case, parameters),
+            shards=mesh["dp_shard"],
+            replicas=mesh.get("dp_replicate", 1),
+            gather_calls=micro * (units + again) if units else None,
+            reduce_calls=units and units * (micro if self.reduce_each_micro_batch else 1),
+        )
         # FSDP sums tensor parallelism's partial gradients before it scatters them, in each micro-batch
         norms = micro * DTYPE_BYTES[case.precision.compute]
-        samples = case.batch.global_batch_size // ranks
+        samples = case.batch.global_batch_size // self.data_parallel_size(case.world_size)
         return [*moved, *over.traffic(case, samples, norms, reductions=micro)]
+
+    @property
+    def _sharding_level(self) -> ShardingLevel:
+        """Level of ``sharding``, with the reductions that ``reduce_each_micro_batch`` leaves."""
+        return replace(
+            FULLY_SHARDED,
+            gathers="micro_batch" if self.sharding == "grad_op" else "pass",
+            reductions="micro_batch" if self.reduce_each_micro_batch else "step",
+        )
 
     def _unit_count(self, case: Case) -> int | None:
         """Number of units gathered one by one: the layers and the rest; None: unknown without the model."""
-        workload: Workload = registry.create_plugin("workloads", case.workload)
         # a plan of fully sharded cases is not worth a process that constructs the model
-        model = stages_of(case) if self.version == 2 and not workload.reads_model else None
+        model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
         return len(model.layer_parameters) + 1 if model else None
 
     def build(self, context: RankContext) -> Engine:
@@ -309,8 +265,7 @@ class FullyShardedDataParallel(Strategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         over = self.mesh_sizes(case.world_size)["dp_shard"]
         parameters = self.tensor_parallelism.parameters_per_rank(case, parameters)
-        stored = case.precision.master
-        sizes = sharded_model_states(case, parameters, stored=stored, shards=(over, over, over))
+        sizes = FULLY_SHARDED.model_states(case, parameters, over)
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # full gradients are kept until the last micro-batch, in FSDP1 in the dtype of the backward pass
             whole = case.precision.compute if self.version == 1 else case.precision.reduce

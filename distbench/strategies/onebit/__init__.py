@@ -21,7 +21,6 @@ from distbench.strategies.description import (
     IntendedDifference,
     SettingMeaning,
     StrategyDescription,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -136,10 +135,6 @@ class OneBit(DeepSpeedStrategy):
         if self.algorithm == "zero_one_adam":
             own |= {"var_update_scaler": self.var_update_scaler, "local_steps": self.local_steps}
         return {f"onebit.{name}": value for name, value in own.items()}
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        moved = self.traffic(case, parameters)
-        return None if moved is None else by_operation(moved)
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         return theory.onebit_traffic(self, case, parameters)

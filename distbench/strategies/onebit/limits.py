@@ -12,7 +12,7 @@ from distbench.strategies._deepspeed.releases import (
     REMOVAL_ISSUE,
     parse_release,
 )
-from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.requirements import unused_option_problem
 from distbench.system.machine import CUPY_DISTRIBUTIONS
 
 if TYPE_CHECKING:

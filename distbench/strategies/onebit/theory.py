@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._model_states import sharded_model_states
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.theory.data_parallelism import REPLICATED
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit
-    from distbench.workloads.base import Workload
 
 _ELEMENT_BYTES = DTYPE_BYTES["fp32"]
 # moments, and other state with an element per parameter: the variance that 1-bit LAMB continues to estimate,
@@ -62,7 +61,7 @@ def onebit_traffic(onebit: OneBit, case: Case, parameters: int) -> list[Expected
 
 def onebit_model_states(onebit: OneBit, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind: DDP's, and the errors of both halves of each reduction."""
-    sizes = sharded_model_states(case, parameters, stored="fp32")
+    sizes = REPLICATED.model_states(case, parameters, stored="fp32")
     elements = sum(
         _buffer_elements(onebit, case, parameters) or [padded_elements(parameters, case.world_size)]
     )
@@ -77,8 +76,7 @@ def _buffer_elements(onebit: OneBit, case: Case, parameters: int) -> list[int] |
     """Elements of each buffer that is reduced; None: the shapes of the tensors are unknown."""
     if onebit.algorithm == "lamb":
         return [padded_elements(parameters, case.world_size)]
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    shapes = workload.tensor_shapes()
+    shapes = workload_of(case).tensor_shapes()
     return (
         None if shapes is None else [padded_elements(math.prod(shape), case.world_size) for shape in shapes]
     )

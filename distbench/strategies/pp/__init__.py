@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from distbench.core.bounds import Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.core.meshes import MeshShape, requested_sizes
-from distbench.strategies._model_states import optimizer_problem
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._pipeline import stages_of, undeclared_stages
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -24,10 +19,10 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_for
 from distbench.strategies.pp.cuts import SplitBy, ranges_from_sizes, split_layers
@@ -41,15 +36,19 @@ from distbench.strategies.pp.inner_dimensions import (
 from distbench.strategies.pp.inner_dimensions import MeshDimension as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES, SCHEDULES, ScheduleName, ScheduleRules
+from distbench.strategies.requirements import optimizer_problem, transform_problem
+from distbench.strategies.theory.pipeline_parallelism import stages_of, undeclared_stages
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.workloads.stages import PipelineStages
 
 
 @dataclass(frozen=True)
-class PipelineParallel(Strategy):
+class PipelineParallel(MeshStrategy):
     """Pipeline parallelism: layers in stages on consecutive ranks, each working on another micro-batch."""
 
     engine_class = "PipelineEngine"
     checkpoint_format = TORCH_CHECKPOINT
+    rest_dimension = "pp"
     early_imports = ("distbench.strategies.pp.engine",)
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **strategy_settings(
@@ -91,10 +90,7 @@ class PipelineParallel(Strategy):
     for nearly every micro-batch. false: it stays unsharded until all have passed."""
 
     def __post_init__(self) -> None:
-        if self.mesh != "auto":
-            # a dimension of one rank is dropped, so that a case has the same id with it and without
-            sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "pp"}
-            object.__setattr__(self, "mesh", sizes)
+        self.drop_dimensions_of_one_rank()
 
     @property
     def label(self) -> str:
@@ -155,13 +151,8 @@ class PipelineParallel(Strategy):
             "the layers of each stage and the memory of the largest are unknown"
         )
 
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
-        return requested_sizes(self.mesh)
-
-    def mesh_variants(self, ranks: int) -> list[Strategy] | None:
-        return [replace(self, mesh=mesh) for mesh in all_meshes(ranks)] if self.mesh == "auto" else None
+    def all_meshes(self, ranks: int) -> list[dict[MeshName, int]]:
+        return all_meshes(ranks)
 
     def nearest_meshes(self, case: Case) -> list[dict[str, int]] | None:
         model = stages_of(case)
@@ -181,25 +172,18 @@ class PipelineParallel(Strategy):
         """Tensor parallelism inside the layers."""
         return TensorParallelism(self.requested_mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
-    def device_mesh(self, ranks: int) -> MeshShape:
-        """The mesh of *ranks* ranks."""
-        return MeshShape.from_request(self._inner_mesh, ranks, "pp")
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        return self._inner_mesh
 
     def data_parallel_size(self, ranks: int) -> int:
         mesh = self.device_mesh(ranks)
         # a mesh that the ranks don't fill is refused for that, not for its effect on the batch
         return mesh.data_ranks if mesh.world_size == ranks else 1
 
-    def data_parallel_rank(self, rank: int, ranks: int) -> int:
-        return self.device_mesh(ranks).data_rank(rank)
-
     def activation_shape(self, model: PipelineStages, ranks: int) -> tuple[int, ...]:
         """Shape of the activations of a sample sent to the next rank; split if sequence-parallel."""
         cut = self.device_mesh(ranks).size("tp") if self.sequence_parallel else 1
         return (model.activation_shape[0] // cut, *model.activation_shape[1:])
-
-    def mesh_sizes(self, ranks: int) -> Mapping[str, int]:
-        return self.device_mesh(ranks).sizes
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = stages_of(case)
@@ -224,7 +208,7 @@ class PipelineParallel(Strategy):
         if model and self.split != "time":
             layers = self.split_layers(model, mesh.size("pp"))
             known["layers_of_stages"] = tuple(map(len, layers))
-        of_mesh: dict[str, Any] = {f"mesh.{name}": size for name, size in mesh.sizes.items()}
+        of_mesh: dict[str, Any] = self.mesh_settings(case.world_size)
         if "dp_shard" in self._inner_mesh:
             of_mesh["reshard_after_forward"] = (self.reshard_after_forward,)
         if "tp" in self._inner_mesh:
@@ -236,10 +220,6 @@ class PipelineParallel(Strategy):
             **known,
             **(of_mesh if self.requested_mesh else {}),
         }
-
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float] | None:
-        moved = self.traffic(case, parameters)
-        return None if moved is None else by_operation(moved)
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = stages_of(case)

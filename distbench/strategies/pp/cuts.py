@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from distbench.strategies._pipeline import split_evenly
+from distbench.strategies.theory.pipeline_parallelism import split_evenly
 from distbench.workloads.stages import PipelineStages
 
 SplitBy = Literal["count", "parameters", "time"]

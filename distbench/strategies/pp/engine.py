@@ -15,12 +15,12 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies import pp
-from distbench.strategies._pipeline import stages_of, undeclared_stages
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.pp import layer_times, message_waits, order, stage_facts
 from distbench.strategies.pp.pipeline_group import PipelineGroup
 from distbench.strategies.pp.stage_engine import StageEngine
 from distbench.strategies.pp.stages import StageModule, TimedStage, build_stage_modules, stage_io_tensors
+from distbench.strategies.theory.pipeline_parallelism import stages_of, undeclared_stages
 from distbench.strategies.torch_engine import layer_sharding, modules, readback, tensor_parallel
 from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.stagewise import KnownOutput, StagedModel

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from distbench.core import meshes
 from distbench.core.case import Case
-from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
 from distbench.strategies.pp.schedules import UNSPLIT_BACKWARD
+from distbench.strategies.requirements import fused_sgd_problem, reduce_dtype_problem
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
@@ -40,7 +40,7 @@ def nearest_meshes(
     A mesh of one stage, or of more stages than layers, doesn't fit.
     """
     stages = strategy.device_mesh(ranks).size("pp")
-    is_filled = meshes.mesh_size_problem(strategy.requested_mesh, ranks, "pp") is None
+    is_filled = strategy.mesh_size_problem(ranks) is None
     if ranks < 2 or (is_filled and 2 <= stages <= len(model.layer_parameters) // strategy.stages_on_rank):
         return None
     return meshes.similar_meshes(strategy.requested_mesh, ranks, "pp", ("pp", *INNER_DIMENSIONS))
@@ -61,12 +61,11 @@ def label_parts(strategy: PipelineParallel) -> list[str]:
 
 def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
     """Reason why *case* can't be trained in the mesh of *strategy*; None if it can."""
-    if reason := meshes.mesh_size_problem(strategy.requested_mesh, case.world_size, "pp"):
+    if reason := strategy.mesh_size_problem(case.world_size):
         return reason
     copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)
-    if parts == 1 and (strategy.sequence_parallel or strategy.loss_parallel):
-        option = "sequence_parallel" if strategy.sequence_parallel else "loss_parallel"
-        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+    if reason := strategy.tensor_parallelism.option_problem:
+        return reason
     if shards == 1 and strategy.reshard_after_forward:
         return "reshard_after_forward needs sharded stages; set mesh: {dp_shard: 2}"
     if copies > 1 and shards == 1 and (reason := _ddp_problem(strategy, case)):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from distbench.core import meshes
 from distbench.core.units import format_count
-from distbench.strategies._pipeline import nearest_text, too_many_stages_text
 from distbench.strategies.pp.schedules import UNSPLIT_BACKWARD, valid_micro_batches
+from distbench.strategies.requirements import nearest_text
+from distbench.strategies.theory.pipeline_parallelism import too_many_stages_text
 
 if TYPE_CHECKING:
     from distbench.core.case import Case

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies import _pipeline
+from distbench.strategies.theory import pipeline_parallelism
 
 ScheduleName = Literal[
     "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
@@ -98,7 +98,7 @@ def schedule_bubble(name: ScheduleName, ranks: int, micro_batches: int, stages_p
     """
     if SCHEDULES[name].splits_backward or (stages_per_rank > 1 and micro_batches < ranks):
         return None
-    return _pipeline.bubble_fraction(ranks, micro_batches, stages_per_rank)
+    return pipeline_parallelism.bubble_fraction(ranks, micro_batches, stages_per_rank)
 
 
 def schedule_in_flight(name: ScheduleName, stage: int, stages: int, micro_batches: int) -> int | None:
@@ -107,5 +107,5 @@ def schedule_in_flight(name: ScheduleName, stage: int, stages: int, micro_batche
     GPipe and LoopedBFS run all forward passes first.
     """
     if name == "1F1B":
-        return _pipeline.activations_in_flight(stage, stages, micro_batches)
+        return pipeline_parallelism.activations_in_flight(stage, stages, micro_batches)
     return micro_batches if name in ("GPipe", "LoopedBFS") else None

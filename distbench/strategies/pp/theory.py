@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._model_states import sharded_model_states
-from distbench.strategies._tensor_parallel import splits_of
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES
+from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
@@ -65,7 +65,7 @@ def _data_parallel_traffic(
     strategy: PipelineParallel, case: Case, model: PipelineStages
 ) -> list[ExpectedCollective]:
     """Collectives over data-parallel ranks, which have the same stages."""
-    mesh, precision = strategy.device_mesh(case.world_size), case.precision
+    mesh = strategy.device_mesh(case.world_size)
     shards, copies, ranks = (mesh.size(name) for name in ("dp_shard", "dp_replicate", "pp"))
     of_layers, layers = sum(model.layer_parameters), len(model.layer_parameters)
     every = (
@@ -75,28 +75,24 @@ def _data_parallel_traffic(
         / ranks
     )
     if shards == 1:
-        # once per step, in buckets, like DDP without a pipeline
-        reduced = every * DTYPE_BYTES[precision.reduce] if copies > 1 else 0
-        return [ExpectedCollective("all_reduce", reduced, "dp_replicate")]
+        # in buckets, like DDP without a pipeline
+        return REPLICATED.traffic(case, every, replicas=copies)
     # a layer that is resharded after each forward pass is gathered before each pass that follows one: in
     # every order of m forward and m backward passes, those are the first and the m that follow a forward pass
     again = strategy.micro_batches if strategy.reshard_after_forward else 0
     micro, again_units = case.batch.gradient_accumulation_steps, again * layers / ranks
     units = (layers + bool(model.embedding_parameters) + bool(model.head_parameters)) / ranks
     gathered = every + again * _parameters_per_rank(strategy, case, of_layers, layers) / ranks
-    reduced = micro * every * DTYPE_BYTES[precision.reduce]
-    return [
-        ExpectedCollective(
-            "all_gather",
-            micro * gathered * DTYPE_BYTES[precision.compute],
-            "dp_shard",
-            micro * (units + again_units) if strategy.stages_on_rank <= MAX_UNSHARDED_STAGES else None,
-        ),
-        ExpectedCollective("reduce_scatter", reduced, "dp_shard", micro * units),
-        ExpectedCollective(
-            "all_reduce", reduced / shards if copies > 1 else 0, "dp_replicate", micro * units
-        ),
-    ]
+    stays_unsharded = strategy.stages_on_rank <= MAX_UNSHARDED_STAGES
+    return FULLY_SHARDED.traffic(
+        case,
+        every,
+        shards=shards,
+        replicas=copies,
+        gathered=micro * gathered,
+        gather_calls=micro * (units + again_units) if stays_unsharded else None,
+        reduce_calls=micro * units,
+    )
 
 
 def _tensor_parallel_traffic(
@@ -131,9 +127,7 @@ def pipeline_model_states(
         own = _parameters_per_rank(strategy, case, model.parameters(layers), len(layers))
         held[strategy.schedule_rules.rank_of_stage(stage, mesh.size("pp"))].append(own)
     largest, shards = max(held.values(), key=sum), mesh.size("dp_shard")
-    table = sharded_model_states(
-        case, round(sum(largest)), stored=case.precision.master, shards=(shards, shards, shards)
-    )
+    table = FULLY_SHARDED.model_states(case, round(sum(largest)), shards)
     if shards > 1:
         table["gradients"] = max(
             _unsharded_gradient_bytes(strategy, case, own, shards) for own in held.values()
@@ -159,7 +153,8 @@ def _unsharded_gradient_bytes(
 
 def _parameters_per_rank(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:
     """Parameters per rank out of *parameters* in *layers*: norms in full, a share of everything else."""
-    devices, splits = strategy.device_mesh(case.world_size).size("tp"), splits_of(case)
+    devices = strategy.device_mesh(case.world_size).size("tp")
+    splits = workload_of(case).tensor_splits()
     if devices == 1 or splits is None:
         return parameters
     # the norm after the last layer is distributed over all layers

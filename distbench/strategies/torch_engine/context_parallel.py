@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh
 
-from distbench.strategies._context_parallel import AttentionExchange
 from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.theory.context_parallelism import AttentionExchange
 from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.global_mean import GlobalMean

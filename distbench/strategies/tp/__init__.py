@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
-from distbench.strategies._model_states import optimizer_problem, sharded_model_states
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
 from distbench.strategies.description import (
     GRANULARITY,
@@ -18,10 +16,12 @@ from distbench.strategies.description import (
     Card,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.requirements import optimizer_problem
+from distbench.strategies.theory.data_parallelism import REPLICATED
+from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 
@@ -74,16 +74,13 @@ class TensorParallel(Strategy):
     def required_settings(self, case: Case) -> dict[str, Any]:
         return self.tensor_parallelism(case.world_size).required_settings
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
-
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         norms = DTYPE_BYTES[case.precision.master]
         return self.tensor_parallelism(case.world_size).traffic(case, case.batch.global_batch_size, norms)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         mine = self.tensor_parallelism(case.world_size).parameters_per_rank(case, parameters)
-        return sharded_model_states(case, mine, stored=case.precision.master)
+        return REPLICATED.model_states(case, mine)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.tp.engine import build_tp

@@ -23,10 +23,10 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
-    by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
+from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.zero import disk, labels, limits, theory
 from distbench.strategies.zero.autotp import AutoTp
 from distbench.strategies.zero.card import MICS, PIPELINE, TENSOR_PARALLEL
@@ -49,7 +49,7 @@ _MAX_ELEMENTS = 2**53
 
 
 @dataclass(frozen=True)
-class Zero(DeepSpeedStrategy):
+class Zero(DeepSpeedStrategy, MeshStrategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
@@ -138,9 +138,7 @@ class Zero(DeepSpeedStrategy):
         for option, value in decided.items():
             if getattr(self, option) is None:
                 object.__setattr__(self, option, value)
-        if self.mesh != "auto":
-            # a dimension of one rank is dropped, so that a case has the same id with it and without
-            object.__setattr__(self, "mesh", {name: size for name, size in self.mesh.items() if size > 1})
+        self.drop_dimensions_of_one_rank()
 
     @property
     def engine_class(self) -> str:
@@ -203,11 +201,6 @@ class Zero(DeepSpeedStrategy):
         # up to stage 2 only updated parameters are gathered
         return ("all_gather",) if self.stage == 3 else ()
 
-    @property
-    def requested_mesh(self) -> dict[str, int]:
-        """Sizes of ``mesh`` for callers that read any dimension by name; for all meshes (``auto``) empty."""
-        return meshes.requested_sizes(self.mesh)
-
     def accumulates_in_other_dtype(self, case: Case) -> bool:
         """True if gradients of *case* are accumulated in another dtype than they are computed in."""
         return self.stage > 0 and self.grad_accum_dtype != case.precision.compute
@@ -229,20 +222,8 @@ class Zero(DeepSpeedStrategy):
         return self.pipeline or self.tensor_parallelism
 
     @property
-    def rest_dimension(self) -> Literal["dp_replicate", "dp_shard"]:
-        """Dimension of the mesh for the ranks that remain after the others."""
+    def rest_dimension(self) -> str:
         return "dp_shard" if self.stage else "dp_replicate"
-
-    def data_parallel_size(self, ranks: int) -> int:
-        return max(1, ranks // self.model_parallelism.ranks)
-
-    def data_parallel_rank(self, rank: int, ranks: int) -> int:
-        # stages are the outermost dimension: neighbors have the same stage, and different samples
-        return (
-            super().data_parallel_rank(rank, ranks)
-            if self.pipeline is None
-            else rank % self.data_parallel_size(ranks)
-        )
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         return limits.zero_problem(self, case, machine) or self.toolchain_problem(case, machine)
@@ -266,16 +247,10 @@ class Zero(DeepSpeedStrategy):
             return "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", "DeepSpeedCPUAdam"
         return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
 
-    def mesh_sizes(self, ranks: int) -> dict[str, int]:
-        if self.mics_shard_size > 1:
-            return {"dp_replicate": max(1, ranks // self.mics_shard_size), "dp_shard": self.mics_shard_size}
-        data = {self.rest_dimension: self.data_parallel_size(ranks)}
-        cut = (
-            {self.model_parallelism.dimension: self.model_parallelism.ranks}
-            if self.model_parallelism.ranks > 1
-            else {}
-        )
-        return cut | data if self.pipeline else data | cut
+    def known_sizes(self, ranks: int) -> dict[str, int]:
+        if (shards := self.mics_shard_size) > 1:
+            return {"dp_replicate": max(1, ranks // shards), "dp_shard": shards}
+        return self.requested_mesh
 
     def mesh_variants(self, ranks: int) -> list[Strategy] | None:
         if self.mesh != "auto":
@@ -292,9 +267,6 @@ class Zero(DeepSpeedStrategy):
             else None
         )
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return by_operation(self.traffic(case, parameters))
-
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         return theory.zero_traffic(self, case, parameters)
 
@@ -307,8 +279,7 @@ class Zero(DeepSpeedStrategy):
         own: dict[str, Any] = {option: size for option in groups if (size := getattr(self, option)) > 1}
         if self.accumulates_in_other_dtype(case):
             own["dtypes.gradients"] = self.grad_accum_dtype
-        sizes = self.mesh_sizes(case.world_size) if self.model_parallelism.ranks > 1 else {}
-        of_mesh = {f"mesh.{name}": size for name, size in sizes.items()}
+        of_mesh = self.mesh_settings(case.world_size) if self.model_parallelism.ranks > 1 else {}
         return places | own | of_mesh | (self.pipeline.required_settings(case) if self.pipeline else {})
 
     def build(self, context: RankContext) -> Engine:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._tensor_parallel import splits_of, undeclared_layers
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import transform_problem
+from distbench.strategies.theory.tensor_parallelism import undeclared_layers
+from distbench.workloads.base import workload_of
 from distbench.workloads.splits import TensorSplits
 
 
@@ -24,7 +25,7 @@ class AutoTp:
 
     def problem(self, case: Case) -> str | None:
         """Reason why *case* can't be trained with it; None if it can."""
-        splits = splits_of(case)
+        splits = workload_of(case).tensor_splits()
         if splits is None:
             return undeclared_layers(case)
         if splits.partial and self.ranks > 1:
@@ -43,7 +44,7 @@ class AutoTp:
         """Parameters per device out of *parameters*: a share of the blocks' linear layers, and all else."""
         if self.ranks == 1:
             return parameters
-        splits = splits_of(case)
+        splits = workload_of(case).tensor_splits()
         whole = _replicated_parameters(splits) if splits else 0
         return whole + (parameters - whole) // self.ranks
 
@@ -58,7 +59,7 @@ class AutoTp:
         the gradient of that input separately for each of them: for query, key, value, gate and up five times
         rather than twice. A recomputed layer repeats the sums of its outputs, except the last.
         """
-        if self.ranks == 1 or (splits := splits_of(case)) is None:
+        if self.ranks == 1 or (splits := workload_of(case).tensor_splits()) is None:
             return []
         sums = splits.layers * (len(splits.colwise) + len(splits.rowwise))
         if case.activation_checkpointing != "none":
@@ -69,7 +70,7 @@ class AutoTp:
 
     def configuration(self, case: Case) -> dict[str, Any]:
         """DeepSpeed's section ``tensor_parallel``: the layers that it splits, and their split."""
-        splits = splits_of(case)
+        splits = workload_of(case).tensor_splits()
         assert splits is not None, "problem refuses a workload that says nothing of splitting"
         specs = [_layer_spec("column", splits.colwise), _layer_spec("row", splits.rowwise)]
         partition = {"use_default_specs": False, "layer_specs": specs}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.core import meshes
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.optimizers import TensorLayout
@@ -15,8 +14,7 @@ from distbench.strategies._deepspeed.releases import (
     REMOVAL_ISSUE,
     parse_release,
 )
-from distbench.strategies._model_states import optimizer_problem
-from distbench.strategies._unused_options import unused_option_problem
+from distbench.strategies.requirements import optimizer_problem, unused_option_problem
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES
 
 if TYPE_CHECKING:
@@ -147,7 +145,7 @@ def _mesh_problem(strategy: Zero, case: Case) -> str | None:
         return "mesh: pp and tp can't be combined with DeepSpeed; use pp: {mesh: {tp: 2}}"
     if strategy.offloads:
         return f"mesh: {over.dimension} is not supported with offload; {_disable_offload_text(strategy)}"
-    if unfit := meshes.mesh_size_problem(strategy.requested_mesh, case.world_size, strategy.rest_dimension):
+    if unfit := strategy.mesh_size_problem(case.world_size):
         return unfit
     own = _autotp_problem(strategy, case) if strategy.pipeline is None else _pipeline_problem(strategy, case)
     return own or over.problem(case)

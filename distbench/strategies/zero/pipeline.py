@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._offers import transform_problem
-from distbench.strategies._pipeline import (
-    nearest_text,
+from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import nearest_text, transform_problem
+from distbench.strategies.theory.pipeline_parallelism import (
     split_evenly,
     stages_of,
     too_many_stages_text,
     undeclared_stages,
 )
-from distbench.strategies.description import ExpectedCollective
 
 DEFAULT_MICRO_BATCHES = 4
 """Default number of parts of a micro-batch in a pipeline."""

@@ -11,14 +11,14 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
-from distbench.strategies._pipeline import (
+from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.engine import TrainingState
+from distbench.strategies.theory.pipeline_parallelism import (
     activations_in_flight,
     bubble_fraction,
     stages_of,
     undeclared_stages,
 )
-from distbench.strategies.base import RankContext, UnsupportedCase
-from distbench.strategies.engine import TrainingState
 from distbench.strategies.torch_engine import group_tensors, modules, optimizer, readback, recomputation
 from distbench.strategies.torch_engine.stagewise import StagedModel
 from distbench.strategies.zero import Zero, checkpoint, gradients, master_weights, rank_partitions

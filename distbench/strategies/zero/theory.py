@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies._model_states import sharded_model_states
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.theory.data_parallelism import ZERO_STAGES
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
@@ -25,18 +26,12 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
     if strategy.pipeline:
         own = strategy.grad_accum_dtype if reduces_full_gradients(strategy, case) else case.precision.compute
         between += strategy.pipeline.tied_weight_traffic(case, own)
-    if ranks == 1:
-        return between
-    stage, micro = strategy.stage, case.batch.gradient_accumulation_steps
-    parameters = over.parameters_per_rank(case, parameters)
-    reduced = parameters * DTYPE_BYTES[case.precision.reduce]
-    gathered = parameters * DTYPE_BYTES[case.precision.compute]
-    if stage == 0:
-        return [ExpectedCollective("all_reduce", reduced, "dp_replicate"), *between]
-    summed = "all_reduce" if reduces_full_gradients(strategy, case) else "reduce_scatter"
+    level, parameters = ZERO_STAGES[strategy.stage], over.parameters_per_rank(case, parameters)
+    if reduces_full_gradients(strategy, case):
+        level = replace(level, reduction="all_reduce")
+    shards, replicas = (ranks, 1) if strategy.stage else (1, ranks)
     return [
-        ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
-        ExpectedCollective(summed, reduced * (micro if stage > 1 else 1), "dp_shard"),
+        *level.traffic(case, parameters, shards=shards, replicas=replicas),
         *_mics_traffic(strategy, case, parameters),
         *between,
     ]
@@ -49,7 +44,7 @@ def _mics_traffic(strategy: Zero, case: Case, parameters: float) -> list[Expecte
     the last micro-batch, in the dtype in which DeepSpeed accumulates them.
     """
     size = strategy.mics_shard_size
-    if size in (1, case.world_size):
+    if not 1 < size < case.world_size:
         return []
     dtype = strategy.grad_accum_dtype if strategy.accumulates_in_other_dtype(case) else case.precision.compute
     return [ExpectedCollective("all_reduce", parameters * DTYPE_BYTES[dtype] / size, "dp_replicate")]
@@ -63,28 +58,21 @@ def reduces_full_gradients(strategy: Zero, case: Case) -> bool:
 
 def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states that are not on a disk, by kind; see ``Strategy.model_states``."""
-    stage, ranks, stored = (
-        strategy.stage,
-        strategy.data_parallel_size(case.world_size),
-        case.precision.compute,
-    )
-    if strategy.mics_shard_size > 1:
-        ranks = strategy.mics_shard_size
+    stage, stored = strategy.stage, case.precision.compute
+    in_groups = strategy.mics_shard_size > 1
+    ranks = strategy.mics_shard_size if in_groups else strategy.data_parallel_size(case.world_size)
     parameters = strategy.model_parallelism.max_parameters(case, parameters)
     accumulates = case.batch.gradient_accumulation_steps > 1 or strategy.pipeline is not None
-    sizes = sharded_model_states(
+    # stage 1 keeps full gradients only for accumulation; the paper's always does
+    level = ZERO_STAGES[2 if stage == 1 and not accumulates else stage]
+    sizes = level.model_states(
         case,
         parameters,
+        ranks,
         stored=stored,
         gradients=strategy.grad_accum_dtype if strategy.accumulates_in_other_dtype(case) else stored,
         # from stage 1 on DeepSpeed keeps master weights even if they have the same dtype
         master=case.precision.master if stage or stored != case.precision.master else None,
-        shards=(
-            ranks if stage == 3 else 1,
-            # stage 1 keeps full gradients only for accumulation; the paper's always does
-            ranks if stage > 1 or (stage == 1 and not accumulates) else 1,
-            ranks if stage else 1,
-        ),
     )
     if reduces_full_gradients(strategy, case):
         # a full buffer for the sum, beside the gradients that the backward pass creates

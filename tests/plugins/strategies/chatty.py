@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distbench.core.case import Case
 from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.engine import Engine
 
 
@@ -19,10 +20,12 @@ class Chatty(Strategy):
     def label(self) -> str:
         return "chatty"
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        return DistributedDataParallel().traffic_by_operation(case, parameters)
+        # it reports no mesh
+        moved = DistributedDataParallel().traffic(case, parameters) or ()
+        return [replace(each, dimension=None) for each in moved]
 
     def build(self, context: RankContext) -> Engine:
         import torch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distbench.core.case import Case
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.description import ExcessCause, SettingMeaning
+from distbench.strategies.description import ExcessCause, ExpectedCollective, SettingMeaning
 from distbench.strategies.engine import Engine
 
 
@@ -41,8 +41,10 @@ class Echoed(Strategy):
             ExcessCause("master", "the echo keeps a copy of the weights"),
         )
 
-    def traffic_by_operation(self, case: Case, parameters: int) -> dict[str, float]:
-        return DistributedDataParallel().traffic_by_operation(case, parameters)
+    def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+        # it reports no mesh
+        moved = DistributedDataParallel().traffic(case, parameters) or ()
+        return [replace(each, dimension=None) for each in moved]
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         return DistributedDataParallel().model_states(case, parameters)

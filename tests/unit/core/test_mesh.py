@@ -33,6 +33,13 @@ def test_copies_and_their_shards_all_have_rows_of_their_own() -> None:
     assert [mesh.group_rank(rank, ["dp_shard"]) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
+def test_ranks_that_share_experts_have_rows_of_their_own() -> None:
+    mesh = MeshShape.from_request({"ep": 2}, 4, "dp_replicate")
+    assert mesh.sizes == {"dp_replicate": 2, "ep": 2}
+    assert (mesh.data_ranks, mesh.model_ranks) == (4, 1)
+    assert [mesh.data_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
+
+
 def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
     mesh = MeshShape.from_request({}, 4, "pp")
     assert (mesh.size("tp"), mesh.data_ranks) == (1, 1)

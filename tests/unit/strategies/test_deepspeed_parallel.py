@@ -26,6 +26,7 @@ from distbench.suite import load_suite
 from support import planned_suites
 from support.records import case
 from support.runs import Finished
+from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine(
     "cpu", 8, {"torch": "1", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True
@@ -177,7 +178,7 @@ def of(strategy: Zero, world_size: int, **changed: Any) -> Case:
 def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does() -> None:
     plain, copied = Zero(stage=3), Zero(stage=3, hpz_partition_size=2)
     asked = of(copied, 4)
-    assert copied.traffic_by_operation(asked, 1000) == plain.traffic_by_operation(asked, 1000)
+    assert bytes_by_operation(copied, asked, 1000) == bytes_by_operation(plain, asked, 1000)
     states = plain.model_states(asked, 1000)
     assert copied.model_states(asked, 1000) == {**states, "parameters": 1000.0 + 2000.0}
 
@@ -201,7 +202,7 @@ def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_the
         ("all_reduce", 2000.0, "dp_replicate"),
     ]
     # one group has nobody to reduce with
-    assert "all_reduce" not in grouped.traffic_by_operation(of(grouped, 2), 1000)
+    assert "all_reduce" not in bytes_by_operation(grouped, of(grouped, 2), 1000)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recompu
     assert moved == ExpectedCollective("all_reduce", 2 * sums * activation, "tp", 2 * sums)
     own = 4 * (WHOLE + CUT // 2)
     pairs = of(strategy, 4, activation_checkpointing=recomputed)
-    assert strategy.traffic_by_operation(pairs, CUT + WHOLE) == {
+    assert bytes_by_operation(strategy, pairs, CUT + WHOLE) == {
         "all_reduce": 2 * sums * activation / 2,
         "reduce_scatter": own,
         "all_gather": own,
@@ -238,7 +239,7 @@ def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied:
     both_ends = [ExpectedCollective("all_reduce", 256 * 64 * 4, "pp", 1)] if tied else []
     assert strategy.traffic(of(strategy, 2, **options), 0) == [*crossing, *both_ends]
     # of half of the rows, in each pair half of the model
-    pairs = strategy.traffic_by_operation(of(strategy, 4, **options), 0)
+    pairs = bytes_by_operation(strategy, of(strategy, 4, **options), 0)
     assert pairs["send"] == activation / 2
     assert pairs["all_gather"] == pairs["reduce_scatter"] == 4 * (CUT + WHOLE) / 2
     # the last stage has norm and head, its own copy of what is tied

@@ -31,6 +31,7 @@ from distbench.workloads.transformer import PRESETS, Transformer
 from support.check_records import DDP
 from support.records import case, measured
 from support.runs import PLUGINS, Finished
+from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
 
@@ -62,16 +63,14 @@ def test_tensors_by_formula_have_as_many_parameters_as_the_model(preset: Any, ti
 def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> None:
     of, rank = lossy(powersgd_rank=2), DistributedDataParallel(powersgd_rank=2)
     workload = registry.create_plugin("workloads", of.workload)
-    assert rank.traffic_by_operation(of, 0) == {
+    assert bytes_by_operation(rank, of, 0) == {
         "all_reduce": 4.0 * powersgd_elements(workload.tensor_shapes(), 2, 2.0)
     }
     unknown = dataclasses.replace(
         of, workload=PluginChoice("user", {"model": "models.small:Small", "length": 8})
     )
-    assert rank.traffic_by_operation(unknown, 0) is None
-    assert DistributedDataParallel(local_sgd_period=4).traffic_by_operation(of, 1000) == {
-        "all_reduce": 1000.0
-    }
+    assert bytes_by_operation(rank, unknown, 0) is None
+    assert bytes_by_operation(DistributedDataParallel(local_sgd_period=4), of, 1000) == {"all_reduce": 1000.0}
 
 
 def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() -> None:

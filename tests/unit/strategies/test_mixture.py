@@ -23,6 +23,7 @@ from distbench.workloads.base import Workload
 from support.planned_suites import planned
 from support.records import case
 from support.runs import Finished
+from support.theory_checks import bytes_by_operation
 
 D, F, S, L, E, K = 16, 24, 10, 2, 4, 2
 OPTIONS = {
@@ -185,7 +186,7 @@ def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(
     world_size: int, mesh: dict[str, int], changed: dict[str, Any], moved: dict[str, float]
 ) -> None:
     assert (
-        ExpertParallel(mesh).traffic_by_operation(of("ep", world_size, {"mesh": mesh}, **changed), PARAMETERS)
+        bytes_by_operation(ExpertParallel(mesh), of("ep", world_size, {"mesh": mesh}, **changed), PARAMETERS)
         == moved
     )
 

@@ -32,6 +32,7 @@ from distbench.suite import load_suite
 from support.environments import older_deepspeed
 from support.records import case, measured
 from support.runs import PLUGINS, Finished
+from support.theory_checks import bytes_by_operation
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
 RANKS = 3
@@ -60,7 +61,7 @@ def test_bits_and_scales_move_for_each_tensor_or_of_lamb_for_all_at_once(ranks: 
     assert adam["all_to_all"].calls == tensors
     assert adam["all_gather"].calls == 3 * tensors
     assert adam["all_gather"].bytes - adam["all_to_all"].bytes == 2 * tensors * ranks * 4
-    lamb = OneBit(algorithm="lamb").traffic_by_operation(of(ranks, "lamb", algorithm="lamb"), elements)
+    lamb = bytes_by_operation(OneBit(algorithm="lamb"), of(ranks, "lamb", algorithm="lamb"), elements)
     bits = padded_elements(elements, ranks) / 8
     assert lamb == {"all_to_all": bits, "all_gather": bits + 2 * ranks * 4}
 
@@ -69,9 +70,9 @@ def test_local_steps_move_the_same_less_often_and_settle_after_the_interval_has_
     options = {"algorithm": "zero_one_adam", "freeze_step": 5}
     often, seldom = OneBit(**options), OneBit(**options, local_steps=8)
     one = of(**options)
-    assert {
-        op: size / 8 for op, size in often.traffic_by_operation(one, 0).items()
-    } == seldom.traffic_by_operation(one, 0)
+    assert {op: size / 8 for op, size in bytes_by_operation(often, one, 0).items()} == bytes_by_operation(
+        seldom, one, 0
+    )
     assert (often.steady_from_step, often.steps_per_cycle) == (5, 1)
     assert (seldom.steady_from_step, seldom.steps_per_cycle) == (8, 8)
 

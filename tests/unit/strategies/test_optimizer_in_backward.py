@@ -20,6 +20,7 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.single import Single
 from support.records import case
 from support.runs import Finished
+from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FSDP = FullyShardedDataParallel(optimizer_in_backward=True)
@@ -87,7 +88,7 @@ def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(
     asked = of(strategy, ranks)
     usual = plain.model_states(asked, WHOLE)
     assert strategy.model_states(asked, WHOLE) == {**usual, "gradients": gradients}
-    assert strategy.traffic_by_operation(asked, WHOLE) == plain.traffic_by_operation(asked, WHOLE)
+    assert bytes_by_operation(strategy, asked, WHOLE) == bytes_by_operation(plain, asked, WHOLE)
 
 
 def test_the_rest_beside_the_layers_may_be_the_largest_part() -> None:

@@ -25,7 +25,7 @@ from distbench.workloads.stages import PipelineStages
 from support import planned_suites
 from support.records import case
 from support.runs import Finished
-from support.theory_checks import against_theory
+from support.theory_checks import against_theory, bytes_by_operation
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
@@ -189,7 +189,7 @@ def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path
         PipelineParallel(mesh={"dp_shard": 2}),
     )
     asked = of(strategy, 4)
-    assert strategy.traffic_by_operation(asked, 0) == by_count.traffic_by_operation(asked, 0)
+    assert bytes_by_operation(strategy, asked, 0) == bytes_by_operation(by_count, asked, 0)
     assert strategy.model_states(asked, 0) is None
     built = strategy.model_states_as_built(asked, 0, {"layers_of_stages": [1, 3]}) or {}
     assert built["optimizer_state"] == (3 * BLOCK + TABLE + 32) / 2 * 8
@@ -236,7 +236,7 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
     moved = 2 * borders * ACTIVATIONS / world_size
     both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
     asked = of(strategy, world_size, tied=tied)
-    assert strategy.traffic_by_operation(asked, 0) == {"send": moved, "recv": moved, **both_ends}
+    assert bytes_by_operation(strategy, asked, 0) == {"send": moved, "recv": moved, **both_ends}
 
 
 @pytest.mark.parametrize(
@@ -312,13 +312,13 @@ def test_every_dimension_of_a_mesh_moves_its_own(
     mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
 ) -> None:
     strategy = PipelineParallel(mesh=mesh, **options)
-    moved = strategy.traffic_by_operation(of(strategy, world_size, tied=False), 0)
+    moved = bytes_by_operation(strategy, of(strategy, world_size, tied=False), 0)
     assert moved == expected | {"recv": expected["send"]}
 
 
 def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
     strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
-    moved = strategy.traffic_by_operation(of(strategy, 8), 0) or {}
+    moved = bytes_by_operation(strategy, of(strategy, 8), 0) or {}
     assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
     # norms whole, for FSDP sums what is left of their gradients; the copies at both ends a quarter each
     assert moved["all_reduce"] == (9 * 32 * 4) / 2 + 2 * TABLE * 4 / 4 / 2

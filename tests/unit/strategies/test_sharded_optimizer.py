@@ -15,6 +15,7 @@ from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.strategies.ddp import DistributedDataParallel
 from support.records import case
 from support.runs import Finished
+from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 SHARDED = DistributedDataParallel(sharded_optimizer=True)
@@ -22,7 +23,7 @@ SHARDED = DistributedDataParallel(sharded_optimizer=True)
 
 def test_state_is_divided_and_every_updated_parameter_sent_once() -> None:
     of = case("ddp", 2)
-    assert SHARDED.traffic_by_operation(of, 1000) == {"all_reduce": 4000.0, "broadcast": 4000.0}
+    assert bytes_by_operation(SHARDED, of, 1000) == {"all_reduce": 4000.0, "broadcast": 4000.0}
     states, plain = SHARDED.model_states(of, 1000), DistributedDataParallel().model_states(of, 1000)
     assert states == {**plain, "optimizer_state": plain["optimizer_state"] / 2}
 

@@ -21,6 +21,7 @@ from distbench.report.page import chapters
 from distbench.strategies.cards import card_for
 from distbench.strategies.description import StrategyDescription
 from support.records import case, measured
+from support.theory_checks import bytes_by_operation
 
 SAMPLE = str(Path(__file__).parents[3] / "reports" / "sample")
 VARIANTS = [
@@ -63,7 +64,7 @@ def moved(name: str, **options: object) -> float:
     strategy = registry.built_in_plugins("strategies")[name](**options)
     of = case(name, 8, batch=Batch(64, 8, 1))
     # a ring reduces and then gathers
-    sizes = strategy.traffic_by_operation(of, 1000)
+    sizes = bytes_by_operation(strategy, of, 1000)
     return sum(size * (2 if operation == "all_reduce" else 1) for operation, size in sizes.items()) / 4000
 
 

@@ -22,7 +22,7 @@ from distbench.strategies.tp import TensorParallel
 from support import planned_suites
 from support.records import case, info, measured
 from support.runs import Done, Finished
-from support.theory_checks import against_theory
+from support.theory_checks import against_theory, bytes_by_operation
 
 MODEL = (
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
@@ -219,14 +219,14 @@ def test_what_moves_is_megatrons_four_reductions_a_block_and_two(
     strategy: TensorParallel, recomputed: str, moved: dict[str, float]
 ) -> None:
     asked = of("tp", 2, activation_checkpointing=recomputed)
-    assert strategy.traffic_by_operation(asked, 100_000) == moved
+    assert bytes_by_operation(strategy, asked, 100_000) == moved
 
 
 def test_on_a_mesh_both_dimensions_move_their_own() -> None:
     parameters, strategy = 100_000, FullyShardedDataParallel(mesh={"tp": 2})
     asked = of("fsdp", 4, batch=Batch(B, B // 2, 1))
     part = NORMS + (parameters - NORMS) // 2
-    assert strategy.traffic_by_operation(asked, parameters) == {
+    assert bytes_by_operation(strategy, asked, parameters) == {
         "all_gather": 2 * part * 4 + LOGITS / 2,
         "reduce_scatter": part * 4,
         "all_reduce": (4 * L + 2) * ACTIVATION / 2,
@@ -236,7 +236,7 @@ def test_on_a_mesh_both_dimensions_move_their_own() -> None:
 
 def test_one_rank_alone_moves_nothing_and_keeps_all() -> None:
     asked = of("tp", 1)
-    assert TensorParallel().traffic_by_operation(asked, 100_000) == {}
+    assert bytes_by_operation(TensorParallel(), asked, 100_000) == {}
     assert TensorParallel().model_states(asked, 100_000)["parameters"] == 400_000
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.units import nearest_multiples
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._offers import transform_problem
 from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.requirements import transform_problem, undeclared_problem
+from distbench.workloads.base import workload_of
 from distbench.workloads.splits import divisibility_problem
 
 if TYPE_CHECKING:
-    from distbench.workloads.base import Workload
     from distbench.workloads.context import ContextSplit
 
 
@@ -33,7 +31,7 @@ class ContextParallelism:
 
     def problem(self, case: Case) -> str | None:
         """Reason why *case* can't be trained with it; None if it can."""
-        context = context_of(case)
+        context = workload_of(case).context_split()
         if context is None:
             parts = "its attention modules, the only ones that may mix positions"
             methods = "context_split() and shard_sequence()"
@@ -75,7 +73,7 @@ class ContextParallelism:
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         """Settings of it that ``Engine.effective_settings`` must report."""
-        context = context_of(case)
+        context = workload_of(case).context_split()
         positions = context.seq_len // self.ranks if context else None
         return {
             "mesh.cp": self.ranks,
@@ -95,7 +93,7 @@ class ContextParallelism:
         forward and backward, and their gradients, in fp32, pass around all devices in all-to-alls in which
         each sends to the next.
         """
-        context = context_of(case)
+        context = workload_of(case).context_split()
         if self.ranks == 1 or context is None:
             return []
         passes = 2 if case.activation_checkpointing == "none" else 3
@@ -117,9 +115,3 @@ class ContextParallelism:
             ExpectedCollective("all_gather", float(passes * both * element), "cp", passes * calls),
             ExpectedCollective("all_to_all", float(both * DTYPE_BYTES["fp32"]), "cp", self.ranks * calls),
         ]
-
-
-def context_of(case: Case) -> ContextSplit | None:
-    """Division of the sequences of *case* as its workload declares it; None if it declares none."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.context_split()

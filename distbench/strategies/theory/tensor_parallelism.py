@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.units import nearest_multiples
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.strategies._offers import fused_sgd_problem, transform_problem
 from distbench.strategies.description import ExpectedCollective
-
-if TYPE_CHECKING:
-    from distbench.workloads.base import Workload
-    from distbench.workloads.splits import TensorSplits
-
+from distbench.strategies.requirements import fused_sgd_problem, transform_problem, undeclared_problem
+from distbench.workloads.base import workload_of
 
 # tried with blocks compiled after they were split, as torchtitan does: tp fails, and fsdp with mesh: {tp: 2}
 # trains, but its gradient of the embedding is off by 0.6 of its size
@@ -53,9 +47,17 @@ class TensorParallelism:
             "loss_parallel": self.loss_parallel,
         }
 
+    @property
+    def option_problem(self) -> str | None:
+        """Reason why one of its options has no effect; None if it has several ranks, or no such option."""
+        if self.ranks > 1 or not (self.sequence_parallel or self.loss_parallel):
+            return None
+        option = "sequence_parallel" if self.sequence_parallel else "loss_parallel"
+        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+
     def problem(self, case: Case) -> str | None:
         """Reason why *case* can't be trained with it; None if it can."""
-        splits = splits_of(case)
+        splits = workload_of(case).tensor_splits()
         if splits is None:
             return undeclared_layers(case)
         if reason := splits.problem(self.ranks):
@@ -75,7 +77,7 @@ class TensorParallelism:
         """Parameters per device out of *parameters*: norms in full, and a share of everything else."""
         if self.ranks == 1:
             return parameters
-        splits = splits_of(case)
+        splits = workload_of(case).tensor_splits()
         whole = splits.replicated_parameters if splits else 0
         return whole + (parameters - whole) // self.ranks
 
@@ -92,7 +94,7 @@ class TensorParallelism:
         (arXiv:2205.05198, figure 5) each is an all-gather and a reduce-scatter of the same size. A recomputed
         layer enters its regions again, and leaves all but the last, where torch stops.
         """
-        if self.ranks == 1 or (splits := splits_of(case)) is None:
+        if self.ranks == 1 or (splits := workload_of(case).tensor_splits()) is None:
             return []
         positions, element = samples * splits.seq_len, DTYPE_BYTES[case.precision.compute]
         again = case.activation_checkpointing != "none"
@@ -128,12 +130,6 @@ class _Volume:
 
     def __add__(self, other: _Volume) -> _Volume:
         return _Volume(self.bytes + other.bytes, self.calls + other.calls)
-
-
-def splits_of(case: Case) -> TensorSplits | None:
-    """Division of the model of *case*, if its workload declares it."""
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.tensor_splits()
 
 
 def undeclared_layers(case: Case) -> str:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import format_count
-from distbench.strategies._missing_plan import undeclared_problem
-from distbench.workloads.base import Workload
+from distbench.strategies.requirements import undeclared_problem
+from distbench.workloads.base import workload_of
 from distbench.workloads.stages import PipelineStages
 
 
 def stages_of(case: Case) -> PipelineStages | None:
     """Division of the model of *case* between its layers; None: ``undeclared_stages`` gives the reason."""
-    model = _declared(case)
+    model = workload_of(case).pipeline_stages()
     return None if model is None or model.unsupported_reason else model
 
 
 def undeclared_stages(case: Case) -> str:
     """Reason why a workload that declares no stages, or rules them out, can't be trained in a pipeline."""
-    if (model := _declared(case)) and model.unsupported_reason:
+    if (model := workload_of(case).pipeline_stages()) and model.unsupported_reason:
         return f"pipeline parallelism: {model.unsupported_reason}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
     return undeclared_problem(
@@ -33,19 +30,9 @@ def undeclared_stages(case: Case) -> str:
     )
 
 
-def _declared(case: Case) -> PipelineStages | None:
-    workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.pipeline_stages()
-
-
 def too_many_stages_text(layers: int, stages: int) -> str:
     """Reason why a model of *layers* layers can't have that many *stages*."""
     return f"{format_count(layers, 'layer')} can't be split into {stages} stages"
-
-
-def nearest_text(fitting: Iterable[int], number: int) -> str:
-    """The three of the *fitting* numbers that are nearest to *number*, in words; empty: there is none."""
-    return ", ".join(map(str, sorted(sorted(fitting, key=lambda each: abs(each - number))[:3])))
 
 
 def split_evenly(layers: int, stages: int) -> list[range]:

@@ -1,0 +1,1 @@
+"""Expected traffic and memory of parallel techniques. Imports no torch."""
