@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 OPTION = "optimizer_in_backward"
 LABEL = "in-backward"
-TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"
 UPDATE_TIMING = "when parameters are updated"
 
 

@@ -13,8 +13,7 @@ from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_count, format_percent
 from distbench.report.figures import CaseStyle
 from distbench.report.view import CASE_FIELDS, View, case_cells, value_cell
-from distbench.strategies.cards import card_for
-from distbench.strategies.description import USE_IF, Card, Claim
+from distbench.strategies.cards import USE_IF, Card, Claim, card_for
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _TRAFFIC_THEORY, _STATES_THEORY = "comm_bytes_theory", "memory_states_theory"

@@ -31,6 +31,7 @@ def test_what_a_wheel_installs_reads_a_run_and_trains(tmp_path: Path) -> None:
     program = [str(python), "-c", "import distbench; print(distbench.__file__)"]
     where = subprocess.check_output(program, cwd=tmp_path, text=True)
     assert Path(where.strip()).is_relative_to(tmp_path / "there")
+    assert "https://arxiv.org/abs/1910.02054" in run("list", "strategies", "zero")
     assert "Train with ddp on 2 devices" in run("show", str(ROOT / "reports" / "sample"))
     suite.write_text(
         "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nstrategies: [ddp]\n"

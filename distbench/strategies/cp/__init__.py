@@ -15,13 +15,12 @@ from distbench.strategies._context_parallel import AttentionExchange, ContextPar
 from distbench.strategies._model_states import optimizer_problem, sharded_model_states
 from distbench.strategies._offers import fused_sgd_problem, reduce_dtype_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
-from distbench.strategies.cp.card import PLAIN, RING, SHARDED
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -81,8 +80,8 @@ class ContextParallel(Strategy):
     @property
     def card(self) -> Card:
         if self.sharded:
-            return SHARDED
-        return RING if self.implementation == "ring" else PLAIN
+            return built_in_card("cp-sharded")
+        return built_in_card("cp-ring" if self.implementation == "ring" else "cp")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

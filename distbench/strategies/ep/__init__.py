@@ -14,17 +14,16 @@ from distbench.strategies._missing_plan import undeclared_problem
 from distbench.strategies._model_states import optimizer_problem, sharded_model_states
 from distbench.strategies._offers import reduce_dtype_problem, transform_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExpectedCollective,
     SettingMeaning,
     by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.ep.card import CARD
 from distbench.workloads.base import Workload
 from distbench.workloads.mixture import ExpertLayers
 
@@ -58,7 +57,7 @@ class ExpertParallel(Strategy):
 
     @property
     def card(self) -> Card:
-        return CARD
+        return built_in_card("ep")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

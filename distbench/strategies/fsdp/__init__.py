@@ -17,6 +17,7 @@ from distbench.strategies._pipeline import stages_of
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies._unused_options import unused_option_problem
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
@@ -24,7 +25,6 @@ from distbench.strategies.description import (
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -32,7 +32,6 @@ from distbench.strategies.description import (
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.fsdp.card import CARDS, HYBRID_TENSOR_PARALLEL, IN_BACKWARD, TENSOR_PARALLEL
 from distbench.strategies.fsdp.in_backward import in_backward_problem
 from distbench.strategies.fsdp.mesh import (
     DIMENSIONS,
@@ -137,10 +136,10 @@ class FullyShardedDataParallel(Strategy):
     def card(self) -> Card:
         is_hybrid = self.sharding == "hybrid" or bool(self.requested_mesh.get("dp_replicate"))
         if self.has_tensor_parallelism:
-            return HYBRID_TENSOR_PARALLEL if is_hybrid else TENSOR_PARALLEL
+            return built_in_card("fsdp-hybrid_tp" if is_hybrid else "fsdp-tp")
         if self.optimizer_in_backward:
-            return IN_BACKWARD
-        return CARDS["hybrid" if is_hybrid else self.sharding]
+            return built_in_card("fsdp-in_backward")
+        return built_in_card("fsdp-hybrid" if is_hybrid else f"fsdp-{self.sharding}")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

@@ -11,18 +11,17 @@ from distbench.core.machine import Machine
 from distbench.strategies._model_states import optimizer_problem, sharded_model_states
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExpectedCollective,
     SettingMeaning,
     by_operation,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class TensorParallel(Strategy):
 
     @property
     def card(self) -> Card:
-        return SEQUENCE if self.sequence_parallel else PLAIN
+        return built_in_card("tp-sequence_parallel" if self.sequence_parallel else "tp")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
