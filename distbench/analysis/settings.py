@@ -15,7 +15,6 @@ from distbench.core.case import CURRENT_ENVIRONMENT, DTYPE_BYTES, Case
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.record import Record
-from distbench.strategies.cards import strategy_of
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
     IntendedDifference,
@@ -151,7 +150,7 @@ def strategy_description(case: Case, record: Record | None) -> StrategyDescripti
     """Description in *record*, else that of distbench's own strategy of that name: old records have none."""
     if record and record.described_strategy:
         return record.described_strategy
-    strategy = strategy_of(case.strategy)
+    strategy = registry.decode_built_in("strategies", case.strategy)
     return strategy.description() if strategy else StrategyDescription()
 
 

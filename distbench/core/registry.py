@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from distbench.core.case import PluginChoice
-from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.errors import RecordError, UsageError, did_you_mean
+from distbench.core.serialization import decode
 
 PLUGIN_KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH_VARIABLE = "DISTBENCH_PLUGINS"
@@ -69,6 +70,18 @@ def create_plugin(kind: str, choice: PluginChoice) -> Any:
     """
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in choice.options.items()}
     return load_plugin(kind, choice.name)(**given)
+
+
+def decode_built_in(kind: str, choice: PluginChoice) -> Any | None:
+    """Built-in plug-in with recorded options; None: a plug-in of users, or options of another version."""
+    cls = built_in_plugins(kind).get(choice.name)
+    if cls is None or choice.options.keys() - {field.name for field in dataclasses.fields(cls)}:
+        return None
+    try:
+        return decode(cls, choice.options, choice.name)
+    except (RecordError, TypeError, ValueError, LookupError):
+        # records are untrusted: options may be unknown, of the wrong type, or incompatible
+        return None
 
 
 def load_submodule_plugin(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None:

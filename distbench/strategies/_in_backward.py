@@ -13,7 +13,6 @@ from distbench.workloads.base import workload_of
 
 OPTION = "optimizer_in_backward"
 LABEL = "in-backward"
-TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"
 UPDATE_TIMING = "when parameters are updated"
 
 

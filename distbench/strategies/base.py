@@ -17,9 +17,9 @@ from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.errors import UnsupportedCase as UnsupportedCase
 from distbench.core.machine import Machine
 from distbench.core.meshes import DATA_DIMENSIONS
+from distbench.strategies.cards import Card
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
-    Card,
     ExcessCause,
     ExpectedCollective,
     IntendedDifference,

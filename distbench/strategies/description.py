@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
-ALL_STATES_TEXT = "All model states: with Adam in mixed precision 16 bytes per parameter."
 GLOBAL_COUNT_TEXT = "over the count of the global batch"
 """Value of ``loss_mean`` if the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
-USE_IF = "use it if"
-"""Aspect of the claim that says when to use a strategy."""
 SIMPLICITY_OF_MODEL_PARALLELISM = 60
 """``simplicity`` from which on strategies split layers or sequences. They come after all that replicate or
 shard, which leave the model's computation as it is written."""
-PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
 
 @dataclass(frozen=True)
@@ -56,26 +51,6 @@ class ExpectedCollective:
     calls: float | None = None
     """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
     because an engine packs tensors into buckets."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Theory of a strategy in one aspect."""
-
-    aspect: str
-    """``shards``, ``moves``, ``keeps``, ``offload`` or ``USE_IF``."""
-    text: str
-    source: str = ""
-    """URL of the paper or the documentation; empty: it follows from the other claims."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """Card of a strategy: what it shards, sends and stores in theory, and when to use it."""
-
-    shards: str
-    """Sharded state in two or three words, for a table."""
-    claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True)

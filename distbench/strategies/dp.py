@@ -8,11 +8,9 @@ from typing import Any
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import RankContext, Strategy
-from distbench.strategies.description import Card, Claim
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.engine import Engine
 from distbench.strategies.replicated_strategy import ReplicatedStrategy
-
-_DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 
 
 @dataclass(frozen=True)
@@ -22,17 +20,10 @@ class DataParallel(ReplicatedStrategy):
     engine_class = "DataParallel"
     label = "dp"
     simplicity = 20
-    card = Card(
-        "nothing",
-        (
-            Claim(
-                "shards", "Nothing: one process copies the model to every GPU in each forward pass.", _DOCS
-            ),
-            Claim("moves", "The parameters to every GPU and the gradients back, in every step.", _DOCS),
-            Claim("keeps", "All model states on the first GPU, and a copy of the parameters on each.", _DOCS),
-            Claim("use it if", "you have to: torch recommends DDP instead, even on one node.", _DOCS),
-        ),
-    )
+
+    @property
+    def card(self) -> Card:
+        return built_in_card("dp")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

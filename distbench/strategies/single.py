@@ -10,47 +10,10 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies.base import RankContext, Strategy
-from distbench.strategies.description import (
-    ALL_STATES_TEXT,
-    PYTORCH_OVERVIEW,
-    USE_IF,
-    ZERO_PAPER,
-    Card,
-    Claim,
-    SettingMeaning,
-    strategy_settings,
-)
+from distbench.strategies.cards import Card, built_in_card
+from distbench.strategies.description import SettingMeaning, strategy_settings
 from distbench.strategies.engine import Engine
 from distbench.strategies.replicated_strategy import ReplicatedStrategy
-
-_NOT_SHARDED = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
-_NO_TRAFFIC = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
-_PLAIN_CARD = Card(
-    "nothing",
-    (
-        _NOT_SHARDED,
-        _NO_TRAFFIC,
-        Claim("keeps", ALL_STATES_TEXT, ZERO_PAPER),
-        Claim(USE_IF, "the model fits on one device, and that is fast enough."),
-    ),
-)
-_IN_BACKWARD_CARD = Card(
-    "nothing",
-    (
-        _NOT_SHARDED,
-        _NO_TRAFFIC,
-        Claim(
-            "keeps",
-            "Parameters and optimizer state; gradients of one tensor at a time, freed after its update.",
-            _in_backward.TUTORIAL,
-        ),
-        Claim(
-            USE_IF,
-            "everything but the gradients fits on one device, and nothing needs all of them at once: no "
-            "clipping, no accumulation.",
-        ),
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +39,7 @@ class Single(ReplicatedStrategy):
 
     @property
     def card(self) -> Card:
-        return _IN_BACKWARD_CARD if self.optimizer_in_backward else _PLAIN_CARD
+        return built_in_card("single-in_backward" if self.optimizer_in_backward else "single")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

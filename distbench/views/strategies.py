@@ -11,8 +11,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_count, format_percent
-from distbench.strategies.cards import card_for
-from distbench.strategies.description import USE_IF, Card, Claim
+from distbench.strategies.cards import USE_IF, Card, Claim, card_for
 from distbench.tables.table import Field, Table, TableRow
 from distbench.views.base import CASE_FIELDS, RELATIVE_COLUMN, CaseColumn, View
 from distbench.views.charts.figures import CaseStyle

@@ -32,6 +32,7 @@ def test_what_a_wheel_installs_reads_a_run_and_trains(tmp_path: Path) -> None:
     where = subprocess.check_output(program, cwd=tmp_path, text=True)
     assert Path(where.strip()).is_relative_to(tmp_path / "there")
     sample = str(ROOT / "reports" / "sample")
+    assert "https://arxiv.org/abs/1910.02054" in run("list", "strategies", "zero")
     assert "Train with ddp on 2 devices" in run("show", sample)
     assert "def prepare(model, layers, device)" in run("adopt", sample, "ddp/ws2/mb8/fp32", "--as", "torch")
     suite.write_text(

@@ -47,7 +47,11 @@ def list_(
         return _list_suite(as_json=as_json, as_schema=as_schema)
     kinds = [kind] if kind else list(registry.PLUGIN_KINDS)
     asked = {kind: [name] if name else registry.plugin_names(kind) for kind in kinds}
-    plugins = {kind: [_describe_plugin(kind, each) for each in names] for kind, names in asked.items()}
+    has_cards = as_json or bool(name)
+    plugins = {
+        kind: [_describe_plugin(kind, each, has_cards=has_cards) for each in names]
+        for kind, names in asked.items()
+    }
     if as_json:
         print_json(plugins)
         return 0
@@ -55,7 +59,7 @@ def list_(
         print_text(title)
         for plugin in described:
             _print(plugin)
-            for card in plugin.get("cards", ()) if name else ():
+            for card in plugin.get("cards", ()):
                 _print_card(card)
         print_text()
     return 0
@@ -95,7 +99,7 @@ def _list_suite(*, as_json: bool, as_schema: bool) -> int:
     return 0
 
 
-def _describe_plugin(kind: str, name: str) -> dict[str, Any]:
+def _describe_plugin(kind: str, name: str, *, has_cards: bool) -> dict[str, Any]:
     from distbench.core import registry
 
     try:
@@ -113,7 +117,7 @@ def _describe_plugin(kind: str, name: str) -> dict[str, Any]:
     except (UsageError, TypeError, SyntaxError) as error:
         # one broken file must not hide the others
         return {"name": name, "problem": str(error)}
-    if kind == "strategies":
+    if kind == "strategies" and has_cards:
         described["cards"] = [_card_json(variant) for variant in plugin.variants()]
     if hasattr(plugin, "columns"):
         described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]

@@ -10,13 +10,12 @@ from distbench.core.bounds import Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
-from distbench.strategies.cp.card import PLAIN, RING, SHARDED
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -81,8 +80,8 @@ class ContextParallel(MeshStrategy):
     @property
     def card(self) -> Card:
         if self.sharded:
-            return SHARDED
-        return RING if self.implementation == "ring" else PLAIN
+            return built_in_card("cp-sharded")
+        return built_in_card("cp-ring" if self.implementation == "ring" else "cp")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

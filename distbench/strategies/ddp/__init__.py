@@ -12,13 +12,12 @@ from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.ddp import lossy
-from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
 from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
     SHARDING,
-    Card,
     ExcessCause,
     ExpectedCollective,
     IntendedDifference,
@@ -107,10 +106,10 @@ class DistributedDataParallel(ReplicatedStrategy):
     @property
     def card(self) -> Card:
         if self.powersgd_rank:
-            return POWERSGD
+            return built_in_card("ddp-powersgd")
         if self.local_sgd_period:
-            return LOCAL_SGD
-        return SHARDED_OPTIMIZER if self.sharded_optimizer else PLAIN
+            return built_in_card("ddp-local_sgd")
+        return built_in_card("ddp-sharded_optimizer" if self.sharded_optimizer else "ddp")
 
     @property
     def label(self) -> str:

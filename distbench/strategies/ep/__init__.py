@@ -10,16 +10,15 @@ from distbench.core.bounds import Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExpectedCollective,
     SettingMeaning,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.ep.card import CARD
 from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.requirements import (
     optimizer_problem,
@@ -63,7 +62,7 @@ class ExpertParallel(MeshStrategy):
 
     @property
     def card(self) -> Card:
-        return CARD
+        return built_in_card("ep")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

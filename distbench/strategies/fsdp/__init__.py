@@ -11,6 +11,7 @@ from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
@@ -18,14 +19,12 @@ from distbench.strategies.description import (
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.fsdp.card import CARDS, HYBRID_TENSOR_PARALLEL, IN_BACKWARD, TENSOR_PARALLEL
 from distbench.strategies.fsdp.limits import fsdp_problem
 from distbench.strategies.fsdp.mesh import (
     DIMENSIONS,
@@ -130,10 +129,10 @@ class FullyShardedDataParallel(MeshStrategy):
     def card(self) -> Card:
         is_hybrid = self.sharding == "hybrid" or bool(self.requested_mesh.get("dp_replicate"))
         if self.has_tensor_parallelism:
-            return HYBRID_TENSOR_PARALLEL if is_hybrid else TENSOR_PARALLEL
+            return built_in_card("fsdp-hybrid_tp" if is_hybrid else "fsdp-tp")
         if self.optimizer_in_backward:
-            return IN_BACKWARD
-        return CARDS["hybrid" if is_hybrid else self.sharding]
+            return built_in_card("fsdp-in_backward")
+        return built_in_card("fsdp-hybrid" if is_hybrid else f"fsdp-{self.sharding}")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

@@ -11,12 +11,12 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import DeepSpeedStrategy
 from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
     PLACEMENT,
     SHARDING,
-    Card,
     ExpectedCollective,
     IntendedDifference,
     SettingMeaning,
@@ -25,7 +25,6 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.onebit import limits, theory
-from distbench.strategies.onebit.card import CARDS
 
 _OPTIMIZER_CLASSES = {
     "adam": "deepspeed.runtime.fp16.onebit.adam.OnebitAdam",
@@ -79,7 +78,7 @@ class OneBit(DeepSpeedStrategy):
 
     @property
     def card(self) -> Card:
-        return CARDS[self.algorithm]
+        return built_in_card(f"onebit-{self.algorithm}")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

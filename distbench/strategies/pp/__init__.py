@@ -10,12 +10,12 @@ from distbench.core.bounds import Count
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -24,7 +24,6 @@ from distbench.strategies.description import (
 from distbench.strategies.engine import Engine
 from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.pp import theory
-from distbench.strategies.pp.card import card_for
 from distbench.strategies.pp.cuts import SplitBy, ranges_from_sizes, split_layers
 from distbench.strategies.pp.inner_dimensions import (
     INNER_DIMENSIONS,
@@ -109,7 +108,11 @@ class PipelineParallel(MeshStrategy):
 
     @property
     def card(self) -> Card:
-        return card_for(self.schedule, *self._inner_mesh)
+        inside = [*self._inner_mesh]
+        if {"dp_replicate", "dp_shard"} <= {*inside}:
+            # one addition for both, which are the outermost
+            inside[:2] = ["hybrid"]
+        return built_in_card("pp", *(f"pp-{name}" for name in (self.schedule, *inside)))
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

@@ -20,8 +20,6 @@ ScheduleName = Literal[
 class ScheduleRules:
     """Requirements of a schedule: an order in which the stages of a pipeline compute micro-batches."""
 
-    source: str
-    """URL of the paper."""
     stages_per_rank: range = range(1, 2)
     """Supported numbers of stages per rank."""
     is_v_shaped: bool = False
@@ -56,20 +54,15 @@ class ScheduleRules:
 
 
 _TWO_OR_MORE = range(2, 1 << 16)
-_ZERO_BUBBLE = "https://arxiv.org/abs/2401.10241"
-_MEGATRON = "https://arxiv.org/abs/2104.04473"
 
 SCHEDULES: dict[ScheduleName, ScheduleRules] = {
-    "GPipe": ScheduleRules("https://arxiv.org/abs/1811.06965"),
-    "1F1B": ScheduleRules(_MEGATRON, needs_full_pipeline=True),
-    "Interleaved1F1B": ScheduleRules(_MEGATRON, _TWO_OR_MORE, runs_in_rounds=True),
-    "LoopedBFS": ScheduleRules("https://arxiv.org/abs/2211.05953", _TWO_OR_MORE, is_breadth_first=True),
-    "InterleavedZeroBubble": ScheduleRules(
-        _ZERO_BUBBLE, _TWO_OR_MORE, runs_in_rounds=True, splits_backward=True
-    ),
-    "ZBVZeroBubble": ScheduleRules(_ZERO_BUBBLE, range(2, 3), is_v_shaped=True, splits_backward=True),
+    "GPipe": ScheduleRules(),
+    "1F1B": ScheduleRules(needs_full_pipeline=True),
+    "Interleaved1F1B": ScheduleRules(_TWO_OR_MORE, runs_in_rounds=True),
+    "LoopedBFS": ScheduleRules(_TWO_OR_MORE, is_breadth_first=True),
+    "InterleavedZeroBubble": ScheduleRules(_TWO_OR_MORE, runs_in_rounds=True, splits_backward=True),
+    "ZBVZeroBubble": ScheduleRules(range(2, 3), is_v_shaped=True, splits_backward=True),
     "DualPipeV": ScheduleRules(
-        "https://arxiv.org/abs/2412.19437",
         range(2, 3),
         is_v_shaped=True,
         needs_full_pipeline=True,

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExpectedCollective,
     SettingMeaning,
     strategy_settings,
@@ -22,7 +22,6 @@ from distbench.strategies.engine import Engine
 from distbench.strategies.requirements import optimizer_problem
 from distbench.strategies.theory.data_parallelism import REPLICATED
 from distbench.strategies.theory.tensor_parallelism import TensorParallelism
-from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class TensorParallel(Strategy):
 
     @property
     def card(self) -> Card:
-        return SEQUENCE if self.sequence_parallel else PLAIN
+        return built_in_card("tp-sequence_parallel" if self.sequence_parallel else "tp")
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

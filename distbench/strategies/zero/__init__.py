@@ -12,6 +12,7 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import DeepSpeedStrategy, ops
 from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
@@ -19,7 +20,6 @@ from distbench.strategies.description import (
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
-    Card,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -29,8 +29,6 @@ from distbench.strategies.engine import Engine
 from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.zero import disk, labels, limits, theory
 from distbench.strategies.zero.autotp import AutoTp
-from distbench.strategies.zero.card import MICS, PIPELINE, TENSOR_PARALLEL
-from distbench.strategies.zero.card import stage_card as card_of
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES, DeepSpeedPipeline
 
 _REPEATED_GATHER = ExcessCause(
@@ -151,10 +149,11 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
     @property
     def card(self) -> Card:
         if self.model_parallelism.ranks > 1:
-            return TENSOR_PARALLEL if self.pipeline is None else PIPELINE
+            return built_in_card("zero-tp" if self.pipeline is None else "zero-pp")
         if self.mics_shard_size > 1:
-            return MICS
-        return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
+            return built_in_card("zero-mics")
+        name = "zero-hpz" if self.hpz_partition_size > 1 else f"zero-{self.stage}"
+        return built_in_card(name, *(["zero-offload"] if self.offloads else []))
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:

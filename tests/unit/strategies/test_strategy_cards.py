@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from distbench.strategies.description import StrategyDescription
 from support.records import case, measured
 from support.theory_checks import bytes_by_operation
 
+PACKAGE = Path(registry.__file__).parents[1]
 SAMPLE = str(Path(__file__).parents[3] / "reports" / "sample")
 VARIANTS = [
     pytest.param(variant, id=variant.label)
@@ -171,6 +173,39 @@ def test_list_has_the_cards_of_one_strategy(command):
     assert "bucket_cap_mb" not in output
     code, _, errors = command("list", "strategies", "zeroo")
     assert (code, "did you mean 'zero'?" in errors) == (2, True)
+
+
+PLUGIN = """
+from distbench.strategies.cards import Card, Claim
+from distbench.strategies.ddp import DistributedDataParallel
+
+class Mine(DistributedDataParallel):
+    label = "mine"
+    card = Card("nothing", (Claim("moves", "As much as ddp.", "https://example.org/paper"),))
+
+    @classmethod
+    def variants(cls):
+        return (cls(),)
+"""
+
+
+def test_a_plug_in_gives_its_own_card(command, tmp_path, monkeypatch):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text(PLUGIN)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    code, output, _ = command("list", "strategies", "mine")
+    assert (code, "moves: As much as ddp. [https://example.org/paper]" in output) == (0, True)
+
+
+def test_the_file_of_cards_has_no_claim_and_no_source_that_no_strategy_shows():
+    tables = tomllib.loads((PACKAGE / "strategies" / "cards.toml").read_text(encoding="utf-8"))
+    sources = tables.pop("sources")
+    assert {name for table in tables.values() for name in table.get("sources", {}).values()} == {*sources}
+    zero = registry.built_in_plugins("strategies")["zero"](offload_optimizer="cpu")
+    strategies = [zero, *(each.values[0] for each in VARIANTS)]
+    shown = "\n".join(claim.text for strategy in strategies for claim in strategy.card.claims)
+    texts = [table[key] for table in tables.values() for key in table.keys() - {"summary", "sources"}]
+    assert [text for text in texts if " ".join(text.split()).rstrip(".") not in shown] == []
 
 
 def test_a_strategy_of_anybody_has_no_card():
