@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.core.case import TimeLimits
 from distbench.core.units import format_duration
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
     ProgressMark,
     error_file,
@@ -24,7 +25,7 @@ from distbench.ipc.trial_files import (
     read_progress,
     result_file,
 )
-from distbench.launchers.base import LaunchError, NodeLostError, RankExit, RunningLaunch
+from distbench.launchers.base import LaunchError, NodeLostError, RunningLaunch
 from distbench.record import NODE_LOST_PHASE, Failure, Status
 from distbench.run import hang_diagnosis
 from distbench.run.control import StopRequest

@@ -16,14 +16,13 @@ from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
 from distbench.core.units import format_count
 from distbench.ipc.build_files import BuildFailure
+from distbench.ipc.launch_spec import CURRENT_PYTHON, PythonTarget
 from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.launchers.base import (
-    CURRENT_PYTHON,
     LaunchError,
     LaunchSession,
     LaunchUnsupportedError,
     NodesUnavailableError,
-    PythonTarget,
 )
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.plan import Plan, PlannedTrial, check_launcher
@@ -262,14 +261,14 @@ class TrialRunner:
         return self._run.trial_folder(task.case, task.round, task.job.kind)
 
     def _launch_and_monitor(self, task: PlannedTrial) -> Record:
-        launch = trial_launch(self._run.folder, self._suite, task, self._target, self._stop)
+        launch = trial_launch(self._run.folder, self._suite, task, self._target)
         folder = launch.instructions.parent
         self._clear_folder(task, folder)
         started, began, launched = utc_now(), time.monotonic(), clock.now()
         with resumable_write_errors(folder):
             trial_instructions(self._run_id, self._run.folder, self._suite, task).write(launch.instructions)
         try:
-            handle = self._session.launch(launch)
+            handle = self._session.launch(launch, lambda: self._stop.stop_now)
         except LaunchUnsupportedError as error:
             return self._skipped_record(task, Status.UNSUPPORTED, str(error))
         except NodesUnavailableError as error:

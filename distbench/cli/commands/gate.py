@@ -25,7 +25,7 @@ from distbench.gate.checkout import commit_of
 from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
 from distbench.gate.verdicts import GateResult
-from distbench.launchers.base import PythonTarget
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.record import catalog
 from distbench.run import ignore_time_warning
 from distbench.suite import Overrides, Suite, load_suite

@@ -23,8 +23,9 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.launchers.base import LaunchError, PythonTarget
+from distbench.launchers.base import LaunchError
 from distbench.launchers.fork_server_client import ForkServerClient
 from distbench.plan import Plan, make_plan
 from distbench.plan.references import reference_case
