@@ -11,9 +11,8 @@ from distbench.analysis.run import RunAnalysis
 from distbench.cli.output import print_note
 from distbench.core.errors import DistbenchError
 from distbench.core.text import one_line
-from distbench.record.record_reader import retry_eagerly
+from distbench.record.record_reader import retry_eagerly, untrusted_records
 from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
 
 
 def load_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun | str]:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from distbench.cli.output import notes_before_output
-from distbench.record.record_reader import retry_eagerly
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import retry_eagerly, untrusted_records
 
 P = ParamSpec("P")
 

@@ -18,7 +18,7 @@ from distbench.ipc.messages import RankExit
 from distbench.launchers.base import Launcher, LaunchError, RunningLaunch
 from distbench.plan import launcher_machine
 from distbench.record.run_folder import new_run_id, resumable_write_errors
-from distbench.run.control import StopRequest
+from distbench.run.interruption import StopRequest
 from distbench.suite import Suite
 from distbench.system.machine import cache_folder
 from distbench.system.processes import exit_text

@@ -264,5 +264,5 @@ class Launcher(ABC):
 
 
 PLUGIN_BASE = Launcher
-HELPERS = ("agents", "cluster", "cluster_launch", "fork_server_client", "nodes", "visible")
+HELPERS = ("agents", "cluster", "cluster_launch", "fork_server_client", "nodes")
 """Modules of this package that are shared code, not plug-ins."""

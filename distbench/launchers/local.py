@@ -28,7 +28,6 @@ from distbench.launchers.base import (
     never_cancelled,
 )
 from distbench.launchers.fork_server_client import ForkServerClient, fork_server_command
-from distbench.launchers.visible import visible_devices_by_index
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import kill_run
@@ -39,6 +38,7 @@ _STATES_S = 2.0
 _LOOPBACK = "lo"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables that select the interface of gloo and NCCL; gloo would use the address of the host's name."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,32 @@ class Local(Launcher):
 
     def open_session(self, run_id: str) -> LaunchSession:
         return _LocalSession(self, run_id)
+
+
+def visible_devices_by_index(nvml: Any, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with GPU indices in place of the UUIDs in *environment*, which DeepSpeed can't read.
+
+    (``_get_nvml_gpu_id`` of its accelerator for CUDA, which the build of ZeRO 1 and 2 calls.) Empty: there
+    are no UUIDs, or they are not all of whole GPUs of this machine.
+
+    Args:
+        nvml: The module ``pynvml``, or one like it.
+    """
+    names = [part.strip() for part in environment.get(_VISIBLE, "").split(",")]
+    if not all(name.startswith("GPU-") for name in names):
+        return {}
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    except nvml.NVMLError:
+        return {}
+    # CUDA also accepts the beginning of a UUID
+    found = [[i for i, uuid in enumerate(uuids) if uuid.startswith(name)] for name in names]
+    if any(len(numbers) != 1 for numbers in found):
+        return {}
+    # NVML counts by bus; CUDA does so only on request
+    return {_VISIBLE: ",".join(str(numbers[0]) for numbers in found), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class _LocalSession(LaunchSession):

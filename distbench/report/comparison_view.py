@@ -19,7 +19,7 @@ from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.record import records_of_kind
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import untrusted_records
 from distbench.report.view import CASE_FIELDS, case_cells
 from distbench.tables import markdown_text
 from distbench.tables.emphasis import CHANGE_EMPHASIS, Painter, no_color

@@ -21,9 +21,10 @@ from distbench.metrics.base import Metric
 from distbench.plan import Plan, check_launcher
 from distbench.plan.time_limits import prepare_limit
 from distbench.record.run_folder import resumable_write_errors
-from distbench.run.control import Observer, StopRequest
 from distbench.run.failure_reasons import sigkill_text
+from distbench.run.interruption import StopRequest
 from distbench.run.launch import nodes_unavailable_error, process_launch, rank_environment, weights_file
+from distbench.run.observer import Observer
 from distbench.strategies.base import REFERENCE_STRATEGY, Strategy
 from distbench.suite import Suite
 from distbench.system.log_files import BoundedLogs

@@ -14,7 +14,6 @@ from distbench.ipc.trial_files import TrialInstructions
 from distbench.launchers.base import Launcher, LaunchError
 from distbench.plan import PlannedTrial
 from distbench.plan.environments import launch_place
-from distbench.plan.time_limits import trial_limits
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -26,9 +25,10 @@ def trial_launch(
     folder: Path,
     suite: Suite,
     task: PlannedTrial,
+    limits: TimeLimits,
     target: PythonTarget = CURRENT_PYTHON,
 ) -> LaunchSpec:
-    """Launch request of *task* in the run of *folder*."""
+    """Launch request of *task* in the run of *folder*, with the time *limits* of the trial."""
     case, job = task.case, task.job
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
@@ -47,7 +47,7 @@ def trial_launch(
         output_files=tuple(folder / "scratch" / name for name in [task.output_file] if name),
         is_sampled=job_kind(job.kind).uses_metrics,
         needs_shared_files=job_kind(job.kind).needs_shared_files,
-        start_s=trial_limits(suite.limits, task, suite.measure).start,
+        start_s=limits.start,
     )
 
 
@@ -120,14 +120,16 @@ def _inductor_environment() -> dict[str, str]:
     }
 
 
-def trial_instructions(run_id: str, folder: Path, suite: Suite, task: PlannedTrial) -> TrialInstructions:
+def trial_instructions(
+    run_id: str, folder: Path, suite: Suite, task: PlannedTrial, limits: TimeLimits
+) -> TrialInstructions:
     """Instructions for the ranks of *task*."""
     case = task.case
     return TrialInstructions(
         run_id=run_id,
         case=case,
         measure=suite.measure,
-        limits=trial_limits(suite.limits, task, suite.measure),
+        limits=limits,
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
         job=task.job,

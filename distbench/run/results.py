@@ -11,11 +11,10 @@ from distbench.core.columns import RANK_REDUCTIONS, Column
 from distbench.core.job import job_kind
 from distbench.ipc.trial_files import error_file, partial_result_file, result_file
 from distbench.metrics.base import Metric, NotAvailable, TrialData
-from distbench.record import Failure, RankDevice, Record, Status
+from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
-Samples = dict[str, list[list[float | None]]]
 Tables = dict[str, list[dict[str, Any]]]
 
 
@@ -177,9 +176,9 @@ def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def _mark_non_finite(record: Record, ranks: list[dict[str, Any]]) -> Record:
-    """Return *record*, with ``INVALID_NAN`` if a value was not finite although the trial completed."""
+    """Return the measured *record*, with ``INVALID_NAN`` if a value was not finite."""
     affected = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
-    if record.status is not Status.MEASURED or not affected:
+    if not affected:
         return record
     step, rank = min(affected)
     report = ranks[rank]["not_finite"]

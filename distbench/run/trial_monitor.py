@@ -28,7 +28,6 @@ from distbench.ipc.trial_files import (
 from distbench.launchers.base import LaunchError, NodeLostError, RunningLaunch
 from distbench.record import NODE_LOST_PHASE, Failure, Status
 from distbench.run import hang_diagnosis
-from distbench.run.control import StopRequest
 from distbench.run.failure_reasons import (
     failure_reason,
     failure_status,
@@ -40,6 +39,7 @@ from distbench.run.failure_reasons import (
     was_oom_killed,
 )
 from distbench.run.hang_diagnosis import HangSuspect
+from distbench.run.interruption import StopRequest
 from distbench.system.log_files import BoundedLogs, log_excerpt, read_tail
 
 if TYPE_CHECKING:

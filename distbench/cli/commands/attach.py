@@ -11,9 +11,9 @@ from distbench.cli.output import print_note
 from distbench.cli.queue_submission import launcher_queue
 from distbench.core.errors import EXIT_INTERRUPTED, InfrastructureError, UsageError
 from distbench.record import catalog, submission
+from distbench.record.record_reader import untrusted_records
 from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
-from distbench.run.control import raise_on_termination
+from distbench.run.interruption import raise_on_termination
 
 
 def attach(

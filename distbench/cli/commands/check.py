@@ -17,10 +17,9 @@ from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.core.units import format_count
 from distbench.record import catalog
-from distbench.record.quarantine import quarantine_trial
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
 from distbench.record.run_rebuild import rebuild_info
-from distbench.record.verification import RunCheck, verify_run
+from distbench.record.verification import RunCheck, quarantine_trial, verify_run
 
 _UNLISTED_STATES = ("sound", "unverified")
 """States of files that only ``--json`` lists."""

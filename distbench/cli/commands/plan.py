@@ -29,7 +29,7 @@ from distbench.core.machine import Machine
 from distbench.core.units import MISSING_TEXT, format_count, format_duration
 from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan, with_refusals
 from distbench.plan.environments import detect_environments
-from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
 from distbench.run import trial_launch
 from distbench.run.user_models import user_models
 from distbench.suite import Suite, load_suite
@@ -289,7 +289,8 @@ def _first_launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str
     for task in planned.trials:
         if task.round > 0 or task.problem:
             continue
-        launch = trial_launch(out / _RUN_PLACEHOLDER, suite, task)
+        limits = trial_limits(suite.limits, task, suite.measure)
+        launch = trial_launch(out / _RUN_PLACEHOLDER, suite, task, limits)
         yield {
             "job": task.job.kind,
             "case": task.case.name,

@@ -29,7 +29,7 @@ from distbench.record.progress import ProgressLog
 from distbench.record.record_reader import retry_eagerly
 from distbench.record.run_folder import RUN_FILE, Run, RunInfo, resume_command
 from distbench.run import RunExecution, ignore_time_warning
-from distbench.run.control import raise_on_termination
+from distbench.run.interruption import raise_on_termination
 from distbench.suite import Overrides, Suite, load_suite
 
 _DEFAULT_MINUTES = 30.0

@@ -25,11 +25,11 @@ from distbench.ipc.trial_files import (
     result_file,
 )
 from distbench.launchers.base import RunningLaunch
-from distbench.launchers.visible import visible_devices_by_index
+from distbench.launchers.local import visible_devices_by_index
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.record import NODE_LOST_PHASE, RankDevice, Status
 from distbench.record.run_folder import Run as RunFolder
-from distbench.run.control import StopRequest
+from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
 from support.runs import QUICK, Finished
 

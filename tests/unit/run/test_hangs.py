@@ -26,8 +26,8 @@ from distbench.ipc.trial_files import (
 )
 from distbench.launchers.base import RunningLaunch
 from distbench.record import Status
-from distbench.run.control import StopRequest
 from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, stopped_rank, waits_text
+from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
 from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in

@@ -20,7 +20,7 @@ from distbench.analysis.environments import environment_sentences
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.analysis.run import RunAnalysis
-from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimits
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.ipc.launch_spec import PythonTarget
@@ -117,6 +117,7 @@ def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite,
             tmp_path / "run",
             mine,
             next(task for task in make_plan(mine, NO_DEEPSPEED).trials if at in task.case.name),
+            TimeLimits(),
         )
         for at in ("fp32", "@old")
     )
