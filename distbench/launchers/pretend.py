@@ -11,7 +11,7 @@ from distbench.core.job import MEASURE, job_kind
 from distbench.ipc.build_files import BuildEvent, append_event, read_items
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.messages import RankExit
-from distbench.ipc.trial_files import TrialInstructions, error_file, log_file, result_file
+from distbench.ipc.trial_files import RankError, TrialInstructions, log_file, result_file
 from distbench.launchers.base import CancelCheck, Launcher, LaunchSession, RunningLaunch, never_cancelled
 from distbench.system import clock
 
@@ -113,8 +113,7 @@ class _PretendSession(LaunchSession):
 
 
 def _write_error(folder: Path, rank: int, kind: str, message: str) -> None:
-    failure = {"at": clock.now(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
-    error_file(folder, rank).write_text(json.dumps(failure))
+    RankError(clock.now(), "time", [kind], message).write(folder, rank)
 
 
 class _FinishedLaunch(RunningLaunch):

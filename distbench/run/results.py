@@ -9,7 +9,7 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.columns import RANK_REDUCTIONS, Column
 from distbench.core.job import job_kind
-from distbench.ipc.trial_files import error_file, partial_result_file, result_file
+from distbench.ipc.trial_files import RankError, partial_result_file, result_file
 from distbench.metrics.base import Metric, NotAvailable, TrialData
 from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
@@ -116,9 +116,11 @@ def _read_json(file: Path) -> dict[str, Any] | None:
 
 def _devices(ranks: list[dict[str, Any] | None], folder: Path) -> list[RankDevice | None]:
     """Device of each rank, as reported in its result or its error; empty if no rank reported one."""
-    told = [rank or _read_json(error_file(folder, number)) or {} for number, rank in enumerate(ranks)]
-    devices = [RankDevice(**rank["device"]) if "device" in rank else None for rank in told]
-    return devices if any(devices) else []
+    devices = [
+        rank.get("device") if rank else error.device if (error := RankError.read(folder, number)) else None
+        for number, rank in enumerate(ranks)
+    ]
+    return [RankDevice(**device) if device else None for device in devices] if any(devices) else []
 
 
 def _samples(ranks: list[dict[str, Any]]) -> Samples:

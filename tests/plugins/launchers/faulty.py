@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from distbench.ipc.build_files import BuildEvent, append_event, read_items
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.messages import RankExit
-from distbench.ipc.trial_files import error_file, result_file
+from distbench.ipc.trial_files import RankError, result_file
 from distbench.launchers.base import CancelCheck, Launcher, LaunchSession, RunningLaunch, never_cancelled
 from distbench.launchers.pretend import Pretend
 
@@ -58,8 +57,7 @@ class _FaultySite(LaunchSession):
             return _Gone(errno.ENOSPC)
         if fault.endswith("Error"):
             result_file(folder, 0).unlink()
-            failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
-            error_file(folder, 0).write_text(json.dumps(failure))
+            RankError(time.time(), "build", [fault], "it is gone").write(folder, 0)
         return _Hanging(handle, self._file, folder) if fault in ("hang", "wait raises") else handle
 
     def close(self) -> None:
