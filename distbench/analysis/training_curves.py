@@ -12,7 +12,7 @@ from distbench.analysis.job_results import CurvePoint, job_results
 from distbench.analysis.losses.case_losses import finite_values
 from distbench.core.text import one_line, shorten, strip_control_characters
 from distbench.record import Record
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import untrusted_records
 from distbench.system.files import slug
 
 # the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value

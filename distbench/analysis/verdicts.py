@@ -13,7 +13,7 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, SAME_LOSS
 from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.core.job import MEASURE
 from distbench.record import Record, records_of_kind
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import untrusted_records
 
 if TYPE_CHECKING:
     import numpy as np

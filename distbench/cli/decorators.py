@@ -20,8 +20,7 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(command)
     def reading(*given: P.args, **named: P.kwargs) -> int:
-        from distbench.record.record_reader import retry_eagerly
-        from distbench.record.untrusted_records import untrusted_records
+        from distbench.record.record_reader import retry_eagerly, untrusted_records
 
         def attempt() -> int:
             with notes_before_output():

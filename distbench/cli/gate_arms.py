@@ -18,9 +18,8 @@ from distbench.gate.stored_baseline import judge_stored
 from distbench.gate.verdicts import GateResult
 from distbench.launchers.base import PythonTarget
 from distbench.record import catalog
-from distbench.record.record_reader import retry_eagerly
+from distbench.record.record_reader import retry_eagerly, untrusted_records
 from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
 from distbench.run import RunExecution
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.gate import GateRules

@@ -14,7 +14,7 @@ from distbench.cli.queue_submission import launcher_queue, make_submission, subm
 from distbench.core.errors import InfrastructureError
 from distbench.launchers.base import JobQueue, QueuedJob
 from distbench.record.run_folder import resumable_write_errors
-from distbench.run.control import raise_on_termination
+from distbench.run.interruption import raise_on_termination
 from distbench.suite import Suite
 
 _NO_JOBS = "this launcher takes no jobs; run distbench doctor on that machine"

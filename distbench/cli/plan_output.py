@@ -22,7 +22,7 @@ from distbench.core.job import MEASURE, job_kind
 from distbench.core.machine import Machine
 from distbench.core.units import MISSING_TEXT, format_count, format_duration
 from distbench.plan import Plan, PlannedCase
-from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
 from distbench.run import trial_launch
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -236,7 +236,8 @@ def _first_launches(planned: PlannedRun) -> Iterator[dict[str, Any]]:
     for task in planned.plan.trials:
         if task.round > 0 or task.problem:
             continue
-        launch = trial_launch(planned.out / _RUN_PLACEHOLDER, planned.suite, task)
+        limits = trial_limits(planned.suite.limits, task, planned.suite.measure)
+        launch = trial_launch(planned.out / _RUN_PLACEHOLDER, planned.suite, task, limits)
         yield {
             "job": task.job.kind,
             "case": task.case.name,

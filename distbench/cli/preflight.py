@@ -16,7 +16,7 @@ from distbench.metrics.telemetry.host import HostReader, foreign_cpu_share
 from distbench.metrics.telemetry.sampler import Row
 from distbench.plan import Plan
 from distbench.run import RunExecution
-from distbench.run.control import Observer
+from distbench.run.observer import Observer
 from distbench.suite import Suite
 from distbench.system.host_state import inspect_host
 from distbench.system.machine import cache_folder, unsupported_gpu_text

@@ -46,7 +46,7 @@ from distbench.record.run_folder import RUN_FILE, Run, RunInfo, resume_command
 from distbench.report import overview, page
 from distbench.report.run_export import run_json
 from distbench.run import RunExecution
-from distbench.run.control import raise_on_termination
+from distbench.run.interruption import raise_on_termination
 from distbench.suite import Overrides, Suite, load_suite
 
 

@@ -13,8 +13,8 @@ from distbench.core.job import job_kinds
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count
 from distbench.record import catalog
+from distbench.record.record_reader import untrusted_records
 from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
 from distbench.report.recommendation import read_recommendation
 from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
 

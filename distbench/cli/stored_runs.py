@@ -18,9 +18,8 @@ from distbench.core.errors import DistbenchError, UsageError
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_count
-from distbench.record.record_reader import DamagedTrial, damage_summary, retry_eagerly
+from distbench.record.record_reader import DamagedTrial, damage_summary, retry_eagerly, untrusted_records
 from distbench.record.run_folder import Run
-from distbench.record.untrusted_records import untrusted_records
 
 _TrialKey = tuple[Hashable, str]
 

@@ -16,6 +16,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
+from itertools import repeat
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from distbench.core.errors import RecordError
@@ -193,16 +195,17 @@ def _union_decoder(readers: Sequence[ValueDecoder], parts: int) -> ValueDecoder:
 
 
 def _sequence_decoder(kind: type, parts: Sequence[Any]) -> ValueDecoder:
-    """Decoder of a list, or of a tuple of any length or of the length of its hint."""
-    read_item = _decoder_of(parts[0])
+    """Decoder of a list, or of a tuple of any length or of the types of its hint."""
+    readers = [_decoder_of(part) for part in parts if part is not Ellipsis]
     length = len(parts) if kind is tuple and parts[-1] is not Ellipsis else None
 
     def read(value: Any) -> Any:
         if length is not None and len(is_list(value)) != length:
             raise _DecodingError(f"{value!r:.60}: expected {length} values")
         made: list[Any] = []
+        item_readers = readers if length else repeat(readers[0])
         try:
-            for item in is_list(value):
+            for read_item, item in zip(item_readers, is_list(value), strict=False):
                 made.append(read_item(item))
         except _DecodingError as misfit:
             misfit.keys.append(str(len(made)))
@@ -275,3 +278,4 @@ _BASIC_DECODERS: dict[Any, ValueDecoder] = {
     dict: _checking_decoder(lambda value: isinstance(value, Mapping), "a mapping"),
     Mapping: _checking_decoder(lambda value: isinstance(value, Mapping), "a mapping"),
 }
+_BASIC_DECODERS[Path] = lambda value: Path(_BASIC_DECODERS[str](value))

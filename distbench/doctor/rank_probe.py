@@ -13,10 +13,12 @@ from distbench.core import registry
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
 from distbench.ipc.diagnosis_files import DiagnosisRequest, RankReport
-from distbench.launchers.base import Launcher, LaunchError, LaunchSpec, RankExit, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import RankExit
+from distbench.launchers.base import Launcher, LaunchError, RunningLaunch
 from distbench.plan import launcher_machine
 from distbench.record.run_folder import new_run_id, resumable_write_errors
-from distbench.run.control import StopRequest
+from distbench.run.interruption import StopRequest
 from distbench.suite import Suite
 from distbench.system.machine import cache_folder
 from distbench.system.processes import exit_text
@@ -90,9 +92,9 @@ def probe_ranks(suite: Suite, out: Path) -> ProbeResult:
     ):
         folder = Path(name)
         with StopRequest().handle_signals() as stop, closing(launcher.open_session(new_run_id())) as site:
-            launch = _launch(launcher, machine, ranks, folder, out, stop)
+            launch = _launch(launcher, machine, ranks, folder, out)
             try:
-                handle = site.launch(launch)
+                handle = site.launch(launch, lambda: stop.stop_now)
             except LaunchError as error:
                 if stop.stop_now:
                     raise KeyboardInterrupt from error
@@ -114,9 +116,7 @@ def _make_folder(folder: Path) -> Path:
     return folder
 
 
-def _launch(
-    launcher: Launcher, machine: Machine, ranks: int, folder: Path, out: Path, stop: StopRequest
-) -> LaunchSpec:
+def _launch(launcher: Launcher, machine: Machine, ranks: int, folder: Path, out: Path) -> LaunchSpec:
     order = DiagnosisRequest(
         device=machine.device,
         folders=[str(out.absolute()), str(cache_folder())],
@@ -126,7 +126,7 @@ def _launch(
     file = folder / "examination.json"
     order.write(file)
     return LaunchSpec(
-        entry="examine",
+        command="examine",
         instructions=file,
         processes=ranks,
         device=machine.device,
@@ -137,7 +137,6 @@ def _launch(
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         },
         imports=("torch", "torch.distributed", "distbench.worker.examine"),
-        is_cancelled=lambda: stop.stop_now,
     )
 
 

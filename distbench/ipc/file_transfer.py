@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from distbench.ipc.messages import FileChunk
 from distbench.system.files import atomic_path
-
-ChannelMessage = tuple[dict[str, Any], bytes]
-"""Arguments of ``AuthenticatedChannel.send``."""
 
 # small enough for a heartbeat between two chunks, also on a slow network
 _CHUNK_BYTES = 256 << 10
@@ -24,8 +22,8 @@ class TransferError(Exception):
     """A received file differs from the sent one, or does not belong here."""
 
 
-def file_chunks(file: Path, name: str) -> Iterator[ChannelMessage]:
-    """Yield messages that carry *file* up to its current size; the receiver calls it *name*.
+def file_chunks(file: Path, name: str) -> Iterator[FileChunk]:
+    """Yield *file* in chunks, up to its current size; the receiver calls it *name*.
 
     Raises:
         OSError: it can't be read.
@@ -35,9 +33,9 @@ def file_chunks(file: Path, name: str) -> Iterator[ChannelMessage]:
         size = os.fstat(stream.fileno()).st_size
         while data := stream.read(min(_CHUNK_BYTES, size - at)):
             made.update(data)
-            yield {"piece": name, "at": at}, data
+            yield FileChunk(name, at, data=data)
             at += len(data)
-    yield {"piece": name, "at": at, "digest": made.hexdigest()}, b""
+    yield FileChunk(name, at, made.hexdigest())
 
 
 def cached_sha256(file: Path) -> str:
@@ -71,27 +69,25 @@ class FileReceiver:
         self._folder, self._is_expected = folder, is_expected
         self._partial: dict[str, _PartialFile] = {}
 
-    def receive(self, message: dict[str, Any]) -> None:
-        """Store a chunk that ``file_chunks`` made.
+    def receive(self, chunk: FileChunk) -> None:
+        """Store *chunk*.
 
         Raises:
             TransferError: its file does not belong in the folder, or differs from the sent one.
             OSError: it can't be written.
         """
-        if not isinstance(name := message["piece"], str):
-            raise TransferError(f"{name!r} came, which is no name of a file")
-        if message["at"] == 0:
+        name = chunk.name
+        if chunk.offset == 0:
             # an abandoned file is sent again from its beginning
             self._drop(name)
         try:
             if name not in self._partial:
                 self._partial[name] = self._open(name)
             file = self._partial[name]
-            data = message.get("data", b"")
-            file.stream.write(data)
-            file.sha256.update(data)
-            if "digest" in message:
-                self._finish(name, message["digest"])
+            file.stream.write(chunk.data)
+            file.sha256.update(chunk.data)
+            if chunk.digest:
+                self._finish(name, chunk.digest)
         except OSError:
             self._drop(name)
             raise

@@ -1,254 +1,289 @@
-"""Messages between the controller of a run and the agents on its nodes, over TCP.
+"""Messages between the processes of a run, and their encoding.
 
-Both ends know the token of the run, which no message contains. The handshake: the controller sends a nonce,
-the agent answers with its own and the HMAC-SHA256 of its role and both nonces under the token, and the
-controller sends the same for its role. A nonce is used once and a role once, so neither a replayed nor a
-reflected proof is valid. Then each message is a frame: its length (4 bytes), its HMAC under a key derived
-from the token and both nonces, and the message. The HMAC covers the direction, the number of the frame in
-it, and the message, so a changed, repeated, missing or injected message ends the connection. Nothing is
-encrypted: an eavesdropper can read all messages.
-
-Each end sends an empty message every second, from a thread of its own, so an end that is stopped, or whose
-host or network is gone, falls silent.
+The controller of a run sends requests to the agents on its nodes, and each of them, like the command itself,
+to the fork servers on its own node; events come back. A message is one line of JSON with the name of its type
+and its fields; an unknown type, or a field of another type, is an error.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
-import secrets
-import selectors
-import socket
-import struct
-import threading
-import time
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-TOKEN_VARIABLE = "DISTBENCH_TOKEN"
-"""Environment variable with the token of a run, for its agents."""
-
-CONTROLLERS_VARIABLE = "DISTBENCH_CONTROLLERS"
-"""Environment variable with the addresses of the controller, ``host:port`` separated by commas."""
-
-NODE_VARIABLE = "DISTBENCH_NODE"
-"""Environment variable with the name of an agent's node; by default the name of its host."""
-
-PATIENCE_VARIABLE = "DISTBENCH_PATIENCE_S"
-"""Environment variable with the seconds that an agent tries to reach a controller, also a lost one.
-
-Without it an agent tries each address once, and ends with its connection.
-"""
-
-CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
-"""Roles of the two ends."""
-
-SILENCE_TIMEOUT_S = 30.0
-"""Silence after which an end counts as gone: both send something every second."""
-
-_HANDSHAKE_TIMEOUT_S = 5.0
-_NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
-_LENGTH = struct.Struct(">I")
-_MAX_MESSAGE_BYTES = 64 << 20
-# until the kernel ends a connection whose other host is gone (man 7 tcp)
-_USER_TIMEOUT_MS = 15_000
-_HEARTBEAT_S = 1.0
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decode
+from distbench.ipc.build_files import BuildEvent
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.trial_files import ProgressMark
+from distbench.system.cgroup_memory import CgroupMemory
 
 
-class _HasDescriptor(Protocol):
-    def fileno(self) -> int: ...
+class MessageError(Exception):
+    """Received data that is no message."""
 
 
-T = TypeVar("T", bound=int | _HasDescriptor)
+@dataclass(frozen=True)
+class Message:
+    """A request or an event."""
 
 
-def wait_readable(sources: Iterable[T], seconds: float | None) -> list[T]:
-    """Wait up to *seconds* for readable *sources* (descriptors or objects with one), and return those.
-
-    ``select`` takes no descriptor above 1,023, and a controller of many agents has some.
-    """
-    with selectors.DefaultSelector() as selector:
-        for source in sources:
-            selector.register(source, selectors.EVENT_READ, source)
-        return [key.data for key, _ in selector.select(seconds)]
+# requests to agents and fork servers, and the answers
 
 
-class ChannelError(Exception):
-    """The other end does not know the token, or is gone."""
+@dataclass(frozen=True)
+class StartLaunch(Message):
+    """Start the ranks ``spec.ranks``; the answer is ``LaunchStarted``, an agent's also ``LaunchFailed``."""
+
+    spec: LaunchSpec
+    in_mirror: bool = False
+    """True if an agent launches it in its copy of the run's folder."""
+    file_label: str = ""
+    """Part of the names of files that come back, if other nodes launch the same; empty: none."""
 
 
-def new_token() -> str:
-    """Token of a run: 256 random bits, as hexadecimal digits."""
-    return secrets.token_hex(32)
+@dataclass(frozen=True)
+class LaunchStarted(Message):
+    """The ranks of the launch have started."""
+
+    port: int
+    """Port of their rendezvous."""
 
 
-class AuthenticatedChannel:
-    """One end of a connection whose other end has proved that it knows the token."""
+@dataclass(frozen=True)
+class SignalRanks(Message):
+    """Send signal *number* to the ranks."""
 
-    def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
-        """Authenticate both ends of *connection*, which is closed if that fails.
+    number: int
 
-        Args:
-            role: Role of this end: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``.
 
-        Raises:
-            ChannelError: the other end does not know *token*, or is silent for 5 seconds.
-        """
-        self._socket, self._role = connection, role
-        self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
-        self._sent = self._received = 0
-        self._pending = b""
-        self._sending = threading.Lock()
-        self._heard_at = time.monotonic()
-        self.alive = True
-        """True until the connection is closed."""
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-            self._key = self._handshake(token.encode())
-        except (OSError, ChannelError) as error:
-            connection.close()
-            raise ChannelError(f"no handshake: {error}") from error
-        # an end that does not read must not block the one that writes
-        connection.settimeout(_USER_TIMEOUT_MS / 1000)
-        threading.Thread(target=self._send_heartbeats, daemon=True).start()
+@dataclass(frozen=True)
+class QueryStates(Message):
+    """Query the states of the ranks' processes; the answer is ``RankStates``."""
+
+
+@dataclass(frozen=True)
+class RankStates(Message):
+    """Each rank with the state of its process, a letter of ``/proc/PID/stat``."""
+
+    states: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class StopLaunch(Message):
+    """End all processes of the launch; an agent answers with ``LaunchStopped``."""
+
+
+@dataclass(frozen=True)
+class RankExit(Message):
+    """End of a rank."""
+
+    rank: int
+    code: int
+    """Exit code; negative: the signal that ended it."""
+    at: float
+    """``clock.now()`` when the end was seen."""
+    memory: CgroupMemory | None = None
+    """Of a SIGKILL: memory counters of the kernel, with its kills since the launch; None if unknown."""
+
+
+# fork servers only
+
+
+@dataclass(frozen=True)
+class ForkServerReady(Message):
+    """The fork server has imported its modules."""
+
+    initialized_cuda: bool
+    """True if an import has initialised CUDA, so that its children can't use it."""
+
+
+@dataclass(frozen=True)
+class HeartbeatQuery(Message):
+    """Request for a heartbeat: ``Heartbeat``."""
+
+
+@dataclass(frozen=True)
+class Heartbeat(Message):
+    """Heartbeat of a fork server."""
+
+
+# agents only
+
+
+@dataclass(frozen=True)
+class NodeFacts(Message):
+    """The first message of an agent; the answer is ``Welcome``."""
+
+    name: str
+    address: str
+    """Address at which other nodes reach its ranks."""
+    distbench: str = ""
+    """Digest of distbench's code on the node."""
+    visible_gpus: int = 0
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Facts of the node by ``machine_facts``."""
 
     @property
-    def address(self) -> str:
-        """Address of this end, at which the other end's host reaches this host."""
-        return str(self._socket.getsockname()[0])
-
-    def fileno(self) -> int:
-        """Descriptor, for ``select``."""
-        return self._socket.fileno()
-
-    def send(self, message: dict[str, Any], data: bytes = b"") -> None:
-        """Send *message*, unless the other end is gone; *data*, unless empty, arrives as its key ``data``.
-
-        Raises:
-            ChannelError: it is larger than the other end accepts.
-        """
-        # JSON on one line has no line break of its own
-        whole = b"\n".join([json.dumps(message).encode(), data]) if data else json.dumps(message).encode()
-        if len(whole) > _MAX_MESSAGE_BYTES:
-            # the other end would treat it as a message that nobody has sent
-            raise ChannelError(
-                f"a message of {len(whole):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
-            )
-        with self._sending:
-            frame = _LENGTH.pack(len(whole)) + self._mac(self._role, self._sent, whole) + whole
-            self._sent += 1
-            try:
-                self._socket.sendall(frame)
-            except OSError:
-                self.alive = False
-
-    def receive(self, seconds: float) -> list[dict[str, Any]]:
-        """Return received messages, waiting up to *seconds* for the first.
-
-        Raises:
-            ChannelError: the data is not from the other end, or is out of order; the connection is closed.
-        """
-        if not self.alive or not wait_readable([self._socket], seconds):
-            return []
-        received = b""
-        with suppress(OSError):
-            received = self._socket.recv(1 << 20)
-        self.alive = bool(received)
-        self._heard_at = time.monotonic()
-        self._pending += received
-        messages = []
-        while (data := self._next_frame()) is not None:
-            text, _, rest = data.partition(b"\n")
-            messages.append({**self._parse(text), **({"data": rest} if rest else {})})
-        return [message for message in messages if message]
-
-    def _parse(self, text: bytes) -> dict[str, Any]:
-        try:
-            message = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            self.close()
-            raise ChannelError(f"a message that is no JSON: {error}") from error
-        if not isinstance(message, dict):
-            self.close()
-            raise ChannelError("a message that is no mapping")
-        return message
-
-    def seconds_silent(self) -> float:
-        """Seconds since the other end was last heard; 0 while there is unread data.
-
-        An end that starts ranks reads nothing meanwhile, and imports on a busy node may exceed the limit.
-        """
-        if self.alive and wait_readable([self._socket], 0):
-            return 0.0
-        return time.monotonic() - self._heard_at
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-        self.alive = False
-
-    def _send_heartbeats(self) -> None:
-        while self.alive:
-            time.sleep(_HEARTBEAT_S)
-            self.send({})
-
-    def _next_frame(self) -> bytes | None:
-        """Next complete frame of the received data; None if there is none yet."""
-        head = _LENGTH.size + _MAC_BYTES
-        if len(self._pending) < head:
-            return None
-        (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
-        data = self._pending[head : head + length]
-        if length <= _MAX_MESSAGE_BYTES and len(data) < length:
-            return None
-        mac = self._pending[_LENGTH.size : head]
-        if length > _MAX_MESSAGE_BYTES or not hmac.compare_digest(
-            mac, self._mac(self._other, self._received, data)
-        ):
-            self.close()
-            raise ChannelError("a message that the other end has not sent")
-        self._received += 1
-        self._pending = self._pending[head + length :]
-        return data
-
-    def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:
-        return _hmac(self._key, sender, struct.pack(">Q", number), data)
-
-    def _handshake(self, token: bytes) -> bytes:
-        """Authenticate both ends, and return the key of this connection."""
-        end = time.monotonic() + _HANDSHAKE_TIMEOUT_S
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        if self._role == CONTROLLER_ROLE:
-            self._socket.sendall(nonce)
-            theirs = self._receive_exactly(_NONCE_BYTES, end)
-            nonces = nonce + theirs
-            self._verify(token, nonces, end)
-            self._socket.sendall(_hmac(token, CONTROLLER_ROLE, nonces))
-        else:
-            nonces = self._receive_exactly(_NONCE_BYTES, end) + nonce
-            self._socket.sendall(nonce + _hmac(token, AGENT_ROLE, nonces))
-            self._verify(token, nonces, end)
-        return _hmac(token, b"key", nonces)
-
-    def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
-        if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
-            raise ChannelError("the other end does not know the token")
-
-    def _receive_exactly(self, size: int, end: float) -> bytes:
-        data = b""
-        while len(data) < size:
-            self._socket.settimeout(max(0.001, end - time.monotonic()))
-            received = self._socket.recv(size - len(data))
-            if not received:
-                raise ChannelError("the other end closed the connection")
-            data += received
-        return data
+    def facts(self) -> dict[str, Any]:
+        """Facts in which nodes are compared."""
+        return {"distbench": self.distbench, **self.machine}
 
 
-def _hmac(key: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 (RFC 2104) of *parts*, each prefixed by its length, so no two lists are alike."""
-    whole = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
-    return hmac.digest(key, whole, "sha256")
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The first message of the controller."""
+
+    now: float
+    """Its ``clock.now()``."""
+
+
+@dataclass(frozen=True)
+class FindFile(Message):
+    """Look for *file* with *content*; the answer is ``FileFound``."""
+
+    file: str
+    content: str
+
+
+@dataclass(frozen=True)
+class FileFound(Message):
+    """Answer: *found* is true if the node sees the file."""
+
+    found: bool
+
+
+@dataclass(frozen=True)
+class LaunchFailed(Message):
+    """The launch, or what it needs, has failed on the node."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LaunchStopped(Message):
+    """No process of the launch is left, and its samples have been sent."""
+
+
+@dataclass(frozen=True)
+class RestartForkServers(Message):
+    """Stop the fork servers; the answer is ``ForkServersStopped``."""
+
+
+@dataclass(frozen=True)
+class ForkServersStopped(Message):
+    """The next launch starts from a new process."""
+
+
+@dataclass(frozen=True)
+class EndRun(Message):
+    """No agent is needed any more."""
+
+
+@dataclass(frozen=True)
+class SampledRows(Message):
+    """Rows that a sampler has measured on the node."""
+
+    metric: str
+    rows: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class SamplerFailure(Message):
+    """A sampler has failed on the node."""
+
+    metric: str
+    reason: str
+
+
+# agents on nodes that do not share the run's folder
+
+
+@dataclass(frozen=True)
+class OfferFiles(Message):
+    """Offer files of the run's folder *root*; the answer is ``MissingFiles``, or ``LaunchFailed``."""
+
+    files: tuple[tuple[str, str], ...]
+    """Name in *root*, and SHA-256 digest, of each."""
+    root: str
+
+
+@dataclass(frozen=True)
+class MissingFiles(Message):
+    """Those of the offered files that the node lacks."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileChunk(Message):
+    """Part of a file in the run's folder, in either direction."""
+
+    name: str
+    offset: int
+    digest: str = ""
+    """SHA-256 of the whole file, with its last chunk."""
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class SendLogs(Message):
+    """Send the logs and results of running ranks, then ``LogsSent``."""
+
+
+@dataclass(frozen=True)
+class LogsSent(Message):
+    """All files that ``SendLogs`` requested have been sent."""
+
+
+@dataclass(frozen=True)
+class DropMirror(Message):
+    """Remove the copy of the run's folder."""
+
+
+@dataclass(frozen=True)
+class RankProgress(Message):
+    """New progress marks of ranks."""
+
+    marks: tuple[tuple[int, ProgressMark], ...]
+
+
+@dataclass(frozen=True)
+class BuildEvents(Message):
+    """New events of a preparation."""
+
+    events: tuple[BuildEvent, ...]
+
+
+_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
+
+
+def encode_message(message: Message) -> bytes:
+    """*message* as one line of JSON; after a line break the data of a ``FileChunk``."""
+    fields = asdict(message)
+    data = fields.pop("data", b"")
+    line = json.dumps({"type": type(message).__name__, **fields}, default=os.fspath).encode()
+    return line + b"\n" + data if data else line
+
+
+def decode_message(encoded: bytes) -> Message:
+    """The message that ``encode_message`` has *encoded*.
+
+    Raises:
+        MessageError: it is none.
+    """
+    line, _, data = encoded.partition(b"\n")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"a message that is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise MessageError("a message that is no mapping")
+    name = str(fields.get("type"))
+    if (kind := _TYPES.get(name)) is None:
+        raise MessageError(f"a message of the unknown type {name:.60}")
+    try:
+        return decode(kind, {**fields, "data": data}, f"a message {name}")
+    except RecordError as error:
+        raise MessageError(str(error)) from error

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimits
 from distbench.core.job import MEASURE_JOB, JobSpec
@@ -88,6 +89,43 @@ def result_file(folder: Path, rank: int) -> Path:
 def partial_result_file(folder: Path, rank: int) -> Path:
     """File with the result of *rank* so far, while the rest may still fail; then ``result_file``."""
     return folder / f"rank{rank}.interim.json"
+
+
+@dataclass(frozen=True)
+class RankError:
+    """Exception that ended a rank (``rank<N>.error.json``)."""
+
+    at: float
+    """``clock.now()`` when it was raised."""
+    phase: str
+    types: list[str]
+    """Names of its class and of that one's base classes, most specific first."""
+    message: str
+    traceback: str = ""
+    user_line: str = ""
+    """Line of the user's code from which it comes; empty: it comes from elsewhere."""
+    device_free: int | None = None
+    """Free bytes on the device when CUDA reported that memory ran out; None: it did not, or unknown."""
+    device: dict[str, Any] | None = None
+    """Facts of the rank's device; None: not known yet."""
+
+    def write(self, folder: Path, rank: int) -> None:
+        """Write the file of *rank*.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        write_atomic(error_file(folder, rank), json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path, rank: int) -> RankError | None:
+        """Error of *rank*; None if it has written none.
+
+        Raises:
+            RecordError: the file holds something else.
+        """
+        file = error_file(folder, rank)
+        return decode(cls, json.loads(file.read_text()), str(file)) if file.is_file() else None
 
 
 def error_file(folder: Path, rank: int) -> Path:

@@ -1,36 +1,59 @@
 """Controller side of the connections to agents (``distbench.worker.agent`` is the other side).
 
-The controller listens only while they connect.
+The controller listens only while they connect. Nodes without the run's folder get its files from it.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypeVar
 
 import psutil
 
-from distbench.ipc.file_transfer import FileReceiver, TransferError
-from distbench.ipc.messages import (
+from distbench.ipc.channels import (
     CONTROLLER_ROLE,
     SILENCE_TIMEOUT_S,
     AuthenticatedChannel,
     ChannelError,
     wait_readable,
 )
-from distbench.launchers.base import LaunchError, LaunchSpec, NodeLostError
+from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import (
+    FileChunk,
+    FileFound,
+    FindFile,
+    LaunchFailed,
+    LaunchStopped,
+    Message,
+    MissingFiles,
+    NodeFacts,
+    OfferFiles,
+    SampledRows,
+    SamplerFailure,
+    Welcome,
+)
+from distbench.launchers.base import CancelCheck, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, StartedAgents, node_labels
 from distbench.system import clock
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _ANSWER_TIMEOUT_S = 30.0
+# for the digests of all files that a node has, which may be large
+_DIGEST_TIMEOUT_S = 600.0
 _POLL_S = 0.25
-_NODE_FACTS = ("name", "address", "distbench", "visible_gpus")
+
+M = TypeVar("M", bound=Message)
+
+
+class AgentTimeoutError(LaunchError):
+    """An agent has not answered in time."""
 
 
 class AgentConnection:
@@ -38,9 +61,8 @@ class AgentConnection:
 
     def __init__(self, channel: AuthenticatedChannel) -> None:
         self._channel = channel
-        self._unread: list[dict[str, Any]] = []
-        self.name, self.address = "", ""
-        self.facts: dict[str, Any] = {}
+        self._unread: list[Message] = []
+        self.node = NodeFacts("", "")
         self.lacks_run_folder = False
         """True if its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
@@ -55,9 +77,9 @@ class AgentConnection:
         self._chunks_received = 0
 
     @property
-    def machine(self) -> dict[str, Any]:
-        """Facts of its machine by ``machine_facts``, without those that name the node."""
-        return {key: fact for key, fact in self.facts.items() if key not in _NODE_FACTS}
+    def name(self) -> str:
+        """Name of its node; empty before ``greet``."""
+        return self.node.name
 
     def receive_files_into(self, root: Path) -> None:
         """Store files from its copy of the run's folder in *root*, that folder here."""
@@ -79,18 +101,17 @@ class AgentConnection:
         Raises:
             LaunchError: there is none.
         """
-        self.facts = self.wait_for("node")["node"]
-        self.name, self.address = self.facts["name"], self.facts["address"]
-        self.send({"welcome": clock.now()})
+        self.node = self.wait_for(NodeFacts)
+        self.send(Welcome(clock.now()))
 
     @property
     def seconds_silent(self) -> float:
         """Seconds since its last heartbeat; it sends one every second."""
         return self._channel.seconds_silent()
 
-    def send(self, request: dict[str, Any], data: bytes = b"") -> None:
-        """Send *request*, followed by *data*."""
-        self._channel.send(request, data)
+    def send(self, request: Message) -> None:
+        """Send *request*."""
+        self._channel.send(request)
 
     def fileno(self) -> int:
         """File descriptor, for ``select``."""
@@ -101,7 +122,7 @@ class AgentConnection:
         """True if there are unread events."""
         return bool(self._unread)
 
-    def read_events(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[Message]:
         """Events since the last call.
 
         Raises:
@@ -110,11 +131,14 @@ class AgentConnection:
         unread, self._unread = self._unread, []
         return [*unread, *self._receive(0)]
 
-    def wait_for(self, *words: str, seconds: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Wait up to *seconds* for the next event with one of *words*; buffer the others.
+    def wait_for(self, kind: type[M], *, seconds: float = _ANSWER_TIMEOUT_S, may_fail: bool = False) -> M:
+        """Wait up to *seconds* for the next event of this *kind*; buffer the others.
+
+        Args:
+            may_fail: A ``LaunchFailed`` may come in its place.
 
         Raises:
-            LaunchError: the agent is lost, or there is no answer.
+            LaunchError: the agent is lost, there is no answer, or a failure came.
         """
         end, came = time.monotonic() + seconds, self._chunks_received
         while True:
@@ -122,27 +146,30 @@ class AgentConnection:
                 # the answer follows the files that are in transfer
                 end, came = time.monotonic() + seconds, self._chunks_received
             for event in self._unread:
-                if any(word in event for word in words):
+                if isinstance(event, kind):
                     self._unread.remove(event)
                     return event
+                if may_fail and isinstance(event, LaunchFailed):
+                    self._unread.remove(event)
+                    raise LaunchError(f"{self.name}: {event.reason}")
             if (left := end - time.monotonic()) <= 0:
-                raise LaunchError(f"the agent on {self.name or 'a node'} does not answer")
+                raise AgentTimeoutError(f"the agent on {self.name or 'a node'} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
-    def wait_stopped(self) -> list[dict[str, Any]]:
-        """Wait until no rank of its trial is left; return the sampled rows, in chunks.
+    def wait_stopped(self) -> list[SampledRows | SamplerFailure]:
+        """Wait until no rank of its trial is left; return the results of its samplers.
 
         Other unread events of that trial are dropped.
 
         Raises:
             LaunchError: the agent is lost, or there is no answer.
         """
-        self.wait_for("stopped")
-        pieces = [event for event in self._unread if "samples" in event]
+        self.wait_for(LaunchStopped)
+        samples = [event for event in self._unread if isinstance(event, SampledRows | SamplerFailure)]
         self._unread.clear()
         if self._receiver:
             self._receiver.close()
-        return pieces
+        return samples
 
     def close(self) -> None:
         """End the connection; the agent then ends all processes of the run on its node."""
@@ -150,7 +177,7 @@ class AgentConnection:
         if self._receiver:
             self._receiver.close()
 
-    def _receive(self, seconds: float) -> list[dict[str, Any]]:
+    def _receive(self, seconds: float) -> list[Message]:
         try:
             events = self._channel.receive(seconds)
         except ChannelError as error:
@@ -164,9 +191,9 @@ class AgentConnection:
             )
         return [event for event in events if not self._take_chunk(event)]
 
-    def _take_chunk(self, event: dict[str, Any]) -> bool:
-        """Store the chunk of a file in *event*; False if it is none."""
-        if self._receiver is None or "piece" not in event:
+    def _take_chunk(self, event: Message) -> bool:
+        """Store *event* if it is a chunk of a file; False if it is none."""
+        if self._receiver is None or not isinstance(event, FileChunk):
             return False
         try:
             self._receiver.receive(event)
@@ -211,7 +238,7 @@ class AgentListener:
         return ",".join(f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127.")))
 
     def accept_all(
-        self, nodes: Sequence[Node], started: StartedAgents, launch: LaunchSpec, seconds: float
+        self, nodes: Sequence[Node], started: StartedAgents, seconds: float, is_cancelled: CancelCheck
     ) -> list[AgentConnection]:
         """Accept the agents on *nodes*; return them in this order.
 
@@ -219,7 +246,7 @@ class AgentListener:
             LaunchError: not all have connected within *seconds*.
         """
         end, why = time.monotonic() + seconds, None
-        while len(self._connected) < len(nodes) and time.monotonic() < end and not launch.is_cancelled():
+        while len(self._connected) < len(nodes) and time.monotonic() < end and not is_cancelled():
             if why := started.failure():
                 break
             if wait_readable([self._listener], _POLL_S):
@@ -273,3 +300,47 @@ def _ordered(agents: list[AgentConnection], nodes: Sequence[Node]) -> list[Agent
     raise LaunchError(
         f"agents came from {', '.join(came)}; one was started on each of {', '.join(node_labels(nodes))}"
     )
+
+
+def agents_without_access(agents: Sequence[AgentConnection], folder: Path) -> list[AgentConnection]:
+    """Return the *agents* that do not see *folder* of this host.
+
+    Raises:
+        LaunchError: an agent is lost, or there is no answer.
+        OSError: this host can't write there.
+    """
+    content = secrets.token_hex(8)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".shared-{content}"
+    file.write_text(content)
+    try:
+        for agent in agents:
+            agent.send(FindFile(str(file), content))
+        return [agent for agent in agents if not agent.wait_for(FileFound).found]
+    finally:
+        file.unlink()
+
+
+def send_inputs(spec: LaunchSpec, agents: Sequence[AgentConnection], is_cancelled: CancelCheck) -> None:
+    """Send the files that *spec* reads to the copy of the run's folder on each of *agents*.
+
+    Raises:
+        LaunchError: an agent is lost, or the launch was cancelled.
+        OSError: a file can't be read here.
+    """
+    root = spec.base_folder
+    files = {
+        file.relative_to(root).as_posix(): file
+        for file in (spec.instructions, *spec.input_files)
+        if file.is_file()
+    }
+    offer = OfferFiles(tuple((name, cached_sha256(file)) for name, file in files.items()), str(root))
+    for agent in agents:
+        agent.receive_files_into(root)
+        agent.send(offer)
+        missing = agent.wait_for(MissingFiles, seconds=_DIGEST_TIMEOUT_S, may_fail=True)
+        for name in missing.names:
+            for chunk in file_chunks(files[name], name):
+                agent.send(chunk)
+                if is_cancelled():
+                    raise LaunchError("nobody waits for it any more")

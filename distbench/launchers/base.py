@@ -4,19 +4,19 @@ Results come back as files in the trial's folder (``distbench.ipc.trial_files``)
 the launcher.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from distbench.core.case import Device, TimeLimits
+from distbench.core.case import Device
 from distbench.core.machine import Machine
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
+from distbench.ipc.messages import RankExit
 from distbench.system.cgroup_memory import CgroupMemory
 from distbench.system.machine import detect_machine
-from distbench.system.processes import RankRange
 
 
 class LaunchError(Exception):
@@ -38,22 +38,6 @@ class NodeLostError(LaunchError):
 
 class LaunchUnsupportedError(LaunchError):
     """This launch is not possible on these nodes, however often it is repeated; others are."""
-
-
-@dataclass(frozen=True)
-class PythonTarget:
-    """Python interpreter and working directory of the processes of a run."""
-
-    python: str = sys.executable
-    """Path of the interpreter; it finds distbench and what the strategies import."""
-    working_directory: str | None = None
-    """Working directory, from which a user's model is imported; None: that of the command."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that override those of the strategies and the inherited ones."""
-
-
-CURRENT_PYTHON = PythonTarget()
-"""The Python and the folder of the command itself."""
 
 
 @dataclass(frozen=True)
@@ -121,63 +105,13 @@ class JobQueue(ABC):
         """Files of its standard output and error in *folder*, the ``log_folder`` of its controller."""
 
 
-WorkerCommand = Literal["rank", "prepare", "examine"]
-"""A command of ``python -m distbench.worker`` that a process of a launch runs."""
+CancelCheck = Callable[[], bool]
+"""Returns True to cancel a launch; polled several times a second while it starts."""
 
 
-@dataclass(frozen=True)
-class LaunchSpec:
-    """Launch request of one trial, or of one preparation."""
-
-    entry: WorkerCommand
-    """The command that each process runs."""
-    instructions: Path
-    """JSON file with its instructions; logs and results go to its folder."""
-    processes: int
-    nodes: int = 1
-    """Number of nodes that they are spread over."""
-    device: Device = "cpu"
-    """Device that they compute on."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for every process, besides the inherited ones."""
-    imports: Sequence[str] = ()
-    """Modules that a fork server may import before it forks the ranks."""
-    leftovers: Sequence[str] = ()
-    """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
-    target: PythonTarget = CURRENT_PYTHON
-    ranks: RankRange | None = None
-    """Ranks that one node starts; None: this one starts all of them."""
-    run_folder: Path | None = None
-    """Folder of the run, which contains the files that processes read and write; None: only the folder of
-    *instructions*.
-    """
-    input_files: Sequence[Path] = ()
-    """Files in it, besides *instructions*, that they read if they exist."""
-    output_files: Sequence[Path] = ()
-    """Files in it, outside the folder of *instructions*, that they leave for later launches."""
-    once_per_cache: bool = False
-    """True if each node with a cache of its own starts it, with one process."""
-    is_sampled: bool = False
-    """True if metrics sample while it runs: other nodes than the command's sample for themselves."""
-    needs_shared_files: bool = False
-    """True if processes read files that others of the same launch write."""
-    start_s: float = TimeLimits().start
-    """Seconds in which its ranks have to join each other; a fork server has as many for its imports."""
-    is_cancelled: Callable[[], bool] = lambda: False
-    """Returns True to cancel the launch; polled several times a second while it starts."""
-
-
-@dataclass(frozen=True)
-class RankExit:
-    """End of a rank."""
-
-    rank: int
-    code: int
-    """Exit code; negative: the signal that ended it."""
-    at: float
-    """``clock.now()`` when the end was seen."""
-    memory: CgroupMemory | None = None
-    """Of a SIGKILL: memory counters of the kernel, with its kills since the launch; None if unknown."""
+def never_cancelled() -> bool:
+    """Default of a launch: it is not cancelled."""
+    return False
 
 
 class RunningLaunch(ABC):
@@ -233,8 +167,8 @@ class LaunchSession(ABC):
     """
 
     @abstractmethod
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
-        """Start the processes of *launch*.
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        """Start the processes of *spec*.
 
         Raises:
             LaunchError: they can't be started, or the launch was cancelled.
@@ -309,7 +243,7 @@ class Launcher(ABC):
         return {}
 
     @abstractmethod
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
         """Commands that ``launch`` would run, for a dry run: one argv per process."""
 
     def job_queue(self) -> JobQueue | None:
@@ -330,8 +264,5 @@ class Launcher(ABC):
 
 
 PLUGIN_BASE = Launcher
-HELPERS = (
-    *("agents", "cluster", "cluster_build", "fork_server_client", "nodes", "shared_files"),
-    *("trials", "visible"),
-)
+HELPERS = ("agents", "cluster", "cluster_launch", "fork_server_client", "nodes")
 """Modules of this package that are shared code, not plug-ins."""

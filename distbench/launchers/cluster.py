@@ -5,25 +5,39 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distbench.core.case import Device
 from distbench.core.machine import Machine
-from distbench.ipc.messages import CONTROLLERS_VARIABLE, TOKEN_VARIABLE, new_token
-from distbench.launchers.agents import AgentConnection, AgentListener
+from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE, new_token
+from distbench.ipc.launch_spec import LaunchSpec, RankRange
+from distbench.ipc.messages import (
+    EndRun,
+    ForkServersStopped,
+    LaunchStarted,
+    RestartForkServers,
+    StartLaunch,
+)
+from distbench.launchers.agents import (
+    AgentConnection,
+    AgentListener,
+    AgentTimeoutError,
+    agents_without_access,
+    send_inputs,
+)
 from distbench.launchers.base import (
+    CancelCheck,
     Launcher,
     LaunchError,
     LaunchSession,
-    LaunchSpec,
     LaunchUnsupportedError,
-    NodeLostError,
     NodesUnavailableError,
     RunningLaunch,
+    never_cancelled,
 )
-from distbench.launchers.cluster_build import ClusterBuild
+from distbench.launchers.cluster_launch import ClusterBuild, ClusterLaunch
 from distbench.launchers.nodes import (
     Node,
     NodeDifference,
@@ -32,10 +46,7 @@ from distbench.launchers.nodes import (
     node_differences,
     node_labels,
 )
-from distbench.launchers.shared_files import agents_without_access, base_folder, send_inputs
-from distbench.launchers.trials import ClusterLaunch
 from distbench.system.machine import RUN_ID_VARIABLE, cache_folder, detect_machine
-from distbench.system.processes import RankRange
 
 
 class ClusterLauncher(Launcher):
@@ -95,15 +106,14 @@ class ClusterLauncher(Launcher):
         listed = ", ".join(f"{name}: {count}" for name, count in zip(node_labels(nodes), counts, strict=True))
         return f"{processes} ranks need as many slots, these nodes have {slots} ({listed})"
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
-        worker = [launch.target.python, "-m", "distbench.worker", launch.entry, str(launch.instructions)]
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
         ranks = [
             [
                 "env",
                 *(f"{name}={value}" for name, value in sorted(_placement_variables(share, i).items())),
-                *worker,
+                *spec.worker_command(),
             ]
-            for share in assign_ranks(self.node_list(), launch.processes, launch.device)
+            for share in assign_ranks(self.node_list(), spec.processes, spec.device)
             for i in range(share.count)
         ]
         return [*self.agent_commands(self.node_list()), *ranks]
@@ -127,9 +137,9 @@ class ClusterSession(LaunchSession):
         self._machine: Mapping[str, Any] | None = None
         self._started: StartedAgents | None = None
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
         try:
-            return self._launch(launch)
+            return self._launch(spec, is_cancelled)
         except LaunchUnsupportedError:
             raise
         except (LaunchError, OSError):
@@ -144,85 +154,88 @@ class ClusterSession(LaunchSession):
     def restart_fork_servers(self) -> None:
         with suppress(LaunchError):
             for agent in self._agents:
-                agent.send({"renew": True})
+                agent.send(RestartForkServers())
             for agent in self._agents:
-                agent.wait_for("renewed")
+                agent.wait_for(ForkServersStopped)
 
     def close(self) -> None:
         for agent in self._agents:
-            agent.send({"over": True})
+            agent.send(EndRun())
         self._close_agents()
 
-    def _launch(self, launch: LaunchSpec) -> RunningLaunch:
+    def _launch(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> RunningLaunch:
         if not self._agents:
-            self._agents = self._connect_agents(launch)
+            self._agents = self._connect_agents(spec, is_cancelled)
             self._check_alike()
-            self._check_gpu_counts(launch)
-            self._machine = self._agents[0].machine
-            self._probe_shared_folders(launch)
+            self._check_gpu_counts(spec)
+            self._machine = self._agents[0].node.machine
+            self._probe_shared_folders(spec)
         is_one_copied = self._agents[0].lacks_run_folder or any(agent.has_own_cache for agent in self._agents)
-        if launch.once_per_cache and is_one_copied:
-            return self._launch_builds(launch)
-        own = assign_ranks(self._cluster.node_list(), launch.processes, launch.device)
+        if spec.once_per_cache and is_one_copied:
+            return self._launch_builds(spec, is_cancelled)
+        own = assign_ranks(self._cluster.node_list(), spec.processes, spec.device)
         placed = list(zip(self._agents, own, strict=False))
         apart = [agent for agent, _ in placed if agent.lacks_run_folder]
-        if apart and launch.needs_shared_files and len(placed) > 1:
+        if apart and spec.needs_shared_files and len(placed) > 1:
             raise LaunchUnsupportedError(
                 f"its ranks read each other's files, and {_agent_names(apart)} can't see "
-                f"{base_folder(launch)}: it needs a file system that all nodes share, or all of its ranks on "
+                f"{spec.base_folder}: it needs a file system that all nodes share, or all of its ranks on "
                 "one node"
             )
-        send_inputs(launch, apart)
-        port = 0
-        for agent, share in placed:
-            at = replace(share, master_address=placed[0][0].address, master_port=port)
-            _send_launch(agent, launch, at, copies=agent.lacks_run_folder)
-            if share.has_rank_0:
+        send_inputs(spec, apart, is_cancelled)
+        port, address = 0, placed[0][0].node.address
+        for agent, ranks in placed:
+            own_ranks = replace(ranks, master_address=address, master_port=port)
+            _send_launch(agent, spec.with_ranks(own_ranks), in_mirror=agent.lacks_run_folder)
+            if ranks.has_rank_0:
                 # the others get the address of the rendezvous
                 port = _wait_started(agent, self._cluster.start_timeout)
         for agent, _ in placed[1:]:
             _wait_started(agent, self._cluster.start_timeout)
-        return ClusterLaunch(placed, self._close_agents, launch.instructions.parent)
+        return ClusterLaunch(placed, self._close_agents, spec)
 
-    def _probe_shared_folders(self, launch: LaunchSpec) -> None:
+    def _probe_shared_folders(self, spec: LaunchSpec) -> None:
         """Find out which folders the nodes share with this host."""
-        for agent in agents_without_access(self._agents, base_folder(launch)):
+        for agent in agents_without_access(self._agents, spec.base_folder):
             agent.lacks_run_folder = True
         for agent in agents_without_access(self._agents, cache_folder()):
             agent.has_own_cache = True
 
-    def _launch_builds(self, launch: LaunchSpec) -> RunningLaunch:
+    def _launch_builds(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> RunningLaunch:
         """Launch the preparation on each node with its own cache; the first makes the weights for all."""
         first, *others = self._agents
         builders = [first, *(agent for agent in others if agent.has_own_cache)]
-        send_inputs(launch, builders)
-        placed = [(agent, RankRange(1, 1, master_address=agent.address)) for agent in builders]
-        for agent, share in placed:
-            node = "" if agent is first else agent.name
-            _send_launch(agent, launch, share, copies=True, node=node)
+        send_inputs(spec, builders, is_cancelled)
+        placed = [(agent, RankRange(1, 1, master_address=agent.node.address)) for agent in builders]
+        for agent, ranks in placed:
+            own = spec.with_ranks(ranks)
+            if agent is first:
+                _send_launch(agent, own, in_mirror=True)
+            else:
+                _send_launch(agent, replace(own, output_files=()), in_mirror=True, file_label=agent.name)
         for agent, _ in placed:
             _wait_started(agent, self._cluster.start_timeout)
-        return ClusterBuild(placed, self._close_agents, launch.instructions)
+        return ClusterBuild(placed, self._close_agents, spec)
 
-    def _connect_agents(self, launch: LaunchSpec) -> list[AgentConnection]:
+    def _connect_agents(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> list[AgentConnection]:
         nodes, (token, port) = self._cluster.node_list(), self._cluster.token_and_port()
-        gathering = AgentListener(token, port)
+        listener = AgentListener(token, port)
         environment = {
             TOKEN_VARIABLE: token,
-            CONTROLLERS_VARIABLE: gathering.addresses,
+            CONTROLLERS_VARIABLE: listener.addresses,
             RUN_ID_VARIABLE: self._run_id,
         }
-        log = launch.instructions.parent / "agents.log"
+        log = spec.folder / "agents.log"
         try:
             self._started = self._cluster.start_agents(nodes, environment, log)
-            agents = gathering.accept_all(nodes, self._started, launch, self._cluster.start_timeout)
+            agents = listener.accept_all(nodes, self._started, self._cluster.start_timeout, is_cancelled)
         except LaunchError as error:
-            if launch.is_cancelled():
+            if is_cancelled():
                 raise
             tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
             raise NodesUnavailableError(f"{error}; {log} ends with:\n{tail}") from error
         finally:
-            gathering.close()
+            listener.close()
         for agent in agents:
             agent.log = log
         return agents
@@ -234,19 +247,19 @@ class ClusterSession(LaunchSession):
             LaunchError: they are not, and that was not allowed.
         """
         allowed = self._cluster.may_differ
-        if apart := node_differences({agent.name: agent.facts for agent in self._agents}, allowed):
+        if apart := node_differences({agent.name: agent.node.facts for agent in self._agents}, allowed):
             remedy = f"make the nodes alike, or allow it with may_differ: [{', '.join(apart)}]"
             raise NodesUnavailableError("; ".join([*apart.values(), remedy]))
 
-    def _check_gpu_counts(self, launch: LaunchSpec) -> None:
+    def _check_gpu_counts(self, spec: LaunchSpec) -> None:
         """Check that each node has the GPUs that were assumed before it could be asked.
 
         Raises:
             NodesUnavailableError: one has not.
         """
         for agent, node in zip(self._agents, self._cluster.node_list(), strict=True):
-            wanted, shown = node.slots_on(launch.device), agent.facts["visible_gpus"]
-            if launch.device == "cuda" and shown < wanted:
+            wanted, shown = node.slots_on(spec.device), agent.node.visible_gpus
+            if spec.device == "cuda" and shown < wanted:
                 raise NodesUnavailableError(
                     f"{agent.name} takes {wanted} ranks by launcher, and {shown} GPUs are visible there; "
                     "give it fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use device: cpu"
@@ -261,35 +274,18 @@ class ClusterSession(LaunchSession):
             self._started = None
 
 
-def _send_launch(
-    agent: AgentConnection, launch: LaunchSpec, ranks: RankRange, *, copies: bool, node: str = ""
-) -> None:
-    """Send *launch* of *ranks* to *agent*, and accept their files from it.
+def _send_launch(agent: AgentConnection, spec: LaunchSpec, *, in_mirror: bool, file_label: str = "") -> None:
+    """Send *spec* to *agent*, and accept the files of its ranks from it.
 
     Args:
-        copies: It is launched in the agent's copy of the run's folder.
-        node: Its node, if other nodes launch the same: its files come back under names that contain this, and
-            files for other launches stay there.
+        in_mirror: It is launched in the agent's copy of the run's folder.
+        file_label: Part of the names of files that come back, if other nodes launch the same.
     """
-    left = (
-        [file.relative_to(base_folder(launch)).as_posix() for file in launch.output_files] if not node else []
-    )
-    folder = PurePosixPath(launch.instructions.parent.relative_to(base_folder(launch)))
-    agent.expect(folder, range(ranks.first, ranks.first + ranks.count), left)
-    request = {
-        "entry": launch.entry,
-        "file": str(launch.instructions),
-        "share": asdict(ranks),
-        "environment": {**launch.environment, **launch.target.environment},
-        "imports": list(launch.imports),
-        "leftovers": list(launch.leftovers),
-        "folder": launch.target.working_directory or str(Path.cwd()),
-        "is_sampled": launch.is_sampled,
-        "start_s": launch.start_s,
-        "leaves": left if copies else None,
-        "node": node,
-    }
-    agent.send({"launch": request})
+    root = spec.base_folder
+    outputs = [file.relative_to(root).as_posix() for file in spec.output_files]
+    agent.expect(PurePosixPath(spec.folder.relative_to(root)), spec.local_ranks.ranks, outputs)
+    target = replace(spec.target, working_directory=spec.target.working_directory or str(Path.cwd()))
+    agent.send(StartLaunch(replace(spec, target=target), in_mirror, file_label))
 
 
 def _agent_names(agents: Sequence[AgentConnection]) -> str:
@@ -297,16 +293,11 @@ def _agent_names(agents: Sequence[AgentConnection]) -> str:
 
 
 def _wait_started(agent: AgentConnection, seconds: float) -> int:
-    """Wait until the ranks of *agent* have started; return their port for the rendezvous."""
+    """Wait until the ranks of *agent* have started; return the port of their rendezvous."""
     try:
-        told = agent.wait_for("port", "failed", seconds=seconds)
-    except NodeLostError:
-        raise
-    except LaunchError as error:
+        return agent.wait_for(LaunchStarted, seconds=seconds, may_fail=True).port
+    except AgentTimeoutError as error:
         raise LaunchError(
             f"{agent.name} has not started its ranks within {seconds:g} s; its imports may take long: raise "
             "start_timeout"
         ) from error
-    if "failed" in told:
-        raise LaunchError(f"{agent.name}: {told['failed']}")
-    return int(told["port"])

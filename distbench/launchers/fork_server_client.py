@@ -1,25 +1,34 @@
 """Client of the fork server of ranks (``distbench.worker.fork_server``)."""
 
-import json
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from distbench.ipc.messages import wait_readable
-from distbench.launchers.base import CURRENT_PYTHON, LaunchError, LaunchSpec, PythonTarget, RankExit
+from distbench.ipc.channels import ChannelError, LocalChannel, wait_readable
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
+from distbench.ipc.messages import (
+    ForkServerReady,
+    Heartbeat,
+    HeartbeatQuery,
+    LaunchStarted,
+    Message,
+    StartLaunch,
+)
+from distbench.launchers.base import CancelCheck, LaunchError, never_cancelled
 from distbench.system import cgroup_memory
-from distbench.system.processes import RankRange, exit_text, kill_tree, process_state
+from distbench.system.processes import exit_text, kill_tree, process_state
 
 _ANSWER_TIMEOUT_S = 10.0
 # between an answer and the next query; a query costs a timed rank next to nothing, but not nothing
 _PING_AFTER_S = 2.0
 _POLL_S = 0.25
+M = TypeVar("M", bound=Message)
+
 _STATE_TEXTS = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it waits for a device"}
 
 
@@ -28,14 +37,6 @@ def fork_server_command(
 ) -> list[str]:
     """Command of a fork server that listens on socket *descriptor*."""
     return [target.python, "-m", "distbench.worker", "serve", descriptor, *imports]
-
-
-def parse_exit(event: dict[str, Any]) -> RankExit:
-    """Parse the end of a rank from *event*."""
-    memory = event.get("memory")
-    return RankExit(
-        event["exit"], event["code"], event["at"], cgroup_memory.CgroupMemory(**memory) if memory else None
-    )
 
 
 class ForkServerClient:
@@ -52,7 +53,7 @@ class ForkServerClient:
         import_timeout_s: float,
         target: PythonTarget = CURRENT_PYTHON,
         *,
-        is_cancelled: Callable[[], bool] = lambda: False,
+        is_cancelled: CancelCheck = never_cancelled,
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
     ) -> None:
         """Start it and wait until it is ready.
@@ -65,26 +66,22 @@ class ForkServerClient:
         Raises:
             LaunchError: it exited, was not ready within *import_timeout_s* seconds, or was cancelled.
         """
-        self._socket, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         # a reader that stopped reading must not block the writer
-        self._socket.settimeout(answer_timeout_s)
+        self._channel = LocalChannel(ours, answer_timeout_s)
         try:
             with theirs:
                 self._process = _start_process(imports, environment, log, target, theirs.fileno())
         except LaunchError:
-            self._socket.close()
+            self._channel.close()
             raise
-        self._pending = b""
-        self._unread: list[dict[str, Any]] = []
+        self._unread: list[Message] = []
         self._answer_timeout_s, self._silent_s = answer_timeout_s, 0.0
-        self._pinged, self._heard_at = False, time.monotonic()
-        self._answers_pings = False
+        self._is_ready, self._pinged, self._heard_at = False, False, time.monotonic()
         self._memory = cgroup_memory.read_cgroup_memory()
         self._failure: LaunchError | None = None
         self.initialized_cuda = False
         """True if an import has initialised CUDA, so that its children can't use it."""
-        self.alive = True
-        """True while it responds."""
         self._wait_ready(log, import_timeout_s, is_cancelled)
 
     @property
@@ -92,29 +89,31 @@ class ForkServerClient:
         """Its process id."""
         return self._process.pid
 
-    def send(self, request: dict[str, Any]) -> None:
+    @property
+    def alive(self) -> bool:
+        """True while it responds."""
+        return self._channel.alive
+
+    def send(self, request: Message) -> None:
         """Send *request*, unless the process has exited."""
-        try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:
-            self.alive = False
+        self._channel.send(request)
 
-    def launch(self, launch: LaunchSpec, ranks: RankRange) -> None:
-        """Start *ranks* of the ranks of *launch*.
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> int:
+        """Start the ranks of *spec*; return the port of their rendezvous.
 
-        Events ``{"pids": [...]}`` and then ``{"port": n}``, of their rendezvous, report success.
+        Raises:
+            LaunchError: the process has exited, or does not answer in time or until the launch is cancelled;
+                it was killed.
         """
-        request = {
-            "entry": launch.entry,
-            "file": str(launch.instructions),
-            "share": asdict(ranks),
-            "environment": {**launch.environment, **launch.target.environment},
-            "leftovers": list(launch.leftovers),
-        }
         self._memory = cgroup_memory.read_cgroup_memory()
-        self.send({"launch": request})
+        self.send(StartLaunch(spec))
+        if started := self.wait_for(LaunchStarted, self._answer_timeout_s, is_cancelled):
+            return started.port
+        lost = self.failure(silent=True)
+        assert lost
+        raise lost
 
-    def read_events(self, seconds: float) -> list[dict[str, Any]]:
+    def read_events(self, seconds: float) -> list[Message]:
         """Events since the last call, waiting up to *seconds* for the first."""
         if self._unread:
             unread, self._unread = self._unread, []
@@ -122,14 +121,14 @@ class ForkServerClient:
         return self._receive(seconds)
 
     def wait_for(
-        self, word: str, seconds: float, is_cancelled: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
-        """Wait up to *seconds* for the next event with *word*; buffer the others.
+        self, kind: type[M], seconds: float, is_cancelled: CancelCheck = never_cancelled
+    ) -> M | None:
+        """Wait up to *seconds* for the next event of this *kind*; buffer the others.
 
         None if there is none in time, or if cancelled.
         """
         end = time.monotonic() + seconds
-        while (found := next((event for event in self._unread if word in event), None)) is None:
+        while (found := next((event for event in self._unread if isinstance(event, kind)), None)) is None:
             left = end - time.monotonic()
             if not self.alive or is_cancelled() or left <= 0:
                 return None
@@ -153,8 +152,7 @@ class ForkServerClient:
 
     def close(self) -> None:
         """End the process, which kills its ranks first."""
-        self._socket.close()
-        self.alive = False
+        self._channel.close()
         # a stopped process would not see that the socket is closed
         self._process.send_signal(signal.SIGCONT)
         try:
@@ -167,8 +165,7 @@ class ForkServerClient:
         kill_tree(self.pid)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_ANSWER_TIMEOUT_S)
-        self._socket.close()
-        self.alive = False
+        self._channel.close()
 
     @property
     def _name(self) -> str:
@@ -184,32 +181,31 @@ class ForkServerClient:
         memory = now.since(self._memory) if now and code == -signal.SIGKILL else None
         return LaunchError(f"{self._name} {exit_text(code)}", memory)
 
-    def _receive(self, seconds: float) -> list[dict[str, Any]]:
+    def _receive(self, seconds: float) -> list[Message]:
         if not self.alive:
             return []
-        if self._answers_pings and not self._pinged and time.monotonic() - self._heard_at > _PING_AFTER_S:
-            self.send({"ping": True})
+        if self._is_ready and not self._pinged and time.monotonic() - self._heard_at > _PING_AFTER_S:
+            self.send(HeartbeatQuery())
             self._pinged = True
         began = time.monotonic()
-        if not wait_readable([self._socket], seconds):
+        if not wait_readable([self._channel], seconds):
             # only time spent waiting counts: after a sleep of the machine, the server has slept, too
             self._silent_s += min(seconds, time.monotonic() - began) if self._pinged else 0.0
             return []
         self._pinged, self._silent_s, self._heard_at = False, 0.0, time.monotonic()
-        received = b""
-        with suppress(ConnectionResetError):
-            received = self._socket.recv(1 << 16)
-        self.alive = bool(received)
-        *lines, self._pending = (self._pending + received).split(b"\n")
-        events = [json.loads(line) for line in lines]
-        return [event for event in events if "pong" not in event]
+        try:
+            return [event for event in self._channel.receive() if not isinstance(event, Heartbeat)]
+        except ChannelError as error:
+            self._kill()
+            self._failure = LaunchError(f"{self._name} is of another version of distbench: {error}")
+            return []
 
-    def _wait_ready(self, log: Path, timeout_s: float, is_cancelled: Callable[[], bool]) -> None:
-        if ready := self.wait_for("ready", timeout_s, is_cancelled):
-            self.initialized_cuda = bool(ready["cuda_touched"])
-            # an earlier version, as in an arm of a gate, does not support this query
-            self._answers_pings = bool(ready.get("answers"))
+    def _wait_ready(self, log: Path, timeout_s: float, is_cancelled: CancelCheck) -> None:
+        if ready := self.wait_for(ForkServerReady, timeout_s, is_cancelled):
+            self._is_ready, self.initialized_cuda = True, ready.initialized_cuda
             return
+        if self._failure:
+            raise self._failure
         why = f"was not ready within {timeout_s:g} s" if self.alive else "exited"
         if is_cancelled():
             why = "is not waited for"

@@ -3,20 +3,34 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distbench.core.bounds import Positive
 from distbench.core.case import TimeLimits
 from distbench.core.machine import Machine
-from distbench.launchers.base import Launcher, LaunchError, LaunchSession, LaunchSpec, RankExit, RunningLaunch
-from distbench.launchers.fork_server_client import ForkServerClient, fork_server_command, parse_exit
-from distbench.launchers.visible import visible_devices_by_index
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import (
+    QueryStates,
+    RankExit,
+    RankStates,
+    SignalRanks,
+    StopLaunch,
+)
+from distbench.launchers.base import (
+    CancelCheck,
+    Launcher,
+    LaunchError,
+    LaunchSession,
+    RunningLaunch,
+    never_cancelled,
+)
+from distbench.launchers.fork_server_client import ForkServerClient, fork_server_command
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import RankRange, kill_run
+from distbench.system.processes import kill_run
 
 # for a launch, and for the end of all ranks: both take a fork server milliseconds
 _ANSWER_TIMEOUT_S = 10.0
@@ -24,6 +38,7 @@ _STATES_S = 2.0
 _LOOPBACK = "lo"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables that select the interface of gloo and NCCL; gloo would use the address of the host's name."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -64,22 +79,45 @@ class Local(Launcher):
             return gpus
         return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
         """Commands of the fork server and of each rank; a forked rank runs the same code."""
-        worker = [launch.target.python, "-m", "distbench.worker", launch.entry, str(launch.instructions)]
-        size = launch.processes
+        size, worker = spec.processes, spec.worker_command()
         ranks = [["env", f"RANK={rank}", f"WORLD_SIZE={size}", *worker] for rank in range(size)]
-        return [
-            fork_server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.target),
-            *ranks,
-        ]
+        imports = spec.imports if self.warm else ()
+        return [fork_server_command("CONTROL_SOCKET", imports, spec.target), *ranks]
 
-    def import_limit_s(self, launch: LaunchSpec) -> float:
-        """Seconds that the fork server of the ranks of *launch* may take to import."""
-        return self.start_timeout or max(TimeLimits().start, launch.start_s)
+    def import_limit_s(self, spec: LaunchSpec) -> float:
+        """Seconds that the fork server of the ranks of *spec* may take to import."""
+        return self.start_timeout or max(TimeLimits().start, spec.start_s)
 
     def open_session(self, run_id: str) -> LaunchSession:
         return _LocalSession(self, run_id)
+
+
+def visible_devices_by_index(nvml: Any, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with GPU indices in place of the UUIDs in *environment*, which DeepSpeed can't read.
+
+    (``_get_nvml_gpu_id`` of its accelerator for CUDA, which the build of ZeRO 1 and 2 calls.) Empty: there
+    are no UUIDs, or they are not all of whole GPUs of this machine.
+
+    Args:
+        nvml: The module ``pynvml``, or one like it.
+    """
+    names = [part.strip() for part in environment.get(_VISIBLE, "").split(",")]
+    if not all(name.startswith("GPU-") for name in names):
+        return {}
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    except nvml.NVMLError:
+        return {}
+    # CUDA also accepts the beginning of a UUID
+    found = [[i for i, uuid in enumerate(uuids) if uuid.startswith(name)] for name in names]
+    if any(len(numbers) != 1 for numbers in found):
+        return {}
+    # NVML counts by bus; CUDA does so only on request
+    return {_VISIBLE: ",".join(str(numbers[0]) for numbers in found), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class _LocalSession(LaunchSession):
@@ -90,19 +128,18 @@ class _LocalSession(LaunchSession):
         self._run_id = run_id
         self._servers: dict[Any, ForkServerClient] = {}
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
-        server, share = (
-            self._server_for(launch),
-            launch.ranks or RankRange(launch.processes, launch.processes),
-        )
-        if why := _launch_error(server, launch, share):
-            if launch.is_cancelled() or any(launch.instructions.parent.glob("rank*.progress")):
-                raise why
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        spec = replace(spec, ranks=spec.local_ranks)
+        server = self._server_for(spec, is_cancelled)
+        try:
+            port = server.launch(spec, is_cancelled)
+        except LaunchError as error:
+            if is_cancelled() or any(spec.folder.glob("rank*.progress")):
+                raise
             # it ended or was stopped between two trials; neither of them fails because of that
-            server = self._server_for(launch, log_text=f"{why}\n")
-            if why := _launch_error(server, launch, share):
-                raise why
-        return _LocalLaunch(server, share, self._kill_leftovers)
+            server = self._server_for(spec, is_cancelled, log_text=f"{error}\n")
+            port = server.launch(spec, is_cancelled)
+        return _LocalLaunch(server, spec.local_ranks.ranks, port, self._kill_leftovers)
 
     def restart_fork_servers(self) -> None:
         for server in self._servers.values():
@@ -113,38 +150,34 @@ class _LocalSession(LaunchSession):
         self.restart_fork_servers()
         kill_run(self._run_id)
 
-    def _server_for(self, launch: LaunchSpec, log_text: str = "") -> ForkServerClient:
-        """Fork server for *launch*, kept or new; *log_text* goes to the log of a new one."""
-        place = launch.target
-        environment = {**launch.environment, **place.environment}
-        key = (
-            tuple(launch.imports),
-            tuple(sorted(environment.items())),
-            place.python,
-            place.working_directory,
-        )
+    def _server_for(
+        self, spec: LaunchSpec, is_cancelled: CancelCheck, log_text: str = ""
+    ) -> ForkServerClient:
+        """Fork server for *spec*, kept or new; *log_text* goes to the log of a new one."""
+        target = spec.target
+        key = spec.imports, tuple(sorted(spec.variables.items())), target.python, target.working_directory
         if kept := self._servers.pop(key, None):
             if self._options.warm and kept.alive:
                 self._servers[key] = kept
                 return kept
             kept.close()
-        log = launch.instructions.parent / "warm_parent.log"
+        log = spec.folder / "warm_parent.log"
         with log.open("a") as stream:
             stream.write(log_text)
         environment = {
             **os.environ,
-            **environment,
+            **spec.variables,
             **clock.clock_environment(),
             RUN_ID_VARIABLE: self._run_id,
         }
 
         def started(imports: Sequence[str]) -> ForkServerClient:
-            patience_s = self._options.import_limit_s(launch)
+            import_limit_s = self._options.import_limit_s(spec)
             return ForkServerClient(
-                imports, environment, log, patience_s, place, is_cancelled=launch.is_cancelled
+                imports, environment, log, import_limit_s, target, is_cancelled=is_cancelled
             )
 
-        server = started(launch.imports if self._options.warm else ())
+        server = started(spec.imports if self._options.warm else ())
         if server.initialized_cuda:
             # the ranks then import for themselves; the record notes it (environment.warm)
             server.close()
@@ -157,26 +190,15 @@ class _LocalSession(LaunchSession):
         kill_run(self._run_id, exclude={server.pid for server in self._servers.values()})
 
 
-def _launch_error(server: ForkServerClient, launch: LaunchSpec, ranks: RankRange) -> LaunchError | None:
-    """Reason why *server* has not started its *ranks* of *launch*; None if it has."""
-    server.launch(launch, ranks)
-    if server.wait_for("pids", _ANSWER_TIMEOUT_S, launch.is_cancelled):
-        return None
-    return server.failure(silent=True)
-
-
 class _LocalLaunch(RunningLaunch):
     def __init__(
-        self, server: ForkServerClient, ranks: RankRange, kill_leftovers: Callable[[], None]
+        self, server: ForkServerClient, ranks: Iterable[int], port: int, kill_leftovers: Callable[[], None]
     ) -> None:
-        self._server = server
-        self._left = set(range(ranks.first, ranks.first + ranks.count))
-        # the event after that of the pids
-        self.port = int((server.wait_for("port", _ANSWER_TIMEOUT_S) or {"port": 0})["port"])
+        self._server, self._left, self.port = server, set(ranks), port
         self._kill_leftovers = kill_leftovers
 
     def wait(self, seconds: float) -> list[RankExit]:
-        exits = [parse_exit(event) for event in self._server.read_events(seconds) if "exit" in event]
+        exits = [event for event in self._server.read_events(seconds) if isinstance(event, RankExit)]
         self._left -= {each.rank for each in exits}
         if self._left and not exits and (lost := self._server.failure()):
             self._left.clear()
@@ -184,16 +206,16 @@ class _LocalLaunch(RunningLaunch):
         return exits
 
     def signal(self, number: int) -> None:
-        self._server.send({"signal": number})
+        self._server.send(SignalRanks(number))
 
     def process_states(self) -> Mapping[int, str]:
-        self._server.send({"states": True})
-        told = self._server.wait_for("states", _STATES_S)
-        return {int(rank): letter for rank, letter in told["states"].items()} if told else {}
+        self._server.send(QueryStates())
+        answer = self._server.wait_for(RankStates, _STATES_S)
+        return dict(answer.states) if answer else {}
 
     def stop(self) -> None:
         if self._left:
-            self._server.send({"stop": True})
+            self._server.send(StopLaunch())
         end = time.monotonic() + _ANSWER_TIMEOUT_S
         # if the fork server is lost, its ranks are gone, too
         with suppress(LaunchError):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound, Positive
 from distbench.core.machine import core_count
-from distbench.ipc.messages import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
+from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import (
     AGENT_ARGUMENTS,

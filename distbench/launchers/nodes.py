@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from distbench.core.case import Device
-from distbench.ipc.messages import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
+from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
+from distbench.ipc.launch_spec import RankRange
 from distbench.launchers.base import LaunchError
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import RankRange
 
 AGENT_ARGUMENTS = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""

@@ -9,8 +9,10 @@ from typing import Any
 from distbench.core.errors import UnsupportedCase
 from distbench.core.job import MEASURE, job_kind
 from distbench.ipc.build_files import BuildEvent, append_event, read_items
-from distbench.ipc.trial_files import TrialInstructions, error_file, log_file, result_file
-from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec, RankExit, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import RankExit
+from distbench.ipc.trial_files import RankError, TrialInstructions, log_file, result_file
+from distbench.launchers.base import CancelCheck, Launcher, LaunchSession, RunningLaunch, never_cancelled
 from distbench.system import clock
 
 PRETENDED_STRATEGY = "pretended"
@@ -45,7 +47,7 @@ class Pretend(Launcher):
     log: str = ""
     """File that gets a line for each session, preparation and trial; empty: none."""
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
         return []
 
     def open_session(self, run_id: str) -> LaunchSession:
@@ -65,18 +67,18 @@ class _PretendSession(LaunchSession):
     def __init__(self, options: Pretend) -> None:
         self._options = options
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
-        if launch.entry == "prepare":
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        if spec.command == "prepare":
             self._options.log_event("prepare")
-            for item in read_items(launch.instructions):
-                append_event(launch.instructions, BuildEvent(item.name, ended=True))
+            for item in read_items(spec.instructions):
+                append_event(spec.instructions, BuildEvent(item.name, ended=True))
             return _FinishedLaunch(1)
-        trial = TrialInstructions.read(launch.instructions)
-        folder, does = launch.instructions.parent, trial.case.strategy.options.get("does", "works")
+        trial = TrialInstructions.read(spec.instructions)
+        folder, does = spec.folder, trial.case.strategy.options.get("does", "works")
         self._options.log_event(f"trial {trial.case.label} {folder.name}")
         columns = {column.name for column in job_kind(trial.job.kind).columns}
         knows = trial.job.kind == MEASURE or (columns and columns <= self._options.values.keys())
-        for rank in range(launch.processes):
+        for rank in range(spec.processes):
             # as frameworks do: code that shows a log or a message has to remove the colours
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             if not knows:
@@ -87,7 +89,7 @@ class _PretendSession(LaunchSession):
                 _write_error(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
             elif does != "hangs":
                 result_file(folder, rank).write_text(json.dumps(self._result(trial, int(folder.name))))
-        return _FinishedLaunch(launch.processes, hangs=does == "hangs")
+        return _FinishedLaunch(spec.processes, hangs=does == "hangs")
 
     def _result(self, trial: TrialInstructions, round_: int) -> dict[str, Any]:
         steps = trial.measure.steps
@@ -111,8 +113,7 @@ class _PretendSession(LaunchSession):
 
 
 def _write_error(folder: Path, rank: int, kind: str, message: str) -> None:
-    failure = {"at": clock.now(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
-    error_file(folder, rank).write_text(json.dumps(failure))
+    RankError(clock.now(), "time", [kind], message).write(folder, rank)
 
 
 class _FinishedLaunch(RunningLaunch):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distbench.core.bounds import Positive
-from distbench.ipc.messages import NODE_VARIABLE, TOKEN_VARIABLE
+from distbench.ipc.channels import NODE_VARIABLE, TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import (
     AGENT_ARGUMENTS,

@@ -12,7 +12,8 @@ from distbench.core.case import CURRENT_ENVIRONMENT, Case
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.machine import Machine
 from distbench.data.base import DataSource
-from distbench.launchers.base import Launcher, PythonTarget
+from distbench.ipc.launch_spec import PythonTarget
+from distbench.launchers.base import Launcher
 from distbench.suite import Suite
 from distbench.suite.cross_checks import ENVIRONMENTS_KEY
 from distbench.system.interpreters import Interpreter, InterpreterError, inspect_interpreter

@@ -4,20 +4,27 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from distbench.core.case import MeasureConfig
-from distbench.core.errors import UsageError
+from distbench.core.errors import RecordError, UsageError
 from distbench.core.grouping import group_pairs
+from distbench.core.job import MEASURE, job_kind
+from distbench.core.serialization import decode
 from distbench.core.units import format_count
+from distbench.record import Status, check_format, read_json
+from distbench.record.record_reader import RECORD_FILE
 from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
 from distbench.system.files import folders
 
 ESTIMATE_PREFIX = ".estimate-"
 """Prefix of the folder for the run of an estimate, inside a folder that holds runs."""
 _GATE_ARMS = {"baseline", "candidate"}
+_STEP_COUNTS = ("warmup", "steps", "profile_steps", "check_steps", "unsynced_steps")
 
 
 def find_run(name: str, out: Path) -> Run:
@@ -76,9 +83,54 @@ def median_durations(
         ((kind, case_id), seconds)
         for run in runs_in(out)
         for kind, case_ids in by_kind.items()
-        for case_id, seconds in run.trial_durations(kind, case_ids, measure)
+        for case_id, seconds in _trial_durations(run, kind, case_ids, measure)
     )
     return {trial: median(seconds) for trial, seconds in times.items()}
+
+
+def _trial_durations(
+    run: Run, kind: str, case_ids: Container[str], requested: MeasureConfig
+) -> Iterator[tuple[str, float]]:
+    """Case ID and seconds of each measured trial of *kind* in *run*; unreadable records are skipped."""
+    recorded = _measure_config(run)
+    if recorded is None:
+        return
+    for folder in run.recorded_trials_of(job_kind(kind)):
+        case_id = folder.parent.name.rpartition("-")[2]
+        if case_id not in case_ids:
+            continue
+        with suppress(RecordError, KeyError, TypeError, ValueError):
+            file = folder / RECORD_FILE
+            data = read_json(file)
+            check_format(data, str(file))
+            if data["status"] == Status.MEASURED:
+                yield case_id, _scaled_duration(data, recorded if kind == MEASURE else requested, requested)
+
+
+def _measure_config(run: Run) -> MeasureConfig | None:
+    """Measurement settings of the cases of *run*; None: ``run.json`` can't be read."""
+    file = run.folder / RUN_FILE
+    with suppress(RecordError, KeyError, TypeError):
+        return decode(MeasureConfig, read_json(file)["suite"][MEASURE], str(file))
+    return None
+
+
+def _scaled_duration(record: Mapping[str, Any], recorded: MeasureConfig, requested: MeasureConfig) -> float:
+    """Seconds from launch to end that the timed trial *record* would have taken as *requested*.
+
+    Launch and building stay as they were. Each additional or missing step counts as the mean of the timed
+    ones, whatever its purpose: one under the profiler takes somewhat longer.
+
+    Args:
+        record: Plain content of ``record.json``.
+        recorded: How it was measured.
+
+    Raises:
+        KeyError, TypeError, ValueError: the record does not contain the times.
+    """
+    more = sum(getattr(requested, key) - getattr(recorded, key) for key in _STEP_COUNTS)
+    seconds = float(record["wall_s"])
+    return seconds + more * max(record["phases"]["time"]) / recorded.steps if more else seconds
 
 
 def submitted_runs(out: Path) -> list[Run]:

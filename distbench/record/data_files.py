@@ -13,23 +13,26 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from distbench.core import registry
 from distbench.core.bounds import Bound, Name
 from distbench.core.case import MAX_WORLD_SIZE, Case
+from distbench.core.columns import TableColumn
 from distbench.core.errors import RecordContentError, RecordError
 from distbench.record import FORMAT_VERSION, Record, RecordRow, Samples, parquet
 from distbench.record.batch_reads import BatchReaders
-from distbench.record.table_docs import ColumnType, column_types
 from distbench.system.files import atomic_path, sha256_bounded, slug
 
 T = TypeVar("T")
+ColumnType = Literal["text", "number"]
 
 MAX_FILE_BYTES = 1 << 30
 """Size limit of one Parquet file."""
 MAX_SAMPLE_LISTS = 2_000_000
 """Maximum lists of samples in a record, one per column and rank: 100 columns of 20,000 ranks."""
 _SAMPLES = "samples.parquet"
+_RANK_COLUMN = TableColumn("rank", "bigint", "Rank, from 0 on.")
 # names in a record are not trusted: no path may leave its folder
 _FILE_NAME = re.compile(r"[a-z0-9_+-][a-z0-9._+-]*\.parquet")
 
@@ -267,14 +270,23 @@ def _read_samples(file: Path, ranks: Mapping[str, int], readers: BatchReaders) -
     return samples
 
 
+@functools.cache
+def _column_types(table: str) -> Mapping[str, ColumnType]:
+    """Types of the non-null values in the documented columns of *table*; empty for an unknown table."""
+    plugins = (*registry.built_in_plugins("metrics").values(), *registry.built_in_plugins("jobs").values())
+    spec = {spec.name: spec for plugin in plugins for spec in plugin.tables}.get(table)
+    columns = (*spec.columns, _RANK_COLUMN) if spec else ()
+    return {column.name: "text" if column.type == "varchar" else "number" for column in columns}
+
+
 def _text_columns(table: str, entry: TableEntry) -> tuple[str, ...] | None:
     """Text columns of *table*, if it is documented."""
-    kinds = column_types(table)
+    kinds = _column_types(table)
     return tuple(column for column in entry.columns if kinds.get(column) == "text") if kinds else None
 
 
 def _read_table(file: Path, name: str, entry: TableEntry, readers: BatchReaders) -> list[RecordRow]:
-    optional, kinds = set(entry.optional), column_types(name)
+    optional, kinds = set(entry.optional), _column_types(name)
     columns = readers.tables.read(file, name, _text_columns(name, entry))
     try:
         named = dict(zip(entry.columns, columns, strict=True))

@@ -1,9 +1,15 @@
-"""Read all records of a run; damaged trials are listed, not fatal."""
+"""Read all records of a run; damaged trials are listed, not fatal.
+
+The parts of a record may have the right types but not fit together: it is from another tool, or was changed
+by hand. Or distbench misreads its own: the two look alike, so ``untrusted_records`` leaves both open.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +22,16 @@ from distbench.record.batch_reads import BatchReaders
 
 RECORD_FILE = "record.json"
 _FIRST_PARQUET_VERSION = 2
+_PACKAGE = Path(__file__).parents[1]
+# exceptions that code which relies on distbench's own records raises on others
+_MISFIT_ERRORS = (
+    *(TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, RecursionError),
+)
+_ADVICE = (
+    "either a record was changed since distbench wrote it, which distbench check RUN may show, or this is a "
+    "mistake of distbench: please report it to its authors with this line and, if you can, the run's folder"
+)
 
 T = TypeVar("T")
 _reads_all: ContextVar[bool] = ContextVar("_reads_all", default=False)
@@ -151,3 +167,22 @@ def read_record(file: Path, readers: BatchReaders | None = None) -> StoredRecord
     parquet_files = data_files.locate_files(file.parent, described)
     samples, tables = data_files.lazy_content(parquet_files, described, readers)
     return StoredRecord(dataclasses.replace(record, samples=samples, tables=tables), parquet_files)
+
+
+@contextmanager
+def untrusted_records(what: str) -> Iterator[None]:
+    """Convert exceptions that the body raises on inconsistent records to a RecordError about *what*.
+
+    It names the line of distbench that failed on them, for the mistake may be there.
+
+    Raises:
+        RecordError: in place of the exception of the body.
+    """
+    try:
+        yield
+    except _MISFIT_ERRORS as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)][-1]
+        place = f"{Path(own.filename).relative_to(_PACKAGE.parent)}:{own.lineno}"
+        why = f"{type(error).__name__}: {error!s:.200}"
+        raise RecordError(f"{what}: they do not fit together: {why} (in {place}); {_ADVICE}") from error

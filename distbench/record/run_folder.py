@@ -31,16 +31,16 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from distbench import __version__
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
-from distbench.core.job import MEASURE, job_kind, job_kinds
+from distbench.core.job import MEASURE, JobKind, job_kind, job_kinds
 from distbench.core.serialization import decode
 from distbench.core.text import truncate_middle
 from distbench.core.units import format_bytes
@@ -48,14 +48,12 @@ from distbench.plan import PlannedCase
 from distbench.record import (
     FORMAT_VERSION,
     Record,
-    Status,
     check_format,
     data_files,
     lock,
     parquet,
     read_json,
 )
-from distbench.record.durations import scaled_duration
 from distbench.record.record_reader import RECORD_FILE, RunContents, read_contents, read_record
 from distbench.suite import Suite
 from distbench.system.files import folders, infrastructure_errors, slug, write_atomic
@@ -244,41 +242,13 @@ class Run:
         """All records of the run that can be read, by kind of job and in the order of folder names."""
         return self.contents().records
 
-    def trial_durations(
-        self, kind: str, case_ids: Container[str], measure: MeasureConfig
-    ) -> Iterator[tuple[str, float]]:
-        """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped.
-
-        Durations of timed trials are scaled to the steps of *measure*.
-        """
-        made = self._measure()
-        if made is None:
-            return
-        for folder in self._trial_folders(job_kind(kind).folder):
-            case_id = folder.parent.name.rpartition("-")[2]
-            if case_id not in case_ids:
-                continue
-            with suppress(RecordError, KeyError, TypeError, ValueError):
-                file = folder / RECORD_FILE
-                data = read_json(file)
-                check_format(data, str(file))
-                if data["status"] == Status.MEASURED:
-                    yield case_id, scaled_duration(data, made if kind == MEASURE else measure, measure)
-
-    def _measure(self) -> MeasureConfig | None:
-        """Measurement settings of its cases; None: ``run.json`` can't be read."""
-        file = self.folder / RUN_FILE
-        with suppress(RecordError, KeyError, TypeError):
-            return decode(MeasureConfig, read_json(file)["suite"][MEASURE], str(file))
-        return None
-
     def recorded_trials(self) -> list[Path]:
         """Folders of its trials that have a record."""
-        return [folder for kind in job_kinds() for folder in self._trial_folders(kind.folder)]
+        return [folder for kind in job_kinds() for folder in self.recorded_trials_of(kind)]
 
-    def _trial_folders(self, of_kind: str) -> list[Path]:
-        """Folders in *of_kind*, the folder of a kind of job, that have a record."""
-        every = (trial for case in folders(self.folder / of_kind) for trial in folders(case))
+    def recorded_trials_of(self, kind: JobKind) -> list[Path]:
+        """Folders of its trials of *kind* that have a record."""
+        every = (trial for case in folders(self.folder / kind.folder) for trial in folders(case))
         return [trial for trial in every if os.path.lexists(trial / RECORD_FILE)]
 
 

@@ -1,25 +1,28 @@
-"""Verify the files of a run."""
+"""Verify the files of a run, and quarantine damaged trials."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench.core.errors import RecordError, RecordFormatError
+from distbench.core.errors import RecordError, RecordFormatError, UsageError
 from distbench.core.job import job_kinds
 from distbench.core.serialization import decode
 from distbench.record import Record, check_format, data_files, read_json
 from distbench.record.lock import LOCK_FILE
 from distbench.record.progress import PROGRESS_FILE
-from distbench.record.quarantine import QUARANTINE_FOLDER
 from distbench.record.record_reader import RECORD_FILE, DamagedTrial
 from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
+from distbench.system.files import infrastructure_errors
 
 FileState = Literal["sound", "damaged", "missing", "foreign", "unverified"]
 
+QUARANTINE_FOLDER = "damaged"
+"""Folder for quarantined trials, in the run's folder."""
 _TRIAL_FILE = "trial.json"
 _OPTIONAL_FILES = {
     "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
@@ -193,3 +196,24 @@ def _check_data_file(record: Path, name: str, data: dict[str, Any]) -> FileCheck
 def _without_path(error: Exception, file: Path) -> str:
     """Message of *error* without the path of *file*, with which it begins."""
     return str(error).removeprefix(f"{file}: ")
+
+
+def quarantine_trial(run: Path, trial: str) -> Path:
+    """Move the folder *trial* of *run* into its folder ``damaged``; return the new path.
+
+    It can then be measured again; nothing is deleted.
+
+    Raises:
+        UsageError: because of a symbolic link, files outside of the run would be moved.
+        InfrastructureError: it can't be moved.
+    """
+    root, folder, into = run.resolve(), run / trial, run / QUARANTINE_FOLDER
+    if folder.resolve() != root / trial or into.resolve() != root / QUARANTINE_FOLDER:
+        raise UsageError(f"{folder}: leads out of the run's folder by a link; remove the link")
+    name = trial.replace("/", "-")
+    with infrastructure_errors(into):
+        into.mkdir(exist_ok=True)
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        moved = next(into / free for free in names if not (into / free).exists())
+        folder.rename(moved)
+    return moved

@@ -25,7 +25,7 @@ from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_value
 from distbench.record import records_of_kind
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import untrusted_records
 from distbench.tables.foreign_text import bullets, details, escape_markdown, join_blocks
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.tables.text_table import CHANGE_EMPHASIS, Painter, no_color

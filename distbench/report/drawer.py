@@ -14,8 +14,7 @@ from distbench.core.errors import DistbenchError
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, strip_control_characters
 from distbench.core.units import format_bytes
-from distbench.record.record_reader import damage_summary
-from distbench.record.untrusted_records import untrusted_records
+from distbench.record.record_reader import damage_summary, untrusted_records
 from distbench.report.html import Chapter
 from distbench.tables.table import Field, Table, TableRow
 

@@ -1,16 +1,15 @@
 """A run: trials one after another, each launched, monitored, collected and stored at once."""
 
-from distbench.run.control import (
-    Observer,
-    RemainingTime,
+from distbench.run.execution import RunExecution, run_trials
+from distbench.run.interruption import (
+    AllocationTimeLimit,
     StopReason,
     StopRequest,
     ignore_time_warning,
     raise_on_termination,
 )
-from distbench.run.deadline import AllocationTimeLimit
-from distbench.run.execution import RunExecution, run_trials
 from distbench.run.launch import trial_launch
+from distbench.run.observer import Observer, RemainingTime
 from distbench.run.trial_runner import TrialRunner, cases_to_build
 
 __all__ = [

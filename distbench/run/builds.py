@@ -13,23 +13,18 @@ from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
 from distbench.core.grouping import group_by
 from distbench.core.units import format_duration
 from distbench.ipc.build_files import BuildEvent, BuildFailure, BuildItem, BuildJournalReader, write_items
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import PREPARE_FOLDER, log_file
-from distbench.launchers.base import (
-    CURRENT_PYTHON,
-    LaunchError,
-    LaunchSession,
-    LaunchSpec,
-    NodesUnavailableError,
-    PythonTarget,
-    RankExit,
-)
+from distbench.launchers.base import LaunchError, LaunchSession, NodesUnavailableError
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, check_launcher
 from distbench.plan.time_limits import prepare_limit
 from distbench.record.run_folder import resumable_write_errors
-from distbench.run.control import Observer, StopRequest
 from distbench.run.failure_reasons import sigkill_text
+from distbench.run.interruption import StopRequest
 from distbench.run.launch import nodes_unavailable_error, process_launch, rank_environment, weights_file
+from distbench.run.observer import Observer
 from distbench.strategies.base import REFERENCE_STRATEGY, Strategy
 from distbench.suite import Suite
 from distbench.system.log_files import BoundedLogs
@@ -166,8 +161,8 @@ class BuildRunner:
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "scratch").mkdir(exist_ok=True)
         file = folder / "prepare.json"
-        shape = process_launch("prepare", file, self.folder, self.suite, case, self.target, self.stop)
-        weights = [Path(item.file) for item in items if item.file]
+        shape = process_launch("prepare", file, self.folder, self.suite, case, self.target)
+        weights = tuple(Path(item.file) for item in items if item.file)
         return dataclasses.replace(shape, once_per_cache=True, output_files=weights)
 
 
@@ -261,7 +256,7 @@ class _EnvironmentBuilds:
         logs = BoundedLogs([self._log])
         exits: list[RankExit] = []
         try:
-            handle = self._session.launch(self._launch)
+            handle = self._session.launch(self._launch, lambda: self._stop.stop_now)
             # by now a fork server has imported torch
             self._end = min(self._end, time.monotonic() + self._limit_s)
             try:

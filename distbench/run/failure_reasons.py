@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import Any
+from dataclasses import dataclass
 
 from distbench.core.errors import Mismatch, UnsupportedCase
 from distbench.core.text import compiler_error_line
 from distbench.core.units import format_bytes
-from distbench.ipc.trial_files import DISK_FULL_ERRNOS
+from distbench.ipc.messages import RankExit
+from distbench.ipc.trial_files import DISK_FULL_ERRNOS, RankError
 from distbench.record import Status
 from distbench.system.cgroup_memory import CgroupMemory
 from distbench.system.processes import exit_text
@@ -49,17 +50,73 @@ _COMPILE_ERROR_PREFIX = "CppCompileError: "
 _AMPLE_DEVICE_MEMORY = 4 << 30
 
 
-def failure_status(failure: dict[str, Any]) -> Status:
-    """Status of a trial whose first failure is *failure*."""
-    if was_oom_killed(failure.get("memory")):
-        return Status.OOM_HOST
-    of_type = (status for type_, status in _STATUS_OF_EXCEPTION.items() if type_ in failure.get("types", []))
-    return next(of_type, None) or _status_of_message(failure) or Status.CRASHED
+@dataclass(frozen=True)
+class RankFailure:
+    """End of a rank without a result: by an exception that it reported, or else unexpectedly."""
 
+    rank: int
+    at: float
+    """``clock.now()`` when it was raised or seen."""
+    phase: str
+    error: RankError | None = None
+    """The exception; None: it reported none."""
+    exit: RankExit | None = None
+    """Its end, if it reported no exception."""
+    uncaught: str = ""
+    """Message of the C++ exception that aborted it; empty: unknown, or none did."""
 
-def is_secondary(failure: dict[str, Any]) -> bool:
-    """True if *failure* is a symptom of the end of another rank, and no cause."""
-    return failure_status(failure) is Status.CRASHED and bool(_SECONDARY_ERRORS.search(failure["message"]))
+    @property
+    def message(self) -> str:
+        """Message of the exception; empty: it reported none."""
+        return self.error.message if self.error else ""
+
+    @property
+    def status(self) -> Status:
+        """Status of a trial whose first failure it is."""
+        if self.exit and was_oom_killed(self.exit.memory):
+            return Status.OOM_HOST
+        types = self.error.types if self.error else []
+        of_type = (status for type_, status in _STATUS_OF_EXCEPTION.items() if type_ in types)
+        return next(of_type, None) or self._status_of_message() or Status.CRASHED
+
+    @property
+    def is_secondary(self) -> bool:
+        """True if it is a symptom of the end of another rank, and no cause."""
+        if self.exit:
+            # an abort is what threads of gloo do when a peer exits
+            is_abort = self.exit.code == -signal.SIGABRT
+            return is_abort and (not self.uncaught or bool(_SECONDARY_ERRORS.search(self.uncaught)))
+        return self.status is Status.CRASHED and bool(_SECONDARY_ERRORS.search(self.message))
+
+    @property
+    def reason(self) -> str:
+        """Description in one sentence."""
+        if self.error:
+            if UnsupportedCase.__name__ in self.error.types:
+                return self.message
+            return f"rank {self.rank} in {self.phase}: {_exception_text(self.error)}"
+        assert self.exit
+        code = self.exit.code
+        told = f"rank {self.rank} in {self.phase}: {exit_text(code)} before it wrote its result"
+        if code in DISK_FULL_ERRNOS:
+            return f"{told}, {CANNOT_WRITE_TEXT}: {os.strerror(code)}"
+        if self.uncaught:
+            return f"{told}: {self.uncaught}"
+        return f"{told}: {sigkill_text(self.exit.memory)}" if code == -signal.SIGKILL else told
+
+    @property
+    def user_error(self) -> str:
+        """The exception with its line in the user's code; empty: it comes from elsewhere.
+
+        Running out of memory is no mistake of the line that allocates it.
+        """
+        is_mistake = self.error and self.error.user_line and self.status is Status.CRASHED
+        return _exception_text(self.error) if self.error and is_mistake else ""
+
+    def _status_of_message(self) -> Status | None:
+        if self.error and _DEVICE_OOM.search(self.message):
+            return Status.OOM_HOST if _is_pinned_memory(self.error) else Status.OOM_GPU
+        return Status.OOM_HOST if _HOST_OOM.search(self.message) else None
 
 
 def uncaught_text(log: str) -> str:
@@ -67,21 +124,9 @@ def uncaught_text(log: str) -> str:
     return found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
 
 
-def is_secondary_abort(uncaught: str) -> bool:
-    """True if an abort with this message is what threads of gloo do when a peer exits."""
-    return not uncaught or bool(_SECONDARY_ERRORS.search(uncaught))
-
-
-def _status_of_message(failure: dict[str, Any]) -> Status | None:
-    message = failure.get("message", "")
-    if _DEVICE_OOM.search(message):
-        return Status.OOM_HOST if _is_pinned_memory(failure) else Status.OOM_GPU
-    return Status.OOM_HOST if _HOST_OOM.search(message) else None
-
-
-def _is_pinned_memory(failure: dict[str, Any]) -> bool:
+def _is_pinned_memory(error: RankError) -> bool:
     """True if the device had enough memory: CUDA reports unpinnable host memory the same way."""
-    return (failure.get("device_free") or 0) >= _AMPLE_DEVICE_MEMORY
+    return (error.device_free or 0) >= _AMPLE_DEVICE_MEMORY
 
 
 def was_oom_killed(memory: CgroupMemory | None) -> bool:
@@ -89,39 +134,14 @@ def was_oom_killed(memory: CgroupMemory | None) -> bool:
     return memory is not None and memory.oom_kills > 0
 
 
-def failure_reason(failure: dict[str, Any]) -> str:
-    """Describe the first *failure* in one sentence."""
-    rank, phase = failure["rank"], failure["phase"]
-    if "types" in failure:
-        if UnsupportedCase.__name__ in failure["types"]:
-            return str(failure["message"])
-        return f"rank {rank} in {phase}: {_exception_text(failure)}"
-    code = failure["code"]
-    told = f"rank {rank} in {phase}: {exit_text(code)} before it wrote its result"
-    if code in DISK_FULL_ERRNOS:
-        return f"{told}, {CANNOT_WRITE_TEXT}: {os.strerror(code)}"
-    if uncaught := failure.get("uncaught"):
-        return f"{told}: {uncaught}"
-    return f"{told}: {sigkill_text(failure['memory'])}" if code == -signal.SIGKILL else told
+def _exception_text(error: RankError) -> str:
+    at = f" at {error.user_line}" if error.user_line else ""
+    return f"{error.types[0]}{at}: {_message_text(error)}"
 
 
-def user_error_text(failure: dict[str, Any]) -> str:
-    """The exception of *failure* with its line in the user's code; empty: it comes from elsewhere.
-
-    Running out of memory is no mistake of the line that allocates it.
-    """
-    is_mistake = bool(failure.get("user_line")) and failure_status(failure) is Status.CRASHED
-    return _exception_text(failure) if is_mistake else ""
-
-
-def _exception_text(failure: dict[str, Any]) -> str:
-    at = f" at {line}" if (line := failure.get("user_line")) else ""
-    return f"{failure['types'][0]}{at}: {_message_text(failure)}"
-
-
-def _message_text(failure: dict[str, Any]) -> str:
-    """First line of the message of *failure*, or the line that names the memory or the mistake."""
-    message: str = failure["message"].strip()
+def _message_text(error: RankError) -> str:
+    """First line of the message of *error*, or the line that names the memory or the mistake."""
+    message = error.message.strip()
     if message.startswith(_COMPILE_ERROR_PREFIX):
         return f"{compiler_error_line(message)}; give it a C++ compiler that works, or use compile: false"
     lines = message.splitlines() or [""]
@@ -129,10 +149,9 @@ def _message_text(failure: dict[str, Any]) -> str:
     if full is None:
         return lines[0]
     told = full if full == lines[0] else f"{lines[0]}: {full}"
-    if not _is_pinned_memory(failure):
+    if error.device_free is None or not _is_pinned_memory(error):
         return told
-    free = format_bytes(failure["device_free"])
-    return f"{told} (of pinned host memory: {free} of the device were free)"
+    return f"{told} (of pinned host memory: {format_bytes(error.device_free)} of the device were free)"
 
 
 def sigkill_text(memory: CgroupMemory | None) -> str:

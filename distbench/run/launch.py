@@ -9,20 +9,12 @@ from distbench.core import registry
 from distbench.core.case import Case, TimeLimits
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget, WorkerCommand
 from distbench.ipc.trial_files import TrialInstructions
-from distbench.launchers.base import (
-    CURRENT_PYTHON,
-    Launcher,
-    LaunchError,
-    LaunchSpec,
-    PythonTarget,
-    WorkerCommand,
-)
+from distbench.launchers.base import Launcher, LaunchError
 from distbench.plan import PlannedTrial
 from distbench.plan.environments import launch_place
-from distbench.plan.time_limits import trial_limits
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
-from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.system.machine import cache_folder
@@ -33,29 +25,29 @@ def trial_launch(
     folder: Path,
     suite: Suite,
     task: PlannedTrial,
+    limits: TimeLimits,
     target: PythonTarget = CURRENT_PYTHON,
-    stop: StopRequest | None = None,
 ) -> LaunchSpec:
-    """Launch request of *task* in the run of *folder*, cancelled by *stop*."""
+    """Launch request of *task* in the run of *folder*, with the time *limits* of the trial."""
     case, job = task.case, task.job
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     processes = strategy.processes(case.world_size)
     file = Run(folder).trial_folder(case, task.round, job.kind) / "trial.json"
-    shape = process_launch("rank", file, folder, suite, case, target, stop)
+    shape = process_launch("rank", file, folder, suite, case, target)
     return replace(
         shape,
         processes=processes,
         nodes=launcher.node_count(processes, case.device),
-        leftovers=strategy.leftovers,
-        input_files=[
+        leftovers=tuple(strategy.leftovers),
+        input_files=(
             weights_file(folder, case),
             *(folder / "scratch" / name for name in [task.input_file] if name),
-        ],
-        output_files=[folder / "scratch" / name for name in [task.output_file] if name],
+        ),
+        output_files=tuple(folder / "scratch" / name for name in [task.output_file] if name),
         is_sampled=job_kind(job.kind).uses_metrics,
         needs_shared_files=job_kind(job.kind).needs_shared_files,
-        start_s=trial_limits(suite.limits, task, suite.measure).start,
+        start_s=limits.start,
     )
 
 
@@ -66,17 +58,16 @@ def process_launch(
     suite: Suite,
     case: Case,
     target: PythonTarget = CURRENT_PYTHON,
-    stop: StopRequest | None = None,
 ) -> LaunchSpec:
     """Launch request of one process that runs *command* with *instructions* for *case*.
 
-    *stop* cancels it. It has everything that each launch of the case has, be it a preparation or a trial.
+    It has everything that each launch of the case has, be it a preparation or a trial.
     """
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     workload: Workload = registry.create_plugin("workloads", case.workload)
     return LaunchSpec(
-        entry=command,
+        command=command,
         instructions=instructions,
         processes=1,
         device=case.device,
@@ -90,7 +81,6 @@ def process_launch(
         target=launch_place(suite, case, target),
         run_folder=folder,
         start_s=suite.limits.start or TimeLimits().start,
-        is_cancelled=lambda: stop is not None and stop.stop_now,
     )
 
 
@@ -130,14 +120,16 @@ def _inductor_environment() -> dict[str, str]:
     }
 
 
-def trial_instructions(run_id: str, folder: Path, suite: Suite, task: PlannedTrial) -> TrialInstructions:
+def trial_instructions(
+    run_id: str, folder: Path, suite: Suite, task: PlannedTrial, limits: TimeLimits
+) -> TrialInstructions:
     """Instructions for the ranks of *task*."""
     case = task.case
     return TrialInstructions(
         run_id=run_id,
         case=case,
         measure=suite.measure,
-        limits=trial_limits(suite.limits, task, suite.measure),
+        limits=limits,
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
         job=task.job,

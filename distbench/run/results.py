@@ -9,13 +9,12 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.columns import RANK_REDUCTIONS, Column
 from distbench.core.job import job_kind
-from distbench.ipc.trial_files import error_file, partial_result_file, result_file
+from distbench.ipc.trial_files import RankError, partial_result_file, result_file
 from distbench.metrics.base import Metric, NotAvailable, TrialData
-from distbench.record import Failure, RankDevice, Record, Status
+from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
-Samples = dict[str, list[list[float | None]]]
 Tables = dict[str, list[dict[str, Any]]]
 
 
@@ -117,9 +116,11 @@ def _read_json(file: Path) -> dict[str, Any] | None:
 
 def _devices(ranks: list[dict[str, Any] | None], folder: Path) -> list[RankDevice | None]:
     """Device of each rank, as reported in its result or its error; empty if no rank reported one."""
-    told = [rank or _read_json(error_file(folder, number)) or {} for number, rank in enumerate(ranks)]
-    devices = [RankDevice(**rank["device"]) if "device" in rank else None for rank in told]
-    return devices if any(devices) else []
+    devices = [
+        rank.get("device") if rank else error.device if (error := RankError.read(folder, number)) else None
+        for number, rank in enumerate(ranks)
+    ]
+    return [RankDevice(**device) if device else None for device in devices] if any(devices) else []
 
 
 def _samples(ranks: list[dict[str, Any]]) -> Samples:
@@ -177,9 +178,9 @@ def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def _mark_non_finite(record: Record, ranks: list[dict[str, Any]]) -> Record:
-    """Return *record*, with ``INVALID_NAN`` if a value was not finite although the trial completed."""
+    """Return the measured *record*, with ``INVALID_NAN`` if a value was not finite."""
     affected = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
-    if record.status is not Status.MEASURED or not affected:
+    if not affected:
         return record
     step, rank = min(affected)
     report = ranks[rank]["not_finite"]

@@ -5,18 +5,19 @@ The exit code alone never decides: a rank counts as done when its result file is
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distbench.core.case import TimeLimits
 from distbench.core.units import format_duration
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
     ProgressMark,
+    RankError,
     error_file,
     log_file,
     partial_result_file,
@@ -24,21 +25,12 @@ from distbench.ipc.trial_files import (
     read_progress,
     result_file,
 )
-from distbench.launchers.base import LaunchError, NodeLostError, RankExit, RunningLaunch
+from distbench.launchers.base import LaunchError, NodeLostError, RunningLaunch
 from distbench.record import NODE_LOST_PHASE, Failure, Status
 from distbench.run import hang_diagnosis
-from distbench.run.control import StopRequest
-from distbench.run.failure_reasons import (
-    failure_reason,
-    failure_status,
-    is_secondary,
-    is_secondary_abort,
-    sigkill_text,
-    uncaught_text,
-    user_error_text,
-    was_oom_killed,
-)
+from distbench.run.failure_reasons import RankFailure, sigkill_text, uncaught_text, was_oom_killed
 from distbench.run.hang_diagnosis import HangSuspect
+from distbench.run.interruption import StopRequest
 from distbench.system.log_files import BoundedLogs, log_excerpt, read_tail
 
 if TYPE_CHECKING:
@@ -179,31 +171,24 @@ class TrialMonitor:
         ):
             self._poll(left)
         failures = [failure for rank in self._ranks if (failure := self._rank_failure(rank))]
-        causes = [failure for failure in failures if not failure["symptom"]]
+        causes = [failure for failure in failures if not failure.is_secondary]
         if self._lost_error and not causes:
             # other ranks report the connections broken by it, sometimes before it is known here
             return self._lost_outcome(self._lost_error)
-        first = min(causes or failures, key=lambda failure: failure["at"])
-        told = self._make_failure(first["rank"], first["phase"], first.get("traceback", ""))
-        return TrialOutcome(
-            failure_status(first), failure_reason(first), replace(told, user_error=user_error_text(first))
-        )
+        first = min(causes or failures, key=lambda failure: failure.at)
+        told = self._make_failure(first.rank, first.phase, first.error.traceback if first.error else "")
+        return TrialOutcome(first.status, first.reason, replace(told, user_error=first.user_error))
 
-    def _rank_failure(self, rank: int) -> dict[str, Any] | None:
+    def _rank_failure(self, rank: int) -> RankFailure | None:
         """Failure of *rank*; None if it has not failed."""
-        file = error_file(self._folder, rank)
-        if file.is_file():
-            failure: dict[str, Any] = json.loads(file.read_text())
-            return {**failure, "rank": rank, "symptom": is_secondary(failure)}
+        if error := RankError.read(self._folder, rank):
+            return RankFailure(rank, error.at, error.phase, error)
         if rank not in self._exits or self._has_delivered(rank):
             return None
-        seen = self._exits[rank]
-        phase = self._position_text(rank)
-        told = {"rank": rank, "at": seen.at, "phase": phase, "code": seen.code, "memory": seen.memory}
-        if seen.code != -signal.SIGABRT:
-            return {**told, "symptom": False}
-        uncaught = uncaught_text(read_tail(log_file(self._folder, rank), _ABORT_TAIL))
-        return {**told, "symptom": is_secondary_abort(uncaught), "uncaught": uncaught}
+        seen, uncaught = self._exits[rank], ""
+        if seen.code == -signal.SIGABRT:
+            uncaught = uncaught_text(read_tail(log_file(self._folder, rank), _ABORT_TAIL))
+        return RankFailure(rank, seen.at, self._position_text(rank), exit=seen, uncaught=uncaught)
 
     def _check_limits(self) -> TrialOutcome | None:
         if all(map(self._has_delivered, self._ranks)):

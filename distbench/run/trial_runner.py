@@ -11,27 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case
+from distbench.core.case import Case, TimeLimits
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
 from distbench.core.units import format_count
 from distbench.ipc.build_files import BuildFailure
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
 from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.launchers.base import (
-    CURRENT_PYTHON,
     LaunchError,
     LaunchSession,
     LaunchUnsupportedError,
     NodesUnavailableError,
-    PythonTarget,
+    RunningLaunch,
 )
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.plan import Plan, PlannedTrial, check_launcher
 from distbench.plan.time_limits import trial_limits
 from distbench.record import NO_REFERENCE_TEXT, Failure, Record, Status
-from distbench.record.quarantine import quarantine_trial
 from distbench.record.record_reader import RECORD_FILE, damage_summary
 from distbench.record.run_folder import Run, resumable_write_errors, utc_now
+from distbench.record.verification import quarantine_trial
 from distbench.run import internal_errors
 from distbench.run.builds import (
     BuildRunner,
@@ -40,9 +40,10 @@ from distbench.run.builds import (
     strategy_build_name,
     weights_build_name,
 )
-from distbench.run.control import Observer, StopRequest
 from distbench.run.disk_space import DiskSpace
+from distbench.run.interruption import StopRequest
 from distbench.run.launch import nodes_unavailable_error, trial_instructions, trial_launch
+from distbench.run.observer import Observer
 from distbench.run.results import SamplerResults, build_record
 from distbench.run.trial_index import TrialIndex
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
@@ -231,9 +232,10 @@ class TrialRunner:
             return self._skipped_record(task, Status.UNSUPPORTED, reason)
         if reason := self._index.missing_reference(task):
             return self._skipped_record(task, Status.UNSUPPORTED, f"{NO_REFERENCE_TEXT}: {reason}")
-        for item in ("preparation", strategy_build_name(task.case), weights_build_name(task.case)):
-            if failure := self._failed_builds.get(item):
-                return self._skipped_record(task, *_build_failure_status(item, failure))
+        if self._failed_builds:
+            for item in ("preparation", strategy_build_name(task.case), weights_build_name(task.case)):
+                if failure := self._failed_builds.get(item):
+                    return self._skipped_record(task, *_build_failure_status(item, failure))
         return self._launch_and_monitor(task)
 
     def _store(self, task: PlannedTrial, record: Record) -> Record:
@@ -262,48 +264,60 @@ class TrialRunner:
         return self._run.trial_folder(task.case, task.round, task.job.kind)
 
     def _launch_and_monitor(self, task: PlannedTrial) -> Record:
-        launch = trial_launch(self._run.folder, self._suite, task, self._target, self._stop)
-        folder = launch.instructions.parent
-        self._clear_folder(task, folder)
+        folder, suite = self._run.folder, self._suite
+        limits = trial_limits(suite.limits, task, suite.measure)
+        spec = trial_launch(folder, suite, task, limits, self._target)
+        self._clear_folder(task, spec.folder)
         started, began, launched = utc_now(), time.monotonic(), clock.now()
-        with resumable_write_errors(folder):
-            trial_instructions(self._run_id, self._run.folder, self._suite, task).write(launch.instructions)
+        with resumable_write_errors(spec.folder):
+            trial_instructions(self._run_id, folder, suite, task, limits).write(spec.instructions)
         try:
-            handle = self._session.launch(launch)
+            running = self._session.launch(spec, lambda: self._stop.stop_now)
         except LaunchUnsupportedError as error:
             return self._skipped_record(task, Status.UNSUPPORTED, str(error))
         except NodesUnavailableError as error:
-            raise nodes_unavailable_error(error, self._run.folder) from error
+            raise nodes_unavailable_error(error, folder) from error
         except LaunchError as error:
-            ending = TrialOutcome(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
+            outcome = TrialOutcome(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
             if self._stop.stop_now:
-                ending = TrialOutcome(Status.CANCELLED, "stopped by a signal")
-            return self._new_record(task, ending, started, time.monotonic() - began)
-        kind = job_kind(task.job.kind)
-        metrics = self._metrics if kind.uses_metrics else {}
+                outcome = TrialOutcome(Status.CANCELLED, "stopped by a signal")
+            return self._new_record(task, outcome, started, time.monotonic() - began)
+        metrics = self._metrics if job_kind(task.job.kind).uses_metrics else {}
+        outcome, sampled = self._monitor(task, spec, running, limits, metrics)
+        outcome = outcome.with_node_name(running.ranks_by_node)
+        ended = self._new_record(task, outcome, started, time.monotonic() - began)
+        ended = replace(ended, nodes=dict(running.ranks_by_node))
+        return build_record(ended, launched, spec.folder, spec.processes, metrics, sampled)
+
+    def _monitor(
+        self,
+        task: PlannedTrial,
+        spec: LaunchSpec,
+        running: RunningLaunch,
+        limits: TimeLimits,
+        metrics: dict[str, Metric],
+    ) -> tuple[TrialOutcome, SamplerResults]:
+        """Outcome of the trial, and the results of the metrics' samplers on all nodes."""
         try:
-            watch = TrialMonitor(
-                handle,
-                folder,
-                launch.processes,
-                trial_limits(self._suite.limits, task, self._suite.measure),
+            monitor = TrialMonitor(
+                running,
+                spec.folder,
+                spec.processes,
+                limits,
                 self._stop,
-                kind,
+                job_kind(task.job.kind),
                 blame_by_stack=task.case.device == "cpu",
             )
-            ending, sampled = _monitor_with_samplers(
-                task.case, watch, metrics if self._session.is_local else {}
+            outcome, sampled = _monitor_with_samplers(
+                task.case, monitor, metrics if self._session.is_local else {}
             )
-            sampled.tables.update(handle.sampler_tables())
-            sampled.failed.update(handle.failed_samplers())
+            sampled.tables.update(running.sampler_tables())
+            sampled.failed.update(running.failed_samplers())
         except BaseException:
             # it may not have been monitored yet
-            handle.stop()
+            running.stop()
             raise
-        ending = ending.with_node_name(handle.ranks_by_node)
-        ended = self._new_record(task, ending, started, time.monotonic() - began)
-        ended = replace(ended, nodes=dict(handle.ranks_by_node))
-        return build_record(ended, launched, folder, launch.processes, metrics, sampled)
+        return outcome, sampled
 
     def _clear_folder(self, task: PlannedTrial, folder: Path) -> None:
         """Remove everything from *folder* that the trial of *task* could mistake for its own."""

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.system.machine import RUN_ID_VARIABLE
@@ -19,42 +18,6 @@ from distbench.system.machine import RUN_ID_VARIABLE
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class RankRange:
-    """Ranks of a launch that one node starts, and the address of their rendezvous."""
-
-    world_size: int
-    """Ranks of the launch, on all of its nodes."""
-    count: int
-    """Ranks on this node."""
-    first: int = 0
-    """Number of the first of them; the others follow it."""
-    node_rank: int = 0
-    node_count: int = 1
-    master_address: str = "127.0.0.1"
-    """Address of the node of rank 0, at which every node reaches it."""
-    master_port: int = 0
-    """Port of the rendezvous there; 0 on the node of rank 0: any that is free, which it then reports."""
-
-    @property
-    def has_rank_0(self) -> bool:
-        """True if this node opens the rendezvous."""
-        return self.first == 0
-
-    def environment(self, local_rank: int, port: int) -> dict[str, str]:
-        """Environment variables that place a rank, with torchrun's names."""
-        return {
-            "MASTER_ADDR": self.master_address,
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(self.world_size),
-            "RANK": str(self.first + local_rank),
-            "LOCAL_WORLD_SIZE": str(self.count),
-            "LOCAL_RANK": str(local_rank),
-            "GROUP_WORLD_SIZE": str(self.node_count),
-            "GROUP_RANK": str(self.node_rank),
-        }
 
 
 def die_with_parent(parent: int) -> None:

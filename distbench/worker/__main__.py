@@ -14,7 +14,9 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
+from distbench.ipc.launch_spec import WorkerCommand
 from distbench.system.machine import cache_folder, search_path
 
 
@@ -31,18 +33,10 @@ def main(arguments: list[str]) -> None:
         from distbench.worker.fork_server import run_fork_server
 
         run_fork_server(socket.socket(fileno=int(rest[0])), rest[1:])
-    elif command == "rank":
-        from distbench.worker.rank import run_rank
+    elif command in get_args(WorkerCommand):
+        from distbench.worker.fork_server import run_command
 
-        run_rank(Path(rest[0]))
-    elif command == "examine":
-        from distbench.worker.examine import run_diagnosis
-
-        run_diagnosis(Path(rest[0]))
-    elif command == "prepare":
-        from distbench.worker.prepare import build_items
-
-        build_items(Path(rest[0]))
+        run_command(command, Path(rest[0]))
     elif command == "construct":
         from distbench.worker.construct import construct_models
 

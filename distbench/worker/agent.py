@@ -8,16 +8,9 @@ When the controller closes the connection, or is silent for too long, the run is
 it on this node is ended. An agent that can't be restarted (``PATIENCE_VARIABLE``) then connects again,
 unless the controller has said that the run is over.
 
-In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``, ``{"signal": n}``,
-``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``, ``{"over": true}``. Out: ``{"node": facts}``,
-``{"sees": bool}``, ``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank,
-...}``, ``{"states": {rank: letter}}``, ``{"samples": metric, "rows": [row]}`` (or a ``"reason"``) of a
-sampled trial that has ended, ``{"stopped": true}``, ``{"renewed": true}``.
-
-On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.remote_files``).
-In: ``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``,
-``{"forget": true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``,
-``{"journal": [event]}`` of a preparation, ``{"told": true}``. The files of a rank go before its ``exit``.
+Requests and events are messages of ``distbench.ipc.messages``. On a node that does not share the run's
+folder, ranks run in a copy of it (``distbench.worker.remote_files``); the files of a rank are sent before its
+exit.
 """
 
 from __future__ import annotations
@@ -28,13 +21,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from distbench.core.serialization import decode
-from distbench.ipc.file_transfer import ChannelMessage
-from distbench.ipc.messages import (
+from distbench.ipc.channels import (
     AGENT_ROLE,
     CONTROLLERS_VARIABLE,
     PATIENCE_VARIABLE,
@@ -43,11 +33,35 @@ from distbench.ipc.messages import (
     AuthenticatedChannel,
     ChannelError,
 )
-from distbench.launchers.base import LaunchError, LaunchSpec, PythonTarget, RunningLaunch
+from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec
+from distbench.ipc.messages import (
+    DropMirror,
+    EndRun,
+    FileChunk,
+    FileFound,
+    FindFile,
+    ForkServersStopped,
+    LaunchFailed,
+    LaunchStarted,
+    LaunchStopped,
+    LogsSent,
+    Message,
+    MissingFiles,
+    OfferFiles,
+    QueryStates,
+    RankStates,
+    RestartForkServers,
+    SendLogs,
+    SignalRanks,
+    StartLaunch,
+    StopLaunch,
+    Welcome,
+)
+from distbench.launchers.base import LaunchError, RunningLaunch
 from distbench.launchers.local import INTERFACE_VARIABLES, Local
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import RankRange, die_with_parent, kill_run
+from distbench.system.processes import die_with_parent, kill_run
 from distbench.worker.node import interface_with_address, node_facts, node_name, wait_for_file
 from distbench.worker.node_sampler import NodeSamplers
 from distbench.worker.remote_files import MirroredTrial, RunMirror
@@ -113,16 +127,16 @@ def _connect(addresses: list[str], token: str) -> AuthenticatedChannel:
 class NodeAgent:
     """Agent that starts ranks on this node, those of one trial at a time."""
 
-    def __init__(self, wire: AuthenticatedChannel, run_id: str) -> None:
-        self._wire = wire
+    def __init__(self, channel: AuthenticatedChannel, run_id: str) -> None:
+        self._channel = channel
         # the plan of the run has already checked for more ranks than cores
-        self._site = Local(oversubscribe=True).open_session(run_id)
-        self._handle: RunningLaunch | None = None
-        self._running: set[int] = set()
+        self._session = Local(oversubscribe=True).open_session(run_id)
+        self._running: RunningLaunch | None = None
+        self._ranks_left: set[int] = set()
         self._mirror: RunMirror | None = None
         self._trial: MirroredTrial | None = None
         self._samplers: NodeSamplers | None = None
-        self._outbox: deque[Iterator[ChannelMessage]] = deque()
+        self._outbox: deque[Iterator[Message]] = deque()
         self._last_update_at = 0.0
         self.run_ended = False
         """True once the controller has said that it needs no agents any more."""
@@ -133,137 +147,130 @@ class NodeAgent:
         Raises:
             ChannelError: somebody has injected data into the connection.
         """
-        self._wire.send({"node": node_facts(self._wire.address)})
-        while self._wire.alive:
+        self._channel.send(node_facts(self._channel.address))
+        while self._channel.alive:
             self._flush()
             # either wait ends as soon as its event arrives
-            if self._running:
+            if self._ranks_left:
                 self._poll_ranks(0.0 if self._outbox else _POLL_S)
-            requests = self._wire.receive(0 if self._running or self._outbox else _POLL_S)
+            requests = self._channel.receive(0 if self._ranks_left or self._outbox else _POLL_S)
             # checked after reading: a request may have taken long, such as digests of large files
-            if self._wire.seconds_silent() > SILENCE_TIMEOUT_S:
+            if self._channel.seconds_silent() > SILENCE_TIMEOUT_S:
                 return
             for request in requests:
                 self._handle_request(request)
 
     def close(self) -> None:
         """End every process of the run on this node."""
-        self._site.close()
-        self._wire.close()
+        self._session.close()
+        self._channel.close()
         if self._samplers:
             self._samplers.stop()
         if self._mirror:
             self._mirror.close()
 
-    def _handle_request(self, request: dict[str, Any]) -> None:
-        if "launch" in request:
-            self._launch(**request["launch"])
-        elif "signal" in request and self._handle:
-            self._handle.signal(request["signal"])
-        elif "states" in request:
-            self._wire.send({"states": self._handle.process_states() if self._handle else {}})
-        elif "stop" in request:
-            self._stop()
-        elif "renew" in request:
-            self._site.restart_fork_servers()
-            self._wire.send({"renewed": True})
-        elif "look" in request:
-            self._wire.send({"sees": wait_for_file(*request["look"])})
-        elif "over" in request:
-            self.run_ended = True
-        elif "welcome" in request:
-            clock.synchronize(request["welcome"])
-        else:
-            self._handle_file_request(request)
+    def _handle_request(self, request: Message) -> None:
+        match request:
+            case Welcome():
+                clock.synchronize(request.now)
+            case FindFile():
+                self._channel.send(FileFound(wait_for_file(request.file, request.content)))
+            case StartLaunch():
+                self._launch(request)
+            case SignalRanks():
+                if self._running:
+                    self._running.signal(request.number)
+            case QueryStates():
+                states = self._running.process_states() if self._running else {}
+                self._channel.send(RankStates(tuple(states.items())))
+            case StopLaunch():
+                self._stop()
+            case RestartForkServers():
+                self._session.restart_fork_servers()
+                self._channel.send(ForkServersStopped())
+            case EndRun():
+                self.run_ended = True
+            case _:
+                self._handle_file_request(request)
 
-    def _handle_file_request(self, request: dict[str, Any]) -> None:
+    def _handle_file_request(self, request: Message) -> None:
         """Handle a *request* about this node's copy of the run's folder."""
-        if "offer" in request:
-            self._answer_offer(**request)
-        elif "piece" in request and self._mirror:
-            self._mirror.receive(request)
-        elif "tell" in request:
-            if self._trial:
-                self._outbox.append(self._trial.current_files())
-            self._enqueue({"told": True})
-        elif "forget" in request and self._mirror:
-            self._mirror.close()
-            self._mirror = None
+        match request:
+            case OfferFiles():
+                self._answer_offer(request)
+            case FileChunk():
+                if self._mirror:
+                    self._mirror.receive(request)
+            case SendLogs():
+                if self._trial:
+                    self._outbox.append(self._trial.current_files())
+                self._enqueue(LogsSent())
+            case DropMirror():
+                if self._mirror:
+                    self._mirror.close()
+                    self._mirror = None
+            case _:
+                raise ChannelError(f"no request to an agent: {request}")
 
-    def _answer_offer(self, offer: list[tuple[str, str]], root: str) -> None:
-        """Report the files on *offer* that are not in this node's copy of *root*."""
+    def _answer_offer(self, offer: OfferFiles) -> None:
+        """Report the files on *offer* that are not in this node's copy of the run's folder."""
         try:
-            self._mirror = self._mirror or RunMirror(root)
-            self._enqueue({"lacks": self._mirror.missing_files(offer)})
+            self._mirror = self._mirror or RunMirror(offer.root)
+            self._enqueue(MissingFiles(tuple(self._mirror.missing_files(offer.files))))
         except OSError as error:
-            self._enqueue({"failed": f"no copy of {root} can be made: {error}"})
+            self._enqueue(LaunchFailed(f"no copy of {offer.root} can be made: {error}"))
 
-    def _launch(self, **request: Any) -> None:
+    def _launch(self, request: StartLaunch) -> None:
         try:
-            launch = self._local_launch(**request)
-            self._handle = self._site.launch(launch)
-            assert launch.ranks
+            spec = self._local_spec(request)
+            self._running = self._session.launch(spec, lambda: not self._channel.alive)
             # ranks are watched from here on, also if nothing can be sampled
-            self._running = set(range(launch.ranks.first, launch.ranks.first + launch.ranks.count))
-            if launch.is_sampled:
-                self._samplers = NodeSamplers(launch)
+            self._ranks_left = set(spec.local_ranks.ranks)
+            if spec.is_sampled:
+                self._samplers = NodeSamplers(spec)
         except (LaunchError, OSError) as error:
-            self._enqueue({"failed": str(error)})
+            self._enqueue(LaunchFailed(str(error)))
             return
-        self._enqueue({"port": self._handle.port})
+        self._enqueue(LaunchStarted(self._running.port))
 
-    def _local_launch(
-        self, file: str, share: dict[str, Any], environment: dict[str, str], folder: str, **rest: Any
-    ) -> LaunchSpec:
-        """Translate a launch request of the controller into a local launch.
+    def _local_spec(self, request: StartLaunch) -> LaunchSpec:
+        """The launch of *request* with the paths and interfaces of this node.
 
         Raises:
             OSError: something that it needs is not here.
         """
-        own = decode(RankRange, share, "launch request")
-        interface = interface_with_address(self._wire.address)
+        spec, folder = request.spec, Path(request.spec.target.working_directory or "")
+        interface = interface_with_address(self._channel.address)
         sockets = {name: interface for name in INTERFACE_VARIABLES if interface and name not in os.environ}
-        leaves, node = rest.pop("leaves"), rest.pop("node")
-        if leaves is not None:
+        if request.in_mirror:
             assert self._mirror
-            ranks = range(own.first, own.first + own.count)
-            is_preparation = rest["entry"] == "prepare"
-            self._trial = self._mirror.open_trial(file, leaves, ranks, node, is_preparation=is_preparation)
-            file = str(self._trial.file)
+            self._trial = self._mirror.open_trial(spec, request.file_label)
+            spec = replace(spec, instructions=self._trial.file)
             # an import from the missing folder then fails by name
-            folder = folder if Path(folder).is_dir() else str(self._mirror.folder)
-        if not Path(folder).is_dir():
+            folder = folder if folder.is_dir() else self._mirror.folder
+        if not folder.is_dir():
             raise OSError(f"there is no folder {folder}, in which the command runs")
-        return LaunchSpec(
-            instructions=Path(file),
-            processes=own.world_size,
-            nodes=own.node_count,
-            environment={**sockets, **environment},
-            target=PythonTarget(working_directory=folder),
-            ranks=own,
-            is_cancelled=lambda: not self._wire.alive,
-            **rest,
-        )
+        target = replace(spec.target, python=CURRENT_PYTHON.python, working_directory=str(folder))
+        return replace(spec, environment={**sockets, **spec.environment}, target=target)
 
     def _poll_ranks(self, seconds: float) -> None:
-        assert self._handle
+        assert self._running
         try:
-            exits = self._handle.wait(seconds)
+            exits = self._running.wait(seconds)
         except LaunchError as error:
-            self._running = set()
-            self._enqueue({"failed": str(error)})
+            self._ranks_left = set()
+            self._enqueue(LaunchFailed(str(error)))
             return
         for each in exits:
-            self._running.discard(each.rank)
-            memory = asdict(each.memory) if each.memory else None
+            self._ranks_left.discard(each.rank)
             if self._trial:
                 self._outbox.append(self._trial.final_files(each.rank))
-            self._enqueue({"exit": each.rank, "code": each.code, "at": each.at, "memory": memory})
+            self._enqueue(each)
 
     def _stop(self) -> None:
-        if self._handle:
-            self._handle.stop()
-        self._handle, self._running = None, set()
+        if self._running:
+            self._running.stop()
+        self._running, self._ranks_left = None, set()
         # nobody needs the results of a trial that was stopped
         self._outbox.clear()
         if self._trial:
@@ -271,14 +278,13 @@ class NodeAgent:
             self._outbox.append(self._trial.remove())
             self._trial = None
         if self._samplers:
-            pieces = self._samplers.stop()
-            self._outbox.append(iter([(piece, b"") for piece in pieces]))
+            self._outbox.append(iter(self._samplers.stop()))
             self._samplers = None
-        self._enqueue({"stopped": True})
+        self._enqueue(LaunchStopped())
 
-    def _enqueue(self, message: dict[str, Any]) -> None:
+    def _enqueue(self, message: Message) -> None:
         """Send *message* after all queued messages."""
-        self._outbox.append(iter([(message, b"")]))
+        self._outbox.append(iter([message]))
         if len(self._outbox) == 1:
             self._flush()
 
@@ -287,13 +293,13 @@ class NodeAgent:
         if self._trial and time.monotonic() - self._last_update_at > _POLL_S:
             self._last_update_at = time.monotonic()
             for message in self._trial.updates():
-                self._wire.send(*message)
+                self._channel.send(message)
         try:
             while self._outbox:
                 for message in self._outbox[0]:
-                    self._wire.send(*message)
+                    self._channel.send(message)
                     return
                 self._outbox.popleft()
         except OSError as error:
             self._outbox.clear()
-            self._wire.send({"failed": f"what ranks have written can't be read: {error}"})
+            self._channel.send(LaunchFailed(f"what ranks have written can't be read: {error}"))

@@ -63,7 +63,7 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
     if place.local_rank == 0:
         condition = inspect_host(map(Path, order.folders), Path(order.ops))
         busy_cores = psutil.cpu_percent(_CPU_SAMPLE_S) / 100 * (psutil.cpu_count() or 1)
-        report = replace(report, facts=node_facts(address), host_state=condition, busy_cores=busy_cores)
+        report = replace(report, facts=node_facts(address).facts, host_state=condition, busy_cores=busy_cores)
     yield report
     has_all = order.device == "cuda" or place.node_count == 1
     if not has_all and place.local_rank:

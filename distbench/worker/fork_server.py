@@ -4,12 +4,8 @@ Importing torch and deepspeed takes every rank of every trial seconds; forking a
 them takes milliseconds and gives a process as clean as a new one. The parent has one thread and never
 initialises CUDA, so that its children can.
 
-It communicates over a socket, one JSON object per line. In: ``{"launch": {...}}``, ``{"signal": n}``,
-``{"states": true}``, ``{"ping": true}``, ``{"stop": true}``. Out: ``{"ready": pid, "cuda_touched": bool,
-"answers": true}`` (pings), ``{"pids": [...]}``, ``{"port": n}`` of the rendezvous, ``{"states": {rank:
-letter}}``, ``{"pong": true}``, ``{"exit": rank, "code": n, "at": time, "memory": account}``, ``{"idle":
-true}`` when all ranks have ended. When the other end closes, the run is over, and every rank is killed: a
-killed command leaves nothing behind.
+Requests and events are messages of ``distbench.ipc.messages``, on a socket. When the other end closes, the
+run is over, and every rank is killed: a killed command leaves nothing behind.
 
 Processes that ranks leave behind become children of this one, whatever their environment and session, and
 end with the trial.
@@ -17,24 +13,34 @@ end with the trial.
 
 import gc
 import importlib
-import json
 import os
 import shutil
 import signal
 import socket
 import sys
 import traceback
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from distbench.core.serialization import decode
-from distbench.ipc.messages import wait_readable
+from distbench.ipc.channels import LocalChannel, wait_readable
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import (
+    ForkServerReady,
+    Heartbeat,
+    HeartbeatQuery,
+    LaunchStarted,
+    Message,
+    MessageError,
+    QueryStates,
+    RankExit,
+    RankStates,
+    SignalRanks,
+    StartLaunch,
+    StopLaunch,
+)
 from distbench.ipc.trial_files import log_file
 from distbench.system import cgroup_memory, clock
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import (
-    RankRange,
     adopt_orphans,
     child_pids,
     die_with_parent,
@@ -75,7 +81,7 @@ class ForkServer:
     """Fork server; serves one trial at a time."""
 
     def __init__(self, control: socket.socket) -> None:
-        self._control = control
+        self._channel = LocalChannel(control)
         self._pid = os.getpid()
         self._ranks: dict[int, int] = {}
         self._leftovers: list[str] = []
@@ -90,57 +96,54 @@ class ForkServer:
         adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._send({"ready": os.getpid(), "cuda_touched": _has_initialised_cuda(), "answers": True})
-        pending = b""
+        self._send(ForkServerReady(_has_initialised_cuda()))
         while True:
-            readable = wait_readable([self._control.fileno(), self._wake_read], None)
+            readable = wait_readable([self._channel.fileno(), self._wake_read], None)
             if self._wake_read in readable:
                 os.read(self._wake_read, 4096)
                 self._reap()
-            if self._control.fileno() in readable:
-                received = self._control.recv(1 << 16)
-                if not received:
+            if self._channel.fileno() in readable:
+                for request in self._channel.receive():
+                    self._handle_request(request)
+                if not self._channel.alive:
                     self._shut_down()
-                *lines, pending = (pending + received).split(b"\n")
-                for line in lines:
-                    self._handle_request(json.loads(line))
 
-    def _handle_request(self, request: dict[str, Any]) -> None:
-        if "launch" in request:
-            self._launch(**request["launch"])
-        elif "signal" in request:
-            self._signal_ranks(request["signal"])
-        elif "states" in request:
-            self._send({"states": {rank: process_state(pid) for pid, rank in self._ranks.items()}})
-        elif "stop" in request:
-            self._signal_ranks(signal.SIGKILL)
-        elif "ping" in request:
-            self._send({"pong": True})
+    def _handle_request(self, request: Message) -> None:
+        match request:
+            case StartLaunch():
+                self._launch(request.spec)
+            case SignalRanks():
+                self._signal_ranks(request.number)
+            case QueryStates():
+                states = ((rank, process_state(pid)) for pid, rank in self._ranks.items())
+                self._send(RankStates(tuple(states)))
+            case StopLaunch():
+                self._signal_ranks(signal.SIGKILL)
+            case HeartbeatQuery():
+                self._send(Heartbeat())
+            case _:
+                raise MessageError(f"no request to a fork server: {request}")
 
-    def _launch(
-        self, entry: str, file: str, share: dict[str, Any], environment: dict[str, str], leftovers: list[str]
-    ) -> None:
-        own = decode(RankRange, share, "launch request")
+    def _launch(self, spec: LaunchSpec) -> None:
+        own = spec.local_ranks
         port, listener = own.master_port, None
         if own.has_rank_0:
             # only the host of rank 0 knows which of its ports is free
             listener = socket.create_server((own.master_address, port), backlog=own.world_size)
             port = listener.getsockname()[1]
-        self._leftovers = [pattern.format(port=port) for pattern in leftovers]
+        self._leftovers = [pattern.format(port=port) for pattern in spec.leftovers]
         self._memory = cgroup_memory.read_cgroup_memory()
-        for local_rank in range(own.count):
-            variables, rank = {**environment, **own.environment(local_rank, port)}, own.first + local_rank
+        for local_rank, rank in enumerate(own.ranks):
             pid = os.fork()
             if pid == 0:
-                self._run_rank(entry, Path(file), rank, variables, listener)
+                self._run_rank(spec, rank, own.environment(local_rank, port), listener)
             self._ranks[pid] = rank
         if listener:
             listener.close()
-        self._send({"pids": sorted(self._ranks)})
-        self._send({"port": port})
+        self._send(LaunchStarted(port))
 
     def _run_rank(
-        self, entry: str, file: Path, rank: int, variables: dict[str, str], listener: socket.socket | None
+        self, spec: LaunchSpec, rank: int, placement: dict[str, str], listener: socket.socket | None
     ) -> None:
         """Turn this forked child into a rank; never returns."""
         code = 1
@@ -149,24 +152,13 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setpgid(0, 0)
             die_with_parent(self._pid)
-            self._control.close()
+            self._channel.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-            _redirect_output(log_file(file.parent, rank))
-            os.environ.update(variables)
+            _redirect_output(log_file(spec.folder, rank))
+            os.environ.update({**spec.variables, **placement})
             descriptor = listener.fileno() if listener and rank == 0 else None
-            if entry == "prepare":
-                from distbench.worker.prepare import build_items
-
-                build_items(file)
-            elif entry == "examine":
-                from distbench.worker.examine import run_diagnosis
-
-                run_diagnosis(file, descriptor)
-            else:
-                from distbench.worker.rank import run_rank
-
-                run_rank(file, descriptor)
+            run_command(spec.command, spec.instructions, descriptor)
             code = 0
         except BaseException:
             # an entry that has not reported it already has a log for it
@@ -187,13 +179,11 @@ class ForkServer:
                 self._report_exit(self._ranks.pop(pid), os.waitstatus_to_exitcode(status))
         kill_children(exclude=self._own_children)
         self._remove_leftovers()
-        self._send({"idle": True})
 
     def _report_exit(self, rank: int, code: int) -> None:
         now = cgroup_memory.read_cgroup_memory() if code == -signal.SIGKILL else None
         memory = now.since(self._memory) if now else None
-        told = {"exit": rank, "code": code, "at": clock.now()}
-        self._send({**told, "memory": asdict(memory) if memory else None})
+        self._send(RankExit(rank, code, clock.now(), memory))
 
     def _remove_leftovers(self) -> None:
         for pattern in self._leftovers:
@@ -216,12 +206,31 @@ class ForkServer:
         self._remove_leftovers()
         os._exit(0)
 
-    def _send(self, event: dict[str, Any]) -> None:
-        try:
-            self._control.sendall(json.dumps(event).encode() + b"\n")
-        except OSError:
+    def _send(self, event: Message) -> None:
+        self._channel.send(event)
+        if not self._channel.alive:
             # the other end is closed, as the next read would show too
             self._shut_down()
+
+
+def run_command(command: str, instructions: Path, listen_fd: int | None = None) -> None:
+    """Run *command*, a ``WorkerCommand``, with *instructions* in this process.
+
+    Args:
+        listen_fd: Listening socket of the rendezvous, for rank 0; None: it opens one if it is rank 0.
+    """
+    if command == "prepare":
+        from distbench.worker.prepare import build_items
+
+        build_items(instructions)
+    elif command == "examine":
+        from distbench.worker.examine import run_diagnosis
+
+        run_diagnosis(instructions, listen_fd)
+    else:
+        from distbench.worker.rank import run_rank
+
+        run_rank(instructions, listen_fd)
 
 
 def _has_initialised_cuda() -> bool:

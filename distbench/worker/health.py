@@ -7,6 +7,7 @@ finite.
 
 import math
 import statistics
+from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine import readback
 from distbench.worker.sketch import hash_tensors
-from distbench.worker.spikes import LossSpikeDetector
 from distbench.worker.trainer import differing_ranks
 from distbench.workloads.base import mean_of
 from distbench.workloads.weights import plain_name
@@ -29,6 +29,10 @@ _EXPLODING_FACTOR = 100.0
 # below the rounding of fp32 relative to the largest: adding it changes nothing
 _VANISHING_FRACTION = 1e-7
 _MIN_NORMS = 3
+# OLMo 2's "spike score" (arXiv 2501.00656): seven standard deviations from the mean of the last 1000
+_DEVIATIONS, _WINDOW = 7.0, 1000
+# fewer values give no usable standard deviation
+_MIN_VALUES = 20
 
 
 class TrainingHealth:
@@ -177,3 +181,20 @@ def _plain_module_name(name: str) -> str:
 def _module_of(parameter: str) -> str:
     """Module of a parameter: ``layers.0.up`` of ``layers.0.up.weight``."""
     return parameter.rpartition(".")[0]
+
+
+class LossSpikeDetector:
+    """Detector of values far above the earlier ones."""
+
+    def __init__(self) -> None:
+        self._earlier: deque[float] = deque(maxlen=_WINDOW)
+
+    def check(self, value: float) -> str:
+        """Describe why *value* is a spike; empty: it is none. Then add it to the earlier values."""
+        limit = math.inf
+        if len(self._earlier) >= _MIN_VALUES:
+            mean, deviation = statistics.fmean(self._earlier), statistics.pstdev(self._earlier)
+            limit = mean + _DEVIATIONS * deviation
+        self._earlier.append(value)
+        rule = f"above {limit:.4g}, {_DEVIATIONS:g} standard deviations over the mean of the earlier steps"
+        return rule if value > limit else ""

@@ -8,24 +8,18 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 import distbench
-from distbench.ipc.messages import NODE_VARIABLE
+from distbench.ipc.channels import NODE_VARIABLE
+from distbench.ipc.messages import NodeFacts
 from distbench.system.machine import machine_facts, visible_gpu_count
 
 
-def node_facts(address: str) -> dict[str, Any]:
+def node_facts(address: str) -> NodeFacts:
     """Facts about this node for the controller; other nodes reach its ranks at *address*."""
-    own = {
-        "name": node_name(),
-        "address": address,
-        "distbench": _code_digest(),
-        "visible_gpus": visible_gpu_count(),
-    }
-    return {**own, **machine_facts()}
+    return NodeFacts(node_name(), address, _code_digest(), visible_gpu_count(), machine_facts())
 
 
 def _code_digest() -> str:

@@ -7,12 +7,13 @@ until the trial has ended, so that they don't use the network while ranks do.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
+from distbench.ipc.launch_spec import LaunchSpec, RankRange
+from distbench.ipc.messages import Message, SampledRows, SamplerFailure
 from distbench.ipc.trial_files import TrialInstructions
-from distbench.launchers.base import LaunchError, LaunchSpec
+from distbench.launchers.base import LaunchError
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 
 # rows per message: all rows of a long trial on many GPUs exceed the maximum size of a message
@@ -22,17 +23,14 @@ _ROWS_PER_MESSAGE = 1000
 class NodeSamplers:
     """Samplers of a trial on one node."""
 
-    def __init__(self, launch: LaunchSpec) -> None:
-        """Start sampling, with the metrics in the trial's file.
-
-        Args:
-            launch: The ranks that the node starts.
+    def __init__(self, spec: LaunchSpec) -> None:
+        """Start sampling for the ranks that the node starts, with the metrics in the trial's file.
 
         Raises:
             LaunchError: a metric can't be sampled.
         """
-        trial = TrialInstructions.read(launch.instructions)
-        case = replace(trial.case, world_size=_local_devices(trial.case, launch))
+        trial = TrialInstructions.read(spec.instructions)
+        case = replace(trial.case, world_size=_local_devices(trial.case, spec.local_ranks))
         self._samplers: dict[str, Sampler] = {}
         try:
             for choice in trial.metrics:
@@ -41,7 +39,7 @@ class NodeSamplers:
             self.stop()
             raise
 
-    def stop(self) -> list[dict[str, Any]]:
+    def stop(self) -> list[Message]:
         """End the sampling; return the messages with the samples."""
         return [piece for name, sampler in self._samplers.items() for piece in _messages(name, sampler)]
 
@@ -56,18 +54,17 @@ class NodeSamplers:
             self._samplers[choice.name] = sampler
 
 
-def _local_devices(case: Case, launch: LaunchSpec) -> int:
-    """Devices of *case* that the processes of *launch* have on this node; one process may have them all."""
-    assert launch.ranks
-    return case.world_size * launch.ranks.count // launch.ranks.world_size
+def _local_devices(case: Case, ranks: RankRange) -> int:
+    """Devices of *case* that *ranks* have on this node; one process may have them all."""
+    return case.world_size * ranks.count // ranks.world_size
 
 
-def _messages(name: str, sampler: Sampler) -> list[dict[str, Any]]:
+def _messages(name: str, sampler: Sampler) -> list[Message]:
     try:
         rows = sampler.stop()
     except Exception as error:
-        return [{"samples": name, "reason": sampler_failure(name, error)}]
+        return [SamplerFailure(name, sampler_failure(name, error))]
     return [
-        {"samples": name, "rows": rows[i : i + _ROWS_PER_MESSAGE]}
+        SampledRows(name, tuple(rows[i : i + _ROWS_PER_MESSAGE]))
         for i in range(0, len(rows), _ROWS_PER_MESSAGE)
     ]

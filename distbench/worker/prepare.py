@@ -11,13 +11,16 @@ from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import UnsupportedCase
 from distbench.core.serialization import decode
-from distbench.core.text import truncate_middle
+from distbench.core.text import compiler_error_line, truncate_middle
 from distbench.ipc.build_files import BuildEvent, BuildItem, append_event, read_items
-from distbench.worker.build_errors import build_error_text
+from distbench.metrics.base import NotAvailable
+from distbench.system.build_cache import NativeLibraryError
+from distbench.system.machine import cache_folder
 from distbench.worker.user_code import user_line
 
 # maximum characters of a reason, which may be the whole output of a compiler
 _MAX_REASON_LENGTH = 4_000
+_DISK_FULL_TEXT = "No space left on device"
 
 
 def build_items(file: Path) -> None:
@@ -43,7 +46,24 @@ def _failure_text(error: Exception, item: BuildItem) -> str:
     workload = decode(Case, item.data, item.name).workload if item.kind == "weights" else None
     # a refusal concerns the model as a whole
     line = user_line(error, workload) if workload and not isinstance(error, UnsupportedCase) else ""
-    return f"{build_error_text(error)} ({line})" if line else build_error_text(error)
+    return f"{_error_text(error)} ({line})" if line else _error_text(error)
+
+
+def _error_text(error: Exception) -> str:
+    """One line about *error*: of a compiler's output, the line with the error."""
+    cache = cache_folder()
+    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
+        problem = f"the cache {cache} can't be written ({error.strerror})"
+        return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
+    text = str(error)
+    # these are sentences already
+    kind = (
+        ""
+        if isinstance(error, NotAvailable | NativeLibraryError | UnsupportedCase)
+        else f"{type(error).__name__}: "
+    )
+    advice = f"; free some space, or set DISTBENCH_CACHE (now {cache}) to another disk"
+    return f"{kind}{compiler_error_line(text)}{advice if _DISK_FULL_TEXT in text else ''}"
 
 
 def _build(item: BuildItem) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,8 +29,8 @@ from distbench.ipc.trial_files import (
     PREPARE_FOLDER,
     PhaseTimer,
     ProgressWriter,
+    RankError,
     TrialInstructions,
-    error_file,
     log_file,
     partial_result_file,
     progress_file,
@@ -89,9 +90,9 @@ def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
         code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
-        told = _error_report(error, phases.current, log_file(folder, rank))
-        told["user_line"] = user_line(error, trial.case.workload) if trial else ""
-        code = _write_error(error_file(folder, rank), {**told, **place})
+        line = user_line(error, trial.case.workload) if trial else ""
+        report = _error_report(error, phases.current, log_file(folder, rank))
+        code = _write_error(replace(report, user_line=line, device=place.get("device")), folder, rank)
         with suppress(OSError):
             traceback.print_exc()
     with suppress(OSError):
@@ -125,25 +126,25 @@ def _encode(data: dict[str, Any]) -> str:
     return json.dumps(replace_nonfinite(data), allow_nan=False)
 
 
-def _write_error(file: Path, data: dict[str, Any]) -> int:
-    """Write the error report *data* to *file*; return the exit code, which shows if the disk is full."""
+def _write_error(report: RankError, folder: Path, rank: int) -> int:
+    """Write the *report* of *rank*; return the exit code, which shows if the disk is full."""
     try:
-        write_atomic(file, _encode(data))
+        report.write(folder, rank)
     except OSError as error:
         return error.errno if error.errno in DISK_FULL_ERRNOS else 1
     return 1
 
 
-def _error_report(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
+def _error_report(error: BaseException, phase: str, log: Path) -> RankError:
     whole = f"the whole is in {log.name}"
-    return {
-        "at": clock.now(),
-        "phase": phase,
-        "types": [cls.__name__ for cls in type(error).__mro__],
-        "message": truncate_middle(str(error), _MAX_MESSAGE, whole),
-        "device_free": _free_device_memory(error),
-        "traceback": truncate_middle("".join(traceback.format_exception(error)), _MAX_TRACEBACK, whole),
-    }
+    return RankError(
+        at=clock.now(),
+        phase=phase,
+        types=[cls.__name__ for cls in type(error).__mro__],
+        message=truncate_middle(str(error), _MAX_MESSAGE, whole),
+        traceback=truncate_middle("".join(traceback.format_exception(error)), _MAX_TRACEBACK, whole),
+        device_free=_free_device_memory(error),
+    )
 
 
 def _free_device_memory(error: BaseException) -> int | None:

@@ -10,18 +10,19 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distbench.ipc.build_files import BuildJournalReader, journal_file
 from distbench.ipc.file_transfer import (
-    ChannelMessage,
     FileReceiver,
     TransferError,
     cached_sha256,
     file_chunks,
 )
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import BuildEvents, FileChunk, Message, RankProgress
 from distbench.ipc.trial_files import ProgressMark, error_file, log_file, progress_file, read_progress
 from distbench.system.files import write_atomic
 from distbench.system.log_files import BoundedLogs
@@ -46,22 +47,20 @@ class RunMirror:
         """Names of the *offered* files (name and digest) that are missing here."""
         return [name for name, made in offered if not self._has(name, made)]
 
-    def receive(self, message: dict[str, Any]) -> None:
-        """Store a chunk of a file; an error becomes the problem of the next trial."""
+    def receive(self, chunk: FileChunk) -> None:
+        """Store *chunk*; an error becomes the problem of the next trial."""
         if self._problem:
             return
         try:
-            self._arrivals.receive(message)
+            self._arrivals.receive(chunk)
         except (OSError, TransferError) as error:
-            self._problem = f"{message['piece']} can't be put into {self.folder}: {_error_text(error)}"
+            self._problem = f"{chunk.name} can't be put into {self.folder}: {_error_text(error)}"
 
-    def open_trial(
-        self, file: str, outputs: Iterable[str], ranks: Iterable[int], node: str, *, is_preparation: bool
-    ) -> MirroredTrial:
-        """Open the trial whose instructions are *file* in the run's folder, for its *ranks* here.
+    def open_trial(self, spec: LaunchSpec, file_label: str) -> MirroredTrial:
+        """Open the trial of *spec*, whose files are in the run's folder, for its ranks here.
 
         Args:
-            node: Inserted into the names of files that go back, unless it is empty.
+            file_label: Inserted into the names of files that go back, unless it is empty.
 
         Raises:
             OSError: something that it needs could not be stored here.
@@ -69,11 +68,12 @@ class RunMirror:
         if self._problem:
             problem, self._problem = self._problem, ""
             raise OSError(problem)
-        own = self.folder / Path(file).relative_to(self._root)
+        own = self.folder / spec.instructions.relative_to(self._root)
         write_atomic(own, json.dumps(self._relocate(json.loads(own.read_text()))))
-        if is_preparation:
+        if spec.command == "prepare":
             journal_file(own).write_text("")
-        return MirroredTrial(self.folder, own, list(outputs), list(ranks), node)
+        outputs = [str(file.relative_to(self._root)) for file in spec.output_files]
+        return MirroredTrial(self.folder, own, outputs, list(spec.local_ranks.ranks), file_label)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -100,8 +100,8 @@ class RunMirror:
 class MirroredTrial:
     """A trial on this node, and the files that its ranks write."""
 
-    def __init__(self, root: Path, file: Path, outputs: list[str], ranks: list[int], node: str) -> None:
-        self._root, self._folder, self._outputs, self._node = root, file.parent, outputs, node
+    def __init__(self, root: Path, file: Path, outputs: list[str], ranks: list[int], label: str) -> None:
+        self._root, self._folder, self._outputs, self._label = root, file.parent, outputs, label
         self.file = file
         """File of its instructions."""
         self._journal = BuildJournalReader(file) if journal_file(file).is_file() else None
@@ -112,19 +112,19 @@ class MirroredTrial:
         self._logs = BoundedLogs(log_file(self._folder, rank) for rank in ranks)
         self._messages_sent = 0
 
-    def updates(self) -> Iterator[ChannelMessage]:
+    def updates(self) -> Iterator[Message]:
         """Yield news since the last call: progress marks, failures, events of a preparation."""
         self._logs.trim()
         seen = self._read_marks(self._unsent - self._exited)
         if new := {rank: sign for rank, sign in seen.items() if sign != self._marks.get(rank)}:
             self._marks |= new
-            yield _progress_message(new)
+            yield RankProgress(tuple(new.items()))
         if self._journal and (events := self._journal.read_new()):
-            yield {"journal": [asdict(event) for event in events]}, b""
+            yield BuildEvents(tuple(events))
         for rank in self._unsent - self._exited:
             yield from self._changed_file(error_file(self._folder, rank))
 
-    def final_files(self, rank: int) -> Iterator[ChannelMessage]:
+    def final_files(self, rank: int) -> Iterator[Message]:
         """Yield all files of *rank*, which has ended; with the last rank also those that the trial leaves."""
         self._exited.add(rank)
         yield from self.updates()
@@ -136,14 +136,14 @@ class MirroredTrial:
             for name in self._outputs:
                 yield from self._with_progress(self._changed_file(self._root / name))
 
-    def current_files(self) -> Iterator[ChannelMessage]:
+    def current_files(self) -> Iterator[Message]:
         """Yield the logs and results of ranks that are still running."""
         for rank in sorted(self._unsent):
             # errors, and results of ranks that have not ended; a trace is of no use without them
             for file in (log_file(self._folder, rank), *sorted(self._folder.glob(f"rank{rank}.*json"))):
                 yield from self._changed_file(file)
 
-    def remove(self) -> Iterator[ChannelMessage]:
+    def remove(self) -> Iterator[Message]:
         """Remove its folder; yields no message."""
         shutil.rmtree(self._folder, ignore_errors=True)
         yield from ()
@@ -153,30 +153,27 @@ class MirroredTrial:
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in ranks}
         return {rank: sign for rank, sign in seen.items() if sign}
 
-    def _with_progress(self, messages: Iterator[ChannelMessage]) -> Iterator[ChannelMessage]:
+    def _with_progress(self, messages: Iterator[Message]) -> Iterator[Message]:
         """Yield *messages*, and new progress marks of ranks that have ended but are not yet reported."""
         for message in messages:
             yield message
             self._messages_sent += 1
             seen = self._read_marks(self._exited & self._unsent)
-            yield _progress_message(
-                {r: replace(sign, sequence=sign.sequence + self._messages_sent) for r, sign in seen.items()}
+            sent = self._messages_sent
+            yield RankProgress(
+                tuple((rank, replace(mark, sequence=mark.sequence + sent)) for rank, mark in seen.items())
             )
 
-    def _changed_file(self, file: Path) -> Iterator[ChannelMessage]:
+    def _changed_file(self, file: Path) -> Iterator[Message]:
         """Yield *file* in chunks if it exists and has changed since it was last sent."""
         try:
             status = file.stat()
         except FileNotFoundError:
             return
         if self._sent.get(file) != (status.st_size, status.st_mtime_ns):
-            called = file.with_suffix(f".{self._node}{file.suffix}") if self._node else file
+            called = file.with_suffix(f".{self._label}{file.suffix}") if self._label else file
             yield from file_chunks(file, called.relative_to(self._root).as_posix())
             self._sent[file] = status.st_size, status.st_mtime_ns
-
-
-def _progress_message(marks: dict[int, ProgressMark]) -> ChannelMessage:
-    return {"signs": {rank: asdict(sign) for rank, sign in marks.items()}}, b""
 
 
 def _error_text(error: Exception) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from distbench.analysis.training_curves import training_curves
+from distbench.cli.commands.export import export_curves
 from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError
-from distbench.run.export import export_curves
 from support.convergence_records import DDP, REFERENCE, stored, training
 from support.records import case, failed, measured
 from support.runs import call_outside

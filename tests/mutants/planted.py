@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         "a loss that is not a number is measured",
-        "if record.status is not Status.MEASURED or not affected:",
-        "if record.status is not Status.MEASURED or affected:",
+        "    if not affected:\n",
+        "    if True:\n",
         _in("integration/test_faults", "not_a_number"),
     ),
     # watch

@@ -6,7 +6,8 @@ import dataclasses
 import os
 from pathlib import Path
 
-from distbench.launchers.base import LaunchSession, LaunchSpec, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.launchers.base import CancelCheck, LaunchSession, RunningLaunch, never_cancelled
 from distbench.launchers.local import Local
 from distbench.record.run_folder import new_run_id
 
@@ -19,12 +20,11 @@ _open: list[LaunchSession] = []
 class KeptSite(LaunchSession):
     """Starts the trials of a run from fork servers that outlive it."""
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
-        place = dataclasses.replace(
-            launch.target, working_directory=launch.target.working_directory or str(Path.cwd())
-        )
-        changed = {**_changed(), **launch.environment}
-        return _site().launch(dataclasses.replace(launch, environment=changed, target=place))
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        folder = spec.target.working_directory or str(Path.cwd())
+        target = dataclasses.replace(spec.target, working_directory=folder)
+        changed = {**_changed(), **spec.environment}
+        return _site().launch(dataclasses.replace(spec, environment=changed, target=target), is_cancelled)
 
     def close(self) -> None:
         """Keep them for the next run."""

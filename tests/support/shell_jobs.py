@@ -12,7 +12,8 @@ import pytest
 
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildItem, write_items
-from distbench.launchers.base import LaunchSpec, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.launchers.base import RunningLaunch
 
 
 def launch_of(folder: Path, command: str, processes: int = 1, **options: object) -> LaunchSpec:

@@ -25,8 +25,8 @@ def attach(
     """
     from distbench.cli.follow import detach_text, follow
     from distbench.record import catalog
-    from distbench.record.untrusted_records import untrusted_records
-    from distbench.run.control import raise_on_termination
+    from distbench.record.record_reader import untrusted_records
+    from distbench.run.interruption import raise_on_termination
 
     run = catalog.find_run(name, out)
     if cancel:

@@ -60,8 +60,7 @@ def _repair(run: Run) -> tuple[list[str], RunCheck]:
         UsageError: another process runs trials in the folder, or a symbolic link leaves it.
         InfrastructureError: the folder is not writable.
     """
-    from distbench.record.quarantine import quarantine_trial
-    from distbench.record.verification import verify_run
+    from distbench.record.verification import quarantine_trial, verify_run
 
     with run.hold_lock():
         # only while the lock is held, nothing changes them
@@ -81,9 +80,9 @@ def _rebuild_run_json(run: Run) -> list[Path]:
 
     Returns the new path of the damaged one, if there is any.
     """
-    from distbench.record.quarantine import quarantine_trial
     from distbench.record.run_folder import RUN_FILE
     from distbench.record.run_rebuild import rebuild_info
+    from distbench.record.verification import quarantine_trial
 
     try:
         info = rebuild_info(run)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, RunArgument, check_choice, option
 from distbench.cli.output import print_note, print_text
-from distbench.core.errors import UsageError
+from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.text import one_line
 
 if TYPE_CHECKING:
@@ -76,7 +80,6 @@ def _export_times(run: Run, into: Path | None) -> int:
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
     from distbench.analysis.training_curves import training_curves
     from distbench.cli.stored_runs import load_run
-    from distbench.run.export import export_curves
     from distbench.system.files import slug
     from distbench.system.machine import install_hint
 
@@ -93,6 +96,55 @@ def _export_curves(run: Run, to: str, into: Path | None) -> int:
     export_curves(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
     print_text(f"{len(curves)} {to} runs in {folder}; {_NEXT_STEPS[to].format(shlex.quote(str(folder)))}")
     return 0
+
+
+def export_curves(tracker: str, folder: Path, project: str, runs: list[dict[str, Any]]) -> None:
+    """Send *runs* (``analysis.training_curves.TrainingCurve`` as plain JSON types) to the tool *tracker*.
+
+    Raises:
+        UsageError: the folder *folder* is not empty, or can't be created.
+        InfrastructureError: the tracker failed; it leaves nothing behind.
+    """
+    was_there = folder.is_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            # a second copy in the same folder would draw every point twice
+            raise UsageError(f"--into {folder}: not empty; remove it or choose another folder")
+    except OSError as error:
+        raise UsageError(
+            f"--into {folder}: can't be used: {error.strerror}; choose another folder"
+        ) from error
+    try:
+        _run_exporter(tracker, folder, project, runs)
+    except BaseException:
+        # half of the curves could be mistaken for all, and would block the next attempt
+        shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            with suppress(OSError):
+                folder.mkdir()
+        raise
+
+
+def _run_exporter(tracker: str, folder: Path, project: str, runs: list[dict[str, Any]]) -> None:
+    from distbench.record.run_folder import write_json
+    from distbench.system.temporary import temporary_folder
+
+    with temporary_folder() as scratch:
+        file = scratch / "export.json"
+        write_json(file, {"to": tracker, "into": str(folder), "project": project, "runs": runs})
+        done = subprocess.run(
+            [sys.executable, "-m", "distbench.worker", "export", str(file)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1] if lines else f"exited with code {done.returncode}"
+        raise InfrastructureError(f"export to {tracker}: {why}")
 
 
 def _subfolder(run: Run, name: str) -> Path:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.errors import UsageError
-from distbench.ipc.messages import TOKEN_VARIABLE, new_token
+from distbench.ipc.channels import TOKEN_VARIABLE, new_token
 from distbench.launchers.base import ControllerCommand, Submission
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.kubernetes.manifests import AGENT_COMMAND, RESERVED_POD_KEYS, Manifests

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from distbench.ipc.messages import CONTROLLERS_VARIABLE, NODE_VARIABLE, PATIENCE_VARIABLE, TOKEN_VARIABLE
+from distbench.ipc.channels import CONTROLLERS_VARIABLE, NODE_VARIABLE, PATIENCE_VARIABLE, TOKEN_VARIABLE
 from distbench.launchers.nodes import AGENT_ARGUMENTS
 from distbench.system.machine import RUN_ID_VARIABLE
 

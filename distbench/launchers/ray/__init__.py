@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Positive
-from distbench.ipc.messages import TOKEN_VARIABLE
+from distbench.ipc.channels import TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
 from distbench.system.machine import install_hint, is_installed

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distbench.ipc.messages import NODE_VARIABLE
+from distbench.ipc.channels import NODE_VARIABLE
 from distbench.launchers.nodes import AGENT_ARGUMENTS, forwarded_environment
 from distbench.system.processes import die_with_parent
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from distbench.ipc.messages import NODE_VARIABLE
+from distbench.ipc.channels import NODE_VARIABLE
 from distbench.launchers.nodes import AGENT_ARGUMENTS, forwarded_environment
 from distbench.system.processes import die_with_parent
 

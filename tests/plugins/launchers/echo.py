@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.launchers.base import Launcher, LaunchSession
 from distbench.launchers.local import Local
 
 
@@ -10,8 +11,8 @@ from distbench.launchers.local import Local
 class Echo(Launcher):
     """Starts ranks as ``local`` does, under another name."""
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
-        return [["echo", str(launch.instructions)]]
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
+        return [["echo", str(spec.instructions)]]
 
     def open_session(self, run_id: str) -> LaunchSession:
         return Local().open_session(run_id)

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import errno
-import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.ipc.build_files import BuildEvent, append_event, read_items
-from distbench.ipc.trial_files import error_file, result_file
-from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec, RankExit, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import RankExit
+from distbench.ipc.trial_files import RankError, result_file
+from distbench.launchers.base import CancelCheck, Launcher, LaunchSession, RunningLaunch, never_cancelled
 from distbench.launchers.pretend import Pretend
 
 _PAGE = 1 << 12
@@ -28,7 +29,7 @@ class Faulty(Launcher):
     rounds: tuple[int, ...] = (0, 1, 2)
     """The rounds that it is about."""
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
         return []
 
     def open_session(self, run_id: str) -> LaunchSession:
@@ -40,13 +41,13 @@ class _FaultySite(LaunchSession):
         self._options, self._site, self._file = options, site, Path(options.file)
         self.is_local = options.here  # type: ignore[misc]  # of this launcher it is an option
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
         fault = self._file.read_text() if self._file.exists() else ""
-        if launch.entry == "prepare":
+        if spec.command == "prepare":
             _raise_at("prepare raises", fault)
-            return _unbuilt(launch) if fault == "prepare" else self._site.launch(launch)
-        handle = self._site.launch(launch)
-        folder = launch.instructions.parent
+            return _unbuilt(spec) if fault == "prepare" else self._site.launch(spec, is_cancelled)
+        handle = self._site.launch(spec, is_cancelled)
+        folder = spec.folder
         if int(folder.name) not in self._options.rounds:
             return handle
         _raise_at("launch raises", fault)
@@ -56,8 +57,7 @@ class _FaultySite(LaunchSession):
             return _Gone(errno.ENOSPC)
         if fault.endswith("Error"):
             result_file(folder, 0).unlink()
-            failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
-            error_file(folder, 0).write_text(json.dumps(failure))
+            RankError(time.time(), "build", [fault], "it is gone").write(folder, 0)
         return _Hanging(handle, self._file, folder) if fault in ("hang", "wait raises") else handle
 
     def close(self) -> None:
@@ -69,9 +69,9 @@ def _raise_at(place: str, fault: str) -> None:
         raise ValueError("40 is not a valid Signals")
 
 
-def _unbuilt(launch: LaunchSpec) -> RunningLaunch:
-    for item in read_items(launch.instructions):
-        append_event(launch.instructions, BuildEvent(item.name, ended=True, failed="no compiler"))
+def _unbuilt(spec: LaunchSpec) -> RunningLaunch:
+    for item in read_items(spec.instructions):
+        append_event(spec.instructions, BuildEvent(item.name, ended=True, failed="no compiler"))
     return _Gone()
 
 

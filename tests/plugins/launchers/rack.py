@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from distbench.core.case import Device
 from distbench.core.machine import Machine
-from distbench.launchers.base import LaunchSession, LaunchSpec
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.launchers.base import LaunchSession
 from distbench.launchers.local import Local
 from distbench.launchers.pretend import Pretend
 from distbench.system.machine import detect_machine
@@ -30,8 +31,8 @@ class Rack(Pretend):
     def problem(self, processes: int, machine: Machine) -> str | None:
         return None if processes <= machine.devices else f"the rack has {machine.devices} devices"
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
-        return [["rack", f"node{node}", str(launch.instructions)] for node in range(launch.nodes)]
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
+        return [["rack", f"node{node}", str(spec.instructions)] for node in range(spec.nodes)]
 
     def open_session(self, run_id: str) -> LaunchSession:
         return Local().open_session(run_id) if self.real else super().open_session(run_id)

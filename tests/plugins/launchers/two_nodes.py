@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
-from typing import Any
 
 from distbench.core.case import Device
-from distbench.launchers.base import Launcher, LaunchSession, LaunchSpec, RankExit, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec, RankRange
+from distbench.ipc.messages import RankExit, SignalRanks
+from distbench.launchers.base import CancelCheck, Launcher, LaunchSession, RunningLaunch, never_cancelled
 from distbench.launchers.fork_server_client import ForkServerClient
 from distbench.system.machine import RUN_ID_VARIABLE
-from distbench.system.processes import RankRange, kill_run
+from distbench.system.processes import kill_run
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class TwoNodes(Launcher):
     def node_count(self, processes: int, device: Device) -> int:
         return 2 if processes > 1 else 1
 
-    def commands(self, launch: LaunchSpec) -> list[list[str]]:
-        return [["node", str(node)] for node in range(launch.nodes)]
+    def commands(self, spec: LaunchSpec) -> list[list[str]]:
+        return [["node", str(node)] for node in range(spec.nodes)]
 
     def open_session(self, run_id: str) -> LaunchSession:
         return TwoNodesSite(run_id)
@@ -30,42 +30,36 @@ class TwoNodesSite(LaunchSession):
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
 
-    def launch(self, launch: LaunchSpec) -> RunningLaunch:
-        environment = {**os.environ, **launch.environment, RUN_ID_VARIABLE: self._run_id}
-        folder = launch.instructions.parent
+    def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        environment = {**os.environ, **spec.environment, RUN_ID_VARIABLE: self._run_id}
         servers = [
-            ForkServerClient(launch.imports, environment, folder / f"node{i}.log", 120)
-            for i in range(launch.nodes)
+            ForkServerClient(spec.imports, environment, spec.folder / f"node{i}.log", 120)
+            for i in range(spec.nodes)
         ]
-        count, port, seen = launch.processes // launch.nodes, 0, []
+        count, port, nodes = spec.processes // spec.nodes, 0, {}
         for node, server in enumerate(servers):
-            share = RankRange(launch.processes, count, count * node, node, launch.nodes, master_port=port)
-            server.launch(launch, share)
-            while not port:
-                seen += server.read_events(1)
-                port = next((event["port"] for event in seen if "port" in event), 0)
-        names = {f"node-{node}": [*range(count * node, count * (node + 1))] for node in range(launch.nodes)}
-        return TwoNodesHandle(servers, seen, names)
+            share = RankRange(spec.processes, count, count * node, node, spec.nodes, master_port=port)
+            port = server.launch(spec.with_ranks(share))
+            nodes[f"node-{node}"] = list(share.ranks)
+        return TwoNodesHandle(servers, nodes)
 
     def close(self) -> None:
         kill_run(self._run_id)
 
 
 class TwoNodesHandle(RunningLaunch):
-    def __init__(
-        self, servers: list[ForkServerClient], seen: list[dict[str, Any]], nodes: dict[str, list[int]]
-    ) -> None:
-        self._servers, self._seen, self.ranks_by_node = servers, seen, nodes
+    def __init__(self, servers: list[ForkServerClient], nodes: dict[str, list[int]]) -> None:
+        self._servers, self.ranks_by_node = servers, nodes
 
     def wait(self, seconds: float) -> list[RankExit]:
-        events, self._seen = self._seen, []
-        for server in self._servers:
-            events += server.read_events(seconds / len(self._servers))
-        return [RankExit(event["exit"], event["code"], time.time()) for event in events if "exit" in event]
+        events = [
+            event for server in self._servers for event in server.read_events(seconds / len(self._servers))
+        ]
+        return [event for event in events if isinstance(event, RankExit)]
 
     def signal(self, number: int) -> None:
         for server in self._servers:
-            server.send({"signal": number})
+            server.send(SignalRanks(number))
 
     def stop(self) -> None:
         for server in self._servers:

@@ -63,7 +63,7 @@ def test_what_can_not_be_exported_is_said_before_anything_is_written(
 
 
 def test_exporting_imports_no_tracker_into_the_parent() -> None:
-    code = "import sys, distbench.cli.commands.export, distbench.run.export; "
+    code = "import sys, distbench.cli.commands.export, distbench.cli.commands.export; "
     code += "import distbench.analysis.training_curves as c; "
     code += "print(sorted({'torch', 'accelerate', 'mlflow', 'wandb', 'tensorboard'} & set(sys.modules)))"
     done = subprocess.run(

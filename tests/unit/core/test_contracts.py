@@ -20,7 +20,7 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice, PrecisionConfig
 from distbench.core.columns import RANK_REDUCTIONS
 from distbench.core.machine import Machine
-from distbench.launchers.base import LaunchSpec
+from distbench.ipc.launch_spec import LaunchSpec
 from support.records import case
 
 LAPTOP = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)

@@ -15,7 +15,8 @@ from distbench import plan
 from distbench.core.errors import DistbenchError, RecordError
 from distbench.core.machine import Machine
 from distbench.core.serialization import decode, parse_json
-from distbench.ipc.messages import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.messages import Message
 from distbench.suite.suite import parse_suite_text
 from support.suite_sections import Part
 
@@ -140,7 +141,7 @@ def test_random_frames_end_a_connection_and_nothing_else() -> None:
         for chunk in chunks:
             theirs.sendall(chunk)
         other.close()
-        received: list[dict[str, Any]] = []
+        received: list[Message] = []
         try:
             while controller.alive:
                 received += controller.receive(5)

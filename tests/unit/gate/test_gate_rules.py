@@ -20,7 +20,7 @@ from distbench.gate.case_matching import match_cases
 from distbench.gate.forecast import forecast, forecast_matched
 from distbench.gate.sequential_test import PairRule, detectable_loss, resolvable_effect
 from distbench.gate.verdicts import CaseVerdict, GateResult, MetricFinding
-from distbench.launchers.base import PythonTarget
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.plan import Plan, PlannedCase
 from distbench.record import SECOND_SERIES_START
 from distbench.suite import Suite, load_suite

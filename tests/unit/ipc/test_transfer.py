@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
+from distbench.ipc.messages import FileChunk
 
 
-def sent(file: Path, name: str) -> list[dict[str, Any]]:
-    """What a wire delivers of *file*."""
-    return [{**message, **({"data": data} if data else {})} for message, data in file_chunks(file, name)]
+def sent(file: Path, name: str) -> list[FileChunk]:
+    """What a channel delivers of *file*."""
+    return list(file_chunks(file, name))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from distbench.ipc.messages import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.messages import FileChunk, LaunchFailed, LaunchStopped, Message, StopLaunch
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -43,15 +44,15 @@ def wires(pair: Pair, token: str, other: str) -> tuple[AuthenticatedChannel, Aut
 def test_messages_arrive_whole_and_in_their_order(connected: Callable[[], Pair]) -> None:
     token = new_token()
     controller, agent = wires(connected(), token, token)
-    sent = [{"n": n, "text": "é" * n} for n in (1, 100_000, 3)]
+    sent = [LaunchFailed("é" * n) for n in (1, 100_000, 3)]
     for message in sent:
         controller.send(message)
-    got: list[dict[str, object]] = []
+    got: list[Message] = []
     while len(got) < len(sent):
         got += agent.receive(5)
     assert got == sent
-    agent.send({"back": True})
-    assert controller.receive(5) == [{"back": True}]
+    agent.send(LaunchStopped())
+    assert controller.receive(5) == [LaunchStopped()]
     agent.close()
     assert controller.receive(5) == []
     assert not controller.alive
@@ -62,7 +63,7 @@ def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
 ) -> None:
     token, pair = new_token(), connected()
     controller, agent = wires(pair, token, token)
-    controller.send({"go": "on"})
+    controller.send(StopLaunch())
     # it has come, whatever took so long on this end
     select.select([pair[1]], [], [])
     assert agent.seconds_silent() == 0
@@ -128,8 +129,8 @@ def test_what_somebody_puts_into_a_connection_ends_it(connected: Callable[[], Pa
     token = new_token()
     pair = connected()
     controller, agent = wires(pair, token, token)
-    controller.send({"first": 1})
-    assert agent.receive(5) == [{"first": 1}]
+    controller.send(StopLaunch())
+    assert agent.receive(5) == [StopLaunch()]
     pair[0].sendall(struct.pack(">I", length) + bytes(hashlib.sha256().digest_size) + b"{}")
     with pytest.raises(ChannelError, match="has not sent"):
         agent.receive(5)
@@ -152,8 +153,8 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[
         token = new_token()
         controller, agent = wires(connected(), token, token)
         assert agent.fileno() > 1023
-        controller.send({"hello": 1})
-        assert agent.receive(10) == [{"hello": 1}]
+        controller.send(StopLaunch())
+        assert agent.receive(10) == [StopLaunch()]
         assert agent.seconds_silent() < 10
     finally:
         for descriptor in taken:
@@ -164,14 +165,19 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[
 def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Callable[[], Pair]) -> None:
     token = new_token()
     controller, agent = wires(connected(), token, token)
-    with pytest.raises(ChannelError, match=r"a message of 67,108,8\d\d bytes, where 67,108,864 are the most"):
-        controller.send({"a": 1}, b"x" * (64 << 20))
-    controller.send({"b": 2})
-    assert agent.receive(10) == [{"b": 2}]
+    with pytest.raises(ChannelError, match=r"a message of 67,108,9\d\d bytes, where 67,108,864 are the most"):
+        controller.send(FileChunk("weights", 0, data=b"x" * (64 << 20)))
+    controller.send(StopLaunch())
+    assert agent.receive(10) == [StopLaunch()]
 
 
 @pytest.mark.parametrize(
-    "text", [b"no JSON", b"[1]", b"\xff\xfe", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}"]
+    "text",
+    [
+        *(b"no JSON", b"[1]", b"\xff\xfe", b"[" * 200_000, b'{"a": ' + b"9" * 5000 + b"}"),
+        *(b"{}", b'{"type": "Unheard"}', b'{"type": ["StopLaunch"]}', b'{"type": "Message"}'),
+        b'{"type": "RankExit", "rank": "0", "code": 0, "at": 0.0}',
+    ],
 )
 def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(
     connected: Callable[[], Pair], text: bytes
@@ -182,7 +188,7 @@ def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reas
         frame = len(text).to_bytes(4, "big") + agent._mac(AGENT_ROLE, agent._sent, text) + text
         agent._sent += 1
         agent._socket.sendall(frame)
-    with pytest.raises(ChannelError, match="a message that is no"):
+    with pytest.raises(ChannelError, match="a message "):
         for _ in range(10):
             controller.receive(1)
     assert not controller.alive

@@ -27,7 +27,7 @@ from distbench.report.page import render
 from distbench.suite import Suite
 from distbench.suite.yaml_reader import SourceMap
 from distbench.views.base import all_views
-from distbench.worker.spikes import LossSpikeDetector
+from distbench.worker.health import LossSpikeDetector
 from support.convergence_records import (
     CASES,
     DDP,

@@ -20,8 +20,7 @@ import pytest
 from distbench.core.case import MeasureConfig, PluginChoice, TimeLimits
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildJournalReader
-from distbench.ipc.file_transfer import file_chunks
-from distbench.ipc.messages import (
+from distbench.ipc.channels import (
     AGENT_ROLE,
     CONTROLLER_ROLE,
     CONTROLLERS_VARIABLE,
@@ -30,9 +29,12 @@ from distbench.ipc.messages import (
     AuthenticatedChannel,
     new_token,
 )
+from distbench.ipc.file_transfer import file_chunks
+from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.messages import EndRun, RankExit
 from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
 from distbench.launchers.agents import AgentConnection
-from distbench.launchers.base import LaunchError, LaunchSpec, LaunchUnsupportedError, NodesUnavailableError
+from distbench.launchers.base import LaunchError, LaunchUnsupportedError, NodesUnavailableError
 from distbench.launchers.nodes import (
     AGENT_ARGUMENTS,
     Node,
@@ -376,12 +378,13 @@ def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_unti
         PATIENCE_VARIABLE: "30",
     }
     agent = psutil.Popen([sys.executable, *AGENT_ARGUMENTS], env={**os.environ, **told})
-    for request in ({}, {"over": True}):
+    for request in (None, EndRun()):
         with socket.create_server(("127.0.0.1", port)) as listener:
             listener.settimeout(20)
             met = AgentConnection(AuthenticatedChannel(listener.accept()[0], token, CONTROLLER_ROLE))
         met.greet()
-        met.send(request)
+        if request:
+            met.send(request)
         met.close()
     assert agent.wait(20) == 0
 
@@ -480,7 +483,7 @@ def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
     (run / "needed").write_text("initial")
     told = f"echo in {OWN}; head -c {size} /dev/zero > {OWN}/rank$RANK.large; cp {OWN}/needed {OWN}/left"
     launch = launch_of(
-        run, told, 2, input_files=[run / "needed", run / "absent"], output_files=[run / "left"]
+        run, told, 2, input_files=(run / "needed", run / "absent"), output_files=(run / "left",)
     )
     handle = parted.site.launch(launch)
     exits = []
@@ -526,7 +529,7 @@ def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None
     small = f"mount -t tmpfs -o size=1m none {full}; export TMPDIR={full}; "
     cluster = Cluster(run, shell=alone(run, before=small))
     with pytest.raises(LaunchError, match=r"far: weights can't be put into .*: No space left") as caught:
-        cluster.site.launch(launch_of(run, "true", 2, input_files=[run / "weights"]))
+        cluster.site.launch(launch_of(run, "true", 2, input_files=(run / "weights",)))
     drill.seen(str(caught.value))
     cluster.site.close()
 
@@ -572,7 +575,7 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
 def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str, drill: Drill) -> None:
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}", 2)
     script = (
-        "import sys, time; from pathlib import Path; from distbench.launchers.base import LaunchSpec;"
+        "import sys, time; from pathlib import Path; from distbench.ipc.launch_spec import LaunchSpec;"
         "from distbench.launchers.ssh import Ssh;"
         f"site = Ssh(hosts=['near:1', 'far:1'], shell={HERE!r}).open_session('killed');"
         f"handle = site.launch(LaunchSpec('prepare', Path({str(launch.instructions)!r}), 2)); time.sleep(600)"
@@ -655,9 +658,9 @@ def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(
     agent = AgentConnection(own_end)
     agent.receive_files_into(root)
     agent.expect(PurePosixPath("trials/a/0"), range(2, 4), ["scratch/weights"])
-    for message in file_chunks(sent, name):
-        agent_end.send(*message)
-    agent_end.send({"exit": 0})
+    for chunk in file_chunks(sent, name):
+        agent_end.send(chunk)
+    agent_end.send(RankExit(2, 0, 0.0))
     if is_taken:
         soon(lambda: bool(agent.read_events()), "nothing came")
         assert (root / name).read_text() == "theirs"

@@ -6,13 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import pytest
 
-from distbench.ipc.messages import AGENT_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import AGENT_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.messages import NodeFacts
 from distbench.launchers.agents import AgentConnection, AgentListener
-from distbench.launchers.base import LaunchError, LaunchSpec
+from distbench.launchers.base import LaunchError, never_cancelled
 from distbench.launchers.nodes import Node, StartedAgents
 
 Stray = Callable[["Port"], None]
@@ -46,12 +46,10 @@ class Port:
         """Connect as an agent does."""
         wire = AuthenticatedChannel(self.connected(), token or self.token, AGENT_ROLE)
         self.stack.callback(wire.close)
-        wire.send({"node": {"name": name, "address": "127.0.0.1"}})
+        wire.send(NodeFacts(name, "127.0.0.1"))
 
     def gathered(self, seconds: float) -> list[AgentConnection]:
-        agents = self.gathering.accept_all(
-            NODES, Nobody(), LaunchSpec("rank", Path("trial.json"), 2), seconds
-        )
+        agents = self.gathering.accept_all(NODES, Nobody(), seconds, never_cancelled)
         for agent in agents:
             self.stack.callback(agent.close)
         return agents

@@ -13,6 +13,8 @@ import pytest
 from distbench.analysis.communication import multi_rank_rows
 from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
+from distbench.ipc.launch_spec import RankRange
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
     PhaseTimer,
     ProgressMark,
@@ -22,14 +24,13 @@ from distbench.ipc.trial_files import (
     read_progress,
     result_file,
 )
-from distbench.launchers.base import RankExit, RunningLaunch
-from distbench.launchers.visible import visible_devices_by_index
+from distbench.launchers.base import RunningLaunch
+from distbench.launchers.local import visible_devices_by_index
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.record import NODE_LOST_PHASE, RankDevice, Status
 from distbench.record.run_folder import Run as RunFolder
-from distbench.run.control import StopRequest
+from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
-from distbench.system.processes import RankRange
 from support.runs import QUICK, Finished
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -13,7 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distbench.launchers.base import LaunchError, LaunchSession, LaunchSpec, PythonTarget, RunningLaunch
+from distbench.ipc.launch_spec import LaunchSpec, PythonTarget
+from distbench.launchers.base import (
+    CancelCheck,
+    LaunchError,
+    LaunchSession,
+    RunningLaunch,
+    never_cancelled,
+)
 from distbench.launchers.local import Local
 from distbench.record.run_folder import new_run_id
 from distbench.system.machine import RUN_ID_VARIABLE
@@ -31,8 +38,10 @@ class Ground:
         self.folder, self.run_id = folder, new_run_id()
         self.site: LaunchSession = Local().open_session(self.run_id)
 
-    def launch(self, command: str, **options: object) -> RunningLaunch:
-        return self.site.launch(launch_of(self.folder, command, **options))
+    def launch(
+        self, command: str, is_cancelled: CancelCheck = never_cancelled, **options: object
+    ) -> RunningLaunch:
+        return self.site.launch(launch_of(self.folder, command, **options), is_cancelled)
 
     def parent(self) -> psutil.Process:
         """The fork server of this site; sites of other tests may have theirs in this process, too."""
@@ -130,7 +139,7 @@ def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None
 COMMAND = """
 import sys
 from pathlib import Path
-from distbench.launchers.base import LaunchSpec
+from distbench.ipc.launch_spec import LaunchSpec
 from distbench.launchers.local import Local
 handle = Local().open_session(sys.argv[1]).launch(LaunchSpec("prepare", Path(sys.argv[2]), processes=1))
 while not (exits := handle.wait(1)):

@@ -16,7 +16,7 @@ from distbench.core.errors import SuiteError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
 from distbench.plan import Plan, make_plan
-from distbench.plan.time_limits import all_trial_limits, prepare_limit
+from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
 from distbench.run import trial_launch
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.machine import detect_machine, ops_folder, unsupported_gpu_text
@@ -684,7 +684,8 @@ def test_the_profiled_step_that_warms_up_has_time_where_there_is_one(suite, devi
 )
 def test_a_warm_parent_has_as_long_to_import_as_ranks_to_join(suite, tmp_path, given, seconds):
     asked = suite(f"{LARGE}{given}\n")
-    launch = trial_launch(tmp_path, asked, make_plan(asked, CPU).trials[0])
+    task = make_plan(asked, CPU).trials[0]
+    launch = trial_launch(tmp_path, asked, task, trial_limits(asked.limits, task, asked.measure))
     assert registry.create_plugin("launchers", PluginChoice("local")).import_limit_s(launch) == seconds
     sooner = PluginChoice("local", {"start_timeout": 3.0})
     assert registry.create_plugin("launchers", sooner).import_limit_s(launch) == 3
@@ -694,7 +695,7 @@ def test_measuring_and_checking_a_case_share_one_warm_parent(suite, tmp_path):
     asked = suite(LARGE + "check: true\n")
     # a check also trains the reference, which is single
     tasks = [task for task in make_plan(asked, CPU).trials if task.case.strategy.name == "zero"]
-    launches = [trial_launch(tmp_path, asked, task) for task in tasks]
+    launches = [trial_launch(tmp_path, asked, task, TimeLimits()) for task in tasks]
     assert {task.job.kind for task in tasks} == {"measure", "check"}
     assert len({(*launch.imports, *sorted(launch.environment.items())) for launch in launches}) == 1
 

@@ -12,8 +12,8 @@ import pytest
 
 from distbench.core.errors import UsageError
 from distbench.record import FORMAT_VERSION, parquet
-from distbench.record.quarantine import quarantine_trial
 from distbench.record.run_folder import Run
+from distbench.record.verification import quarantine_trial
 from support.fault_table import Drill
 from support.fuzzing import describe
 from support.pretended_suites import SUITE

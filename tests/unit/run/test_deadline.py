@@ -12,7 +12,7 @@ import pytest
 
 from distbench.launchers.slurm.queue import job_seconds_left
 from distbench.run import StopRequest, ignore_time_warning
-from distbench.run.deadline import AllocationTimeLimit
+from distbench.run.interruption import AllocationTimeLimit
 from support import fake_slurm
 from support.paused_command import Held
 from support.runs import QUICK, Done, call

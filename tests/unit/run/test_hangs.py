@@ -15,6 +15,7 @@ import pytest
 
 from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
     ProgressWriter,
     error_file,
@@ -23,10 +24,10 @@ from distbench.ipc.trial_files import (
     progress_file,
     result_file,
 )
-from distbench.launchers.base import RankExit, RunningLaunch
+from distbench.launchers.base import RunningLaunch
 from distbench.record import Status
-from distbench.run.control import StopRequest
 from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, stopped_rank, waits_text
+from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
 from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from distbench.core.machine import Machine
+from distbench.ipc.trial_files import RankError
 from distbench.metrics.base import TrialData
 from distbench.metrics.steptime import StepTime
-from distbench.run.failure_reasons import failure_reason
+from distbench.run.failure_reasons import RankFailure
 from distbench.strategies.zero import Zero
 from support.records import case
 
@@ -28,8 +29,8 @@ def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> N
 def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> None:
     said = "model.cpp:3:10: fatal error: omp.h: No such file or directory"
     message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
-    failed = {"rank": 1, "phase": "warmup 0", "types": ["InductorError"], "message": message}
-    assert failure_reason(failed) == (
+    error = RankError(1.0, "warmup 0", ["InductorError"], message)
+    assert RankFailure(1, error.at, error.phase, error).reason == (
         f"rank 1 in warmup 0: InductorError: CppCompileError: {said}; give it a C++ compiler that works, or "
         "use compile: false"
     )

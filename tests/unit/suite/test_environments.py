@@ -20,11 +20,12 @@ from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.conditions import environment_sentences
-from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimits
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.launchers.base import LaunchError, PythonTarget
+from distbench.launchers.base import LaunchError
 from distbench.launchers.fork_server_client import ForkServerClient
 from distbench.plan import Plan, make_plan
 from distbench.plan.references import reference_case
@@ -116,6 +117,7 @@ def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite,
             tmp_path / "run",
             mine,
             next(task for task in make_plan(mine, NO_DEEPSPEED).trials if at in task.case.name),
+            TimeLimits(),
         )
         for at in ("fp32", "@old")
     )

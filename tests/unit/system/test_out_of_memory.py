@@ -15,10 +15,11 @@ import pytest
 
 from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
+from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import error_file, result_file
-from distbench.launchers.base import LaunchError, RankExit, RunningLaunch
+from distbench.launchers.base import LaunchError, RunningLaunch
 from distbench.record import Status
-from distbench.run.control import StopRequest
+from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory

@@ -1,24 +1,24 @@
-"""Stop requests, progress observers and the estimate of remaining time."""
+"""Stop requests: signals, and the time limit of the allocation around the run."""
 
 from __future__ import annotations
 
 import os
 import signal
 import stat
-import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from distbench.core.grouping import group_pairs
-from distbench.plan import PlannedTrial
-from distbench.record import Record
-
-K = TypeVar("K", bound=Hashable)
+from distbench.core import registry
+from distbench.core.units import format_duration
+from distbench.run.observer import Observer
 
 StopReason = Literal["", "signal", "time"]
 """Cause of an early stop: a signal, or the time limit of the job; empty: none."""
 
+_REPORT_RESERVE_S = 15.0
+"""Seconds reserved for stopping the agents and for the report."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -128,54 +128,39 @@ def _detach_closed_terminal() -> None:
     os.close(null)
 
 
-class Observer:
-    """Observer of a run's progress; this one shows nothing."""
+class AllocationTimeLimit:
+    """The end of the allocation around this process; queried again before it stops a run."""
 
-    def note(self, text: str) -> None:
-        """Note the start of something slow, or other information for the user."""
+    def __init__(self) -> None:
+        self._end_at = _query_end()
 
-    def build_started(self, item: str, done: int, total: int) -> None:
-        """Note that *item*, which trials need, is being built; *done* of *total* were built before."""
+    def should_stop(self, stop: StopRequest, observer: Observer, seconds: float | None) -> bool:
+        """True if a trial of *seconds* (None: unknown) must not start, due to *stop* or lack of time.
 
-    def build_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
-        """Note that *item* was built in *seconds*, or that it *failed*."""
+        The first reason is passed to *observer*, and sets *stop*.
+        """
+        if not stop.is_set and (why := self.refusal(seconds)):
+            observer.note(why)
+            stop.no_new_trials = True
+        return stop.is_set
 
-    def trial_started(self, task: PlannedTrial, done: int, total: int, remaining_s: float | None) -> None:
-        """Note the start of a trial; *remaining_s* is None while there is no basis for an estimate."""
+    def refusal(self, seconds: float | None) -> str:
+        """Reason not to start a trial of *seconds* (None: unknown); empty if there is none."""
+        if self._fits(seconds):
+            return ""
+        # the limit may have been raised
+        self._end_at = _query_end()
+        if self._fits(seconds):
+            return ""
+        left = format_duration(max(0.0, self._end_at - time.monotonic()))
+        took = f"; the next trial took {format_duration(seconds)} before" if seconds is not None else ""
+        return f"{left} are left of the time limit around this run{took}: no more trials are begun"
 
-    def trial_ended(self, record: Record) -> None:
-        """Note that a trial has ended and its record is on disk."""
-
-
-class RemainingTime:
-    """Estimate of the remaining time from finished trials: those of the same case, or else the mean.
-
-    Trials of other kinds of job don't count; only until the first of its kind has finished is the mean
-    of all finished trials used.
-    """
-
-    def __init__(self, todo: list[PlannedTrial]) -> None:
-        self._todo = [(task.job.kind, task.case.id) for task in todo]
-        self._durations: list[tuple[tuple[str, str], float]] = []
-
-    def add(self, task: PlannedTrial, seconds: float) -> None:
-        """Add the duration of a trial."""
-        self._durations.append(((task.job.kind, task.case.id), seconds))
-
-    def longest(self, task: PlannedTrial) -> float | None:
-        """Seconds of the longest trial of *task*'s case so far; None if there is none."""
-        own = (task.job.kind, task.case.id)
-        return max((seconds for trial, seconds in self._durations if trial == own), default=None)
-
-    def remaining(self, done: int) -> float | None:
-        """Estimated seconds of the trials after the first *done*; None if unknown."""
-        if not self._durations:
-            return None
-        means = _means(self._durations)
-        of_kinds = _means((kind, mean) for (kind, _), mean in means.items())
-        overall = statistics.fmean(means.values())
-        return sum(means.get(trial, of_kinds.get(trial[0], overall)) for trial in self._todo[done:])
+    def _fits(self, seconds: float | None) -> bool:
+        return time.monotonic() + (seconds or 0.0) + _REPORT_RESERVE_S <= self._end_at
 
 
-def _means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    return {key: statistics.fmean(values) for key, values in group_pairs(pairs).items()}
+def _query_end() -> float:
+    """``time.monotonic()`` of the end of the allocation; infinite if there is none."""
+    known = [launcher.seconds_left() for launcher in registry.built_in_plugins("launchers").values()]
+    return time.monotonic() + min((each for each in known if each is not None), default=float("inf"))

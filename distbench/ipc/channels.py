@@ -1,0 +1,291 @@
+"""Channels that carry messages: to an agent over TCP, to a fork server over a socket pair.
+
+Both ends of a TCP connection know the token of the run, which no message contains. The handshake: the
+controller sends a nonce, the agent answers with its own and the HMAC-SHA256 of its role and both nonces under
+the token, and the controller sends the same for its role. A nonce is used once and a role once, so neither a
+replayed nor a reflected proof is valid. Then each message is a frame: its length (4 bytes), its HMAC under a
+key derived from the token and both nonces, and the message. The HMAC covers the direction, the number of the
+frame in it, and the message, so a changed, repeated, missing or injected message ends the connection. Nothing
+is encrypted: an eavesdropper can read all messages.
+
+Each end sends an empty frame every second, from a thread of its own, so an end that is stopped, or whose
+host or network is gone, falls silent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from distbench.ipc.messages import Message, MessageError, decode_message, encode_message
+
+TOKEN_VARIABLE = "DISTBENCH_TOKEN"
+"""Environment variable with the token of a run, for its agents."""
+
+CONTROLLERS_VARIABLE = "DISTBENCH_CONTROLLERS"
+"""Environment variable with the addresses of the controller, ``host:port`` separated by commas."""
+
+NODE_VARIABLE = "DISTBENCH_NODE"
+"""Environment variable with the name of an agent's node; by default the name of its host."""
+
+PATIENCE_VARIABLE = "DISTBENCH_PATIENCE_S"
+"""Environment variable with the seconds that an agent tries to reach a controller, also a lost one.
+
+Without it an agent tries each address once, and ends with its connection.
+"""
+
+CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
+"""Roles of the two ends."""
+
+SILENCE_TIMEOUT_S = 30.0
+"""Silence after which an end counts as gone: both send something every second."""
+
+_HANDSHAKE_TIMEOUT_S = 5.0
+_NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
+_LENGTH = struct.Struct(">I")
+_MAX_MESSAGE_BYTES = 64 << 20
+# until the kernel ends a connection whose other host is gone (man 7 tcp)
+_USER_TIMEOUT_MS = 15_000
+_HEARTBEAT_S = 1.0
+
+
+class _HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+T = TypeVar("T", bound=int | _HasDescriptor)
+
+
+def wait_readable(sources: Iterable[T], seconds: float | None) -> list[T]:
+    """Wait up to *seconds* for readable *sources* (descriptors or objects with one), and return those.
+
+    ``select`` takes no descriptor above 1,023, and a controller of many agents has some.
+    """
+    with selectors.DefaultSelector() as selector:
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ, source)
+        return [key.data for key, _ in selector.select(seconds)]
+
+
+class ChannelError(Exception):
+    """The other end does not know the token, or is gone."""
+
+
+def new_token() -> str:
+    """Token of a run: 256 random bits, as hexadecimal digits."""
+    return secrets.token_hex(32)
+
+
+class AuthenticatedChannel:
+    """One end of a connection whose other end has proved that it knows the token."""
+
+    def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
+        """Authenticate both ends of *connection*, which is closed if that fails.
+
+        Args:
+            role: Role of this end: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``.
+
+        Raises:
+            ChannelError: the other end does not know *token*, or is silent for 5 seconds.
+        """
+        self._socket, self._role = connection, role
+        self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
+        self._sent = self._received = 0
+        self._pending = b""
+        self._sending = threading.Lock()
+        self._heard_at = time.monotonic()
+        self.alive = True
+        """True until the connection is closed."""
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+            self._key = self._handshake(token.encode())
+        except (OSError, ChannelError) as error:
+            connection.close()
+            raise ChannelError(f"no handshake: {error}") from error
+        # an end that does not read must not block the one that writes
+        connection.settimeout(_USER_TIMEOUT_MS / 1000)
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Address of this end, at which the other end's host reaches this host."""
+        return str(self._socket.getsockname()[0])
+
+    def fileno(self) -> int:
+        """Descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send *message*, unless the other end is gone.
+
+        Raises:
+            ChannelError: it is larger than the other end accepts.
+        """
+        encoded = encode_message(message)
+        if len(encoded) > _MAX_MESSAGE_BYTES:
+            # the other end would treat it as a message that nobody has sent
+            raise ChannelError(
+                f"a message of {len(encoded):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
+            )
+        self._send_frame(encoded)
+
+    def receive(self, seconds: float) -> list[Message]:
+        """Return received messages, waiting up to *seconds* for the first.
+
+        Raises:
+            ChannelError: the data is not from the other end, is out of order, or is no message; the
+                connection is closed.
+        """
+        if not self.alive or not wait_readable([self._socket], seconds):
+            return []
+        received = b""
+        with suppress(OSError):
+            received = self._socket.recv(1 << 20)
+        self.alive = bool(received)
+        self._heard_at = time.monotonic()
+        self._pending += received
+        try:
+            # heartbeats are empty
+            return [decode_message(frame) for frame in iter(self._next_frame, None) if frame]
+        except MessageError as error:
+            self.close()
+            raise ChannelError(str(error)) from error
+
+    def seconds_silent(self) -> float:
+        """Seconds since the other end was last heard; 0 while there is unread data.
+
+        An end that starts ranks reads nothing meanwhile, and imports on a busy node may exceed the limit.
+        """
+        if self.alive and wait_readable([self._socket], 0):
+            return 0.0
+        return time.monotonic() - self._heard_at
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+        self.alive = False
+
+    def _send_heartbeats(self) -> None:
+        while self.alive:
+            time.sleep(_HEARTBEAT_S)
+            self._send_frame(b"")
+
+    def _send_frame(self, data: bytes) -> None:
+        with self._sending:
+            frame = _LENGTH.pack(len(data)) + self._mac(self._role, self._sent, data) + data
+            self._sent += 1
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                self.alive = False
+
+    def _next_frame(self) -> bytes | None:
+        """Next complete frame of the received data; None if there is none yet."""
+        head = _LENGTH.size + _MAC_BYTES
+        if len(self._pending) < head:
+            return None
+        (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
+        data = self._pending[head : head + length]
+        if length <= _MAX_MESSAGE_BYTES and len(data) < length:
+            return None
+        mac = self._pending[_LENGTH.size : head]
+        if length > _MAX_MESSAGE_BYTES or not hmac.compare_digest(
+            mac, self._mac(self._other, self._received, data)
+        ):
+            self.close()
+            raise ChannelError("a message that the other end has not sent")
+        self._received += 1
+        self._pending = self._pending[head + length :]
+        return data
+
+    def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:
+        return _hmac(self._key, sender, struct.pack(">Q", number), data)
+
+    def _handshake(self, token: bytes) -> bytes:
+        """Authenticate both ends, and return the key of this connection."""
+        end = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        if self._role == CONTROLLER_ROLE:
+            self._socket.sendall(nonce)
+            theirs = self._receive_exactly(_NONCE_BYTES, end)
+            nonces = nonce + theirs
+            self._verify(token, nonces, end)
+            self._socket.sendall(_hmac(token, CONTROLLER_ROLE, nonces))
+        else:
+            nonces = self._receive_exactly(_NONCE_BYTES, end) + nonce
+            self._socket.sendall(nonce + _hmac(token, AGENT_ROLE, nonces))
+            self._verify(token, nonces, end)
+        return _hmac(token, b"key", nonces)
+
+    def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
+        if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
+            raise ChannelError("the other end does not know the token")
+
+    def _receive_exactly(self, size: int, end: float) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._socket.settimeout(max(0.001, end - time.monotonic()))
+            received = self._socket.recv(size - len(data))
+            if not received:
+                raise ChannelError("the other end closed the connection")
+            data += received
+        return data
+
+
+class LocalChannel:
+    """One end of a socket pair between a process and its fork server; each line is a message."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float | None = None) -> None:
+        """Use *connection*, whose other end may stop reading for *timeout_s* seconds; None: for ever."""
+        self._socket, self._pending = connection, b""
+        connection.settimeout(timeout_s)
+        self.alive = True
+        """True until the other end is closed."""
+
+    def fileno(self) -> int:
+        """Descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send *message*, unless the other end is closed."""
+        try:
+            self._socket.sendall(encode_message(message) + b"\n")
+        except OSError:
+            self.alive = False
+
+    def receive(self) -> list[Message]:
+        """Return received messages, waiting for some data; none if the other end is closed.
+
+        Raises:
+            ChannelError: the data is no message.
+        """
+        received = b""
+        with suppress(ConnectionResetError):
+            received = self._socket.recv(1 << 16)
+        self.alive = bool(received)
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        try:
+            return [decode_message(line) for line in lines]
+        except MessageError as error:
+            raise ChannelError(str(error)) from error
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+        self.alive = False
+
+
+def _hmac(key: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 (RFC 2104) of *parts*, each prefixed by its length, so no two lists are alike."""
+    whole = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+    return hmac.digest(key, whole, "sha256")
