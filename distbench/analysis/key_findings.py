@@ -63,11 +63,12 @@ def all_findings(run: RunAnalysis) -> list[str]:
 
 def key_findings(run: RunAnalysis) -> list[str]:
     """The fastest case and the one with the lowest memory at each world size, and caveats."""
-    groups = comparable_groups(run.cases)
+    groups = comparable_groups(run.cases, noisy=True)
     best = []
     for rows in (group for group in groups if len(group) > 1):
         where, names = _group_name(rows, groups), run.short_names(rows)
-        best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
+        quiet = [row for row in rows if row.comparable]
+        best += [_fastest(run, quiet, where, names), _lowest_memory(run, rows, where, names)]
     best.append(node_efficiency.node_efficiency_sentence(run.scaling))
     return [
         *filter(None, best),
@@ -368,7 +369,7 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
     if wholly := [row for row in measured if row.degraded]:
         names = join_limited([one_line(row.case.name) for row in wholly])
         sentences.append(
-            f"Measured on a noisy machine (*); not compared: {names}; the first: "
+            f"Measured on a noisy machine (*), so their speeds are not compared: {names}; the first: "
             f"{one_line(wholly[0].degraded)}."
         )
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
