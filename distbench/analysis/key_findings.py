@@ -16,6 +16,7 @@ from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import offloads_to_same_memory
 from distbench.analysis.statistics.block_model import outlier_rounds
+from distbench.analysis.step_limits import StepLimit, step_limits
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, format_number, format_ratio_interval
@@ -72,12 +73,30 @@ def key_findings(run: RunAnalysis) -> list[str]:
     best.append(node_efficiency.node_efficiency_sentence(run.scaling))
     return [
         *filter(None, best),
+        *_step_limits(run),
         *_anomalies(run),
         *_condition_sentences(run),
         *_reduced_power_limits(run),
         *_retried_trials(run),
         *_damaged_trials(run),
     ]
+
+
+def _step_limits(run: RunAnalysis) -> Iterator[str]:
+    """Limits of the steps of the cases: a sentence for each diagnosis, without those of noise."""
+    known = [(row, found) for row, found in step_limits(run.cases) if isinstance(found, StepLimit)]
+    names = run.short_names([row for row, _ in known])
+    for word, same in group_by(known, lambda pair: pair[1].word).items():
+        shares = [found.share for _, found in same if found.share is not None]
+        if not shares:
+            continue
+        least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+        extent = least if least == most else f"{least} to {most}"
+        cases = join_limited([names[row.case.id] for row, _ in same])
+        yield (
+            f"{word.capitalize()}: {cases}: {extent} of the step is {same[0][1].noun} "
+            "(what to try: distbench show --view diagnosis)."
+        )
 
 
 def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
