@@ -132,7 +132,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """What limits the step of a case."""
+    """Limit of the step of a case."""
 
     limit: Limit
     word: str
@@ -174,7 +174,7 @@ def limit_of(times: StepTimes) -> StepLimit:
 
 
 def step_limit(row: CaseSummary) -> StepLimit | str:
-    """What limits the step of a case, or the reason why it is unknown."""
+    """Limit of the step of a case, or the reason why it is unknown."""
     if not row.measured:
         return row.reason or row.status
     if row.degraded:
@@ -240,5 +240,5 @@ def _recomputation(row: CaseSummary) -> float | None:
 
 
 def step_limits(rows: Sequence[CaseSummary]) -> list[tuple[CaseSummary, StepLimit | str]]:
-    """What limits the steps of each measured case."""
+    """Limit of the steps of each measured case."""
     return [(row, step_limit(row)) for row in rows if row.measured]
