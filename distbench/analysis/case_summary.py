@@ -192,9 +192,14 @@ def _relative_keys(case: Case) -> list[tuple[object, ...]]:
     return [(but, case.work_key(but)) for but in _RELATIVE_GROUPS]
 
 
-def comparable_groups(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
-    """Group cases that may be compared by their work and number of devices, fewest devices first."""
-    groups = group_by((row for row in cases if row.comparable), lambda row: row.case.work_key(TUNABLE_FIELDS))
+def comparable_groups(cases: Sequence[CaseSummary], *, noisy: bool = False) -> list[list[CaseSummary]]:
+    """Group cases that may be compared by their work and number of devices, fewest devices first.
+
+    Args:
+        noisy: Include cases measured on a noisy machine, for numbers that noise doesn't change.
+    """
+    fit = [row for row in cases if row.comparable or (noisy and row.measured and not row.differs)]
+    groups = group_by(fit, lambda row: row.case.work_key(TUNABLE_FIELDS))
     return sorted(groups.values(), key=lambda rows: rows[0].case.world_size)
 
 

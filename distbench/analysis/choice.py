@@ -143,7 +143,7 @@ class Selection:
     excluded: tuple[tuple[Candidate, str], ...]
     """All others of the same work, precision and devices, with the reason."""
     provisional: tuple[Candidate, ...] = ()
-    """The cases in ``excluded`` whose only fault is noise, best first."""
+    """All that are eligible but for noise, best first; empty if none of them was measured under noise."""
 
     @property
     def dominating(self) -> Candidate | None:
@@ -177,7 +177,11 @@ class Selection:
 
 
 def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> Selection:
-    """Choose among *candidates* for *requirements*."""
+    """Choose among *candidates* for *requirements*.
+
+    There is no pick while a case that was only measured under noise may be better than it: noise slows cases
+    down by different amounts.
+    """
     requirements = complete_requirements(candidates, requirements)
     place = requirements.devices, requirements.work, requirements.precision
     asked = [one for one in candidates if (one.devices, one.work, one.precision) == place]
@@ -191,30 +195,36 @@ def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> 
         fit = [one for one in fit if one not in slow]
     ranked = sorted(fit, key=lambda one: _sort_key(one, requirements.goal))
     alike = _tied_with_best(ranked, requirements.goal)
-    pick = min(_within_margin(alike, requirements), key=lambda one: one.simplicity, default=None)
-    noisy = [
-        one
-        for one, _ in left_out
-        if one.is_noisy and not _ineligible_reason(replace(one, barred=""), requirements)
-    ]
-    provisional = sorted(noisy, key=lambda one: _sort_key(one, requirements.goal))
+    noisy = [one for one, why in left_out if one.is_noisy and why == one.barred]
+    is_open = any(not alike or _may_beat(one, alike[0], requirements.goal) for one in noisy)
+    close = [] if is_open else _within_margin(alike, requirements)
+    pick = min(close, key=lambda one: one.simplicity, default=None)
+    provisional = sorted([*fit, *noisy], key=lambda one: _sort_key(one, requirements.goal)) if noisy else []
     return Selection(requirements, pick, tuple(alike), tuple(ranked), tuple(left_out), tuple(provisional))
 
 
 def complete_requirements(candidates: Sequence[Candidate], requirements: Requirements) -> Requirements:
-    """Fill in the devices, work and precision that *requirements* leaves open."""
-    usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
-    largest = max((one.devices for one in usable), default=None)
-    devices = largest if requirements.devices is None else requirements.devices
-    usable = [one for one in usable if one.devices == devices]
-    work = _most_common([one.work for one in usable]) if requirements.work is None else requirements.work
-    usable = [one for one in usable if one.work == work]
+    """Fill in the devices, work and precision that *requirements* leaves open.
+
+    Noise bars no case here: otherwise the answer would move to fewer devices where the machine was quiet.
+    """
+    devices = requirements.devices
+    if devices is None:
+        devices = max((one.devices for one in _usable(candidates)), default=None)
+    here = _usable([one for one in candidates if one.devices == devices])
+    work = _most_common([one.work for one in here]) if requirements.work is None else requirements.work
+    here = _usable([one for one in here if one.work == work])
     precision = (
-        _most_common([one.precision for one in usable])
+        _most_common([one.precision for one in here])
         if requirements.precision is None
         else requirements.precision
     )
     return replace(requirements, devices=devices, work=work, precision=precision)
+
+
+def _usable(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates with a speed that nothing bars but noise; all of them if there is none."""
+    return [one for one in candidates if one.speed and (one.is_noisy or not one.barred)] or [*candidates]
 
 
 def memory_thresholds(candidates: Sequence[Candidate], selection: Selection) -> list[tuple[float, Selection]]:
@@ -234,8 +244,8 @@ def _most_common(words: Sequence[str]) -> str | None:
 
 
 def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
-    """Reason why *one* is not eligible; empty if it is."""
-    if one.barred:
+    """Reason why *one* is not eligible, noise the last; empty if it is."""
+    if one.barred and not one.is_noisy:
         return one.barred
     if any(fnmatchcase(one.label, glob) for glob in requirements.avoid):
         return "excluded"
@@ -243,12 +253,12 @@ def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
         return f"throughput unknown: {one.unknown}"
     if requirements.goal == "tokens-per-joule" and one.joules is None:
         return f"energy unknown: {one.joules_unknown}"
-    if one.memory is None:
-        needed = requirements.memory is not None or requirements.goal == "memory"
-        return f"memory unknown: {one.memory_unknown}" if needed else ""
-    if requirements.memory is not None and one.memory > requirements.memory:
+    needs_memory = requirements.memory is not None or requirements.goal == "memory"
+    if one.memory is None and needs_memory:
+        return f"memory unknown: {one.memory_unknown}"
+    if one.memory is not None and requirements.memory is not None and one.memory > requirements.memory:
         return "does not fit"
-    return ""
+    return one.barred
 
 
 def _sort_key(one: Candidate, goal: Goal) -> float:
@@ -258,6 +268,17 @@ def _sort_key(one: Candidate, goal: Goal) -> float:
     cautious = one.cautious_estimate_for(goal)
     assert cautious is not None
     return cautious if goal == "tokens-per-joule" else -cautious
+
+
+def _may_beat(noisy: Candidate, best: Candidate, goal: Goal) -> bool:
+    """True if the *noisy* case may be better than the *best* of the others: it isn't measurably worse."""
+    if goal == "memory" and not noisy.needs_same_memory_as(best):
+        return (noisy.memory or 0.0) < (best.memory or 0.0)
+    theirs, own = noisy.estimate_for(goal), best.estimate_for(goal)
+    assert theirs and own
+    is_worse = theirs.value > own.value if goal == "tokens-per-joule" else theirs.value < own.value
+    is_known = theirs.half_log_width is not None and own.half_log_width is not None
+    return not (is_worse and is_known and theirs.differs_from(own))
 
 
 def _within_margin(tied: Sequence[Candidate], requirements: Requirements) -> list[Candidate]:

@@ -11,8 +11,9 @@ from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.estimate import Estimate
 from distbench.analysis.ranks import mean_by_rank
-from distbench.core.case import Case
+from distbench.core.case import TUNABLE_FIELDS, Case
 from distbench.core.grouping import group_by
+from distbench.core.text import one_line
 
 ScalingKind = Literal["strong", "weak"]
 
@@ -72,6 +73,29 @@ def scaling_series(cases: Sequence[CaseSummary]) -> list[ScalingSeries]:
         )
         for kind, series in found
     ]
+
+
+def fastest_series(cases: Sequence[CaseSummary]) -> list[ScalingSeries]:
+    """Series of the fastest case on each number of devices, one device first, where strategies differ.
+
+    ``T₁`` is then that of the best program on one device, as the ScaLAPACK Users' Guide defines efficiency.
+    """
+    rows = [row for row in cases if row.comparable and row.positive_trials(THROUGHPUT)]
+    works = group_by(rows, lambda row: row.case.work_key((*TUNABLE_FIELDS, "world_size", "batch"))).values()
+    return [each for kind in SCALING_DEFINITIONS for work in works for each in _fastest_of_work(kind, work)]
+
+
+def _fastest_of_work(kind: ScalingKind, rows: Sequence[CaseSummary]) -> list[ScalingSeries]:
+    found = []
+    for same_batch in group_by(rows, lambda row: _fixed_batch(row.case, kind)).values():
+        by_size = sorted(group_by(same_batch, lambda row: row.case.world_size).items())
+        best = [max(same, key=lambda row: row.values[THROUGHPUT].value) for _, same in by_size]
+        labels = list(dict.fromkeys(one_line(row.case.label) for row in best))
+        if best[0].case.world_size > 1 or len(labels) < 2:
+            continue
+        points = tuple(_point(row, best[0].values[THROUGHPUT]) for row in best)
+        found.append(ScalingSeries(f"fastest ({', '.join(labels)})", kind, best[0].case, points))
+    return found
 
 
 def case_series(cases: Sequence[Case]) -> list[tuple[ScalingKind, list[Case]]]:
@@ -161,7 +185,7 @@ def efficiency_breakdown(point: ScalingPoint) -> EfficiencyBreakdown | str:
     step, exposed = map(row.values.get, columns)
     if step is None or exposed is None or step.value <= 0:
         return next(filter(None, map(row.absence_reasons.get, columns)), "no step was profiled")
-    waited = _waiting_share(row)
+    waited = waiting_share(row)
     if waited is None:
         return row.absence_reasons.get("work_s", "no rank reported its own work")
     lost = exposed.value / step.value
@@ -169,7 +193,7 @@ def efficiency_breakdown(point: ScalingPoint) -> EfficiencyBreakdown | str:
     return EfficiencyBreakdown(point.efficiency, lost - waiting, waiting, 1 - point.efficiency - lost)
 
 
-def _waiting_share(row: CaseSummary) -> float | None:
+def waiting_share(row: CaseSummary) -> float | None:
     """Share of a profiled step in which an average rank waits for others; None: unknown."""
     if row.representative_trial is None:
         return None

@@ -33,7 +33,8 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 _CAPTION = (
     "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: what the rank "
     "with the highest peak needs of its device, lower is better; J/token: energy of all GPUs, where known, "
-    "lower is better. >: recommended; =: statistically tied with the best."
+    "lower is better. >: recommended; =: statistically tied with the best; *: measured on a noisy machine, "
+    "so the order may change."
 )
 _FIELDS = (
     Field("case", "case", "Name of the case.", type="varchar"),
@@ -51,9 +52,13 @@ FILE = "answer.json"
 
 
 def candidate_table(selection: Selection) -> Table:
-    """Table of the eligible cases; notes give assumed memory and the reasons against other cases."""
-    fields = (*_FIELDS, _ENERGY_FIELD) if any(each.joules for each in selection.ranked) else _FIELDS
-    rows = tuple(_row(each, selection) for each in selection.ranked)
+    """Table of the eligible cases and of those that only noise bars, best first.
+
+    Notes give assumed memory and the reasons against other cases.
+    """
+    shown = selection.provisional or selection.ranked
+    fields = (*_FIELDS, _ENERGY_FIELD) if any(each.joules for each in shown) else _FIELDS
+    rows = tuple(_row(each, selection) for each in shown)
     return Table(
         "Eligible cases",
         _CAPTION,
@@ -75,6 +80,7 @@ def recommendation_json(
         "confidence": CONFIDENCE,
         "alike": [one.name for one in selection.tied],
         "ranked": [_candidate_json(one) for one in selection.ranked],
+        "provisional": [_candidate_json(one) for one in selection.provisional],
         "left_out": [{**(_candidate_json(one) or {}), "why": why} for one, why in selection.excluded],
         "turns": [{"memory_below": below, "pick": _candidate_json(after.pick)} for below, after in then],
     }
@@ -110,11 +116,10 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
 
 def _row(one: Candidate, selection: Selection) -> TableRow:
     assert one.speed is not None
-    mark = "> " if one is selection.pick else "= " if one in selection.tied else "  "
     speed, ends = one.speed.to_json(), f"{one.speed.text(one.speed.low)}–{one.speed.text(one.speed.high)}"
     return TableRow(
         {
-            "case": TableCell(one.name, f"{mark}{one.name}"),
+            "case": TableCell(one.name, f"{_mark(one, selection)} {one.name}"),
             "tokens_per_s": TableCell(one.speed.value, one.speed.text()),
             "low": speed["low"],
             "high": speed["high"],
@@ -122,8 +127,16 @@ def _row(one: Candidate, selection: Selection) -> TableRow:
             "memory_bytes": one.memory,
             "joules_per_token": TableCell(one.joules.value, one.joules.text()) if one.joules else None,
         },
-        emphasis="best" if one is selection.pick else "",
+        emphasis="best" if one is selection.pick else "doubtful" if one.is_noisy else "",
     )
+
+
+def _mark(one: Candidate, selection: Selection) -> str:
+    if one is selection.pick:
+        return ">"
+    if one.is_noisy:
+        return "*"
+    return "=" if one in selection.tied else " "
 
 
 def _assumed_memory_notes(selection: Selection) -> list[str]:
@@ -143,7 +156,9 @@ def _exclusion_notes(selection: Selection) -> tuple[str, ...]:
         limit = f"more than {selection.requirements.within:.0%} slower than the fastest that fits (--within)"
         return limit if why == "too slow" else why
 
-    reasons = group_pairs((reason(one, why), one.name) for one, why in selection.excluded)
+    # cases that only noise bars are in the table
+    left = [(one, why) for one, why in selection.excluded if one not in selection.provisional]
+    reasons = group_pairs((reason(one, why), one.name) for one, why in left)
     return tuple(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items())
 
 

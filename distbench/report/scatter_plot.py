@@ -50,6 +50,8 @@ class ScatterMark:
     low: float
     high: float
     picked: bool
+    hollow: bool = False
+    """True if it was measured on a noisy machine."""
     label: MarkLabel | None = None
 
 
@@ -98,14 +100,17 @@ class ScatterPlot:
 def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     """Plot of the cases of the choice; None if fewer than two have both numbers."""
     choice = run.selection
-    known = [one for one in choice.ranked if one.speed and one.memory]
+    known = [one for one in choice.provisional or choice.ranked if one.speed and one.memory]
     # the slowest cases are left out, but never the recommended one
     shown = sorted(known, key=lambda one: one is not choice.pick)[:_MAX_MARKS]
     if len(shown) < 2:
         return None
     front = pareto_front(
-        shown, lambda one: one.memory or 0.0, lambda one: one.speed.value if one.speed else 0.0
+        [one for one in shown if not one.is_noisy],
+        lambda one: one.memory or 0.0,
+        lambda one: one.speed.value if one.speed else 0.0,
     )
+    noisy = "; hollow: measured on a noisy machine" if any(one.is_noisy for one in shown) else ""
     memory, speed = _axes(shown)
     unit = format_bytes(max(one.memory or 0.0 for one in shown)).split()[1]
     families = {row.case.id: row.case.strategy.name for row in run.cases}
@@ -117,7 +122,8 @@ def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     important = sorted(marks, key=lambda mark: (not mark.picked, mark.id not in {one.id for one in front}))
     return ScatterPlot(
         f"{format_count(len(shown), 'case')} on {format_count(shown[0].devices, 'device')}. Up and to the "
-        "left is better. Ring: recommended; bars: 95% intervals; line: no case is both faster and smaller.",
+        "left is better. Ring: recommended; bars: 95% intervals; line: no case is both faster and smaller"
+        f"{noisy}.",
         unit,
         tuple(_with_labels(important)),
         _front_points(front, memory, speed),
@@ -146,7 +152,16 @@ def _mark(one: Candidate, memory: LinearAxis, speed: LinearAxis, color: str, pic
         round(speed.position(value), 1) for value in (one.speed.value, one.speed.low, one.speed.high)
     )
     return ScatterMark(
-        one.id, one.name, facts, color, round(memory.position(one.memory), 1), y, low, high, picked
+        one.id,
+        one.name,
+        facts,
+        color,
+        round(memory.position(one.memory), 1),
+        y,
+        low,
+        high,
+        picked,
+        hollow=one.is_noisy,
     )
 
 

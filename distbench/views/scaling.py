@@ -20,6 +20,7 @@ from distbench.analysis.scaling import (
     ScalingPoint,
     ScalingSeries,
     efficiency_breakdown,
+    fastest_series,
 )
 from distbench.analysis.wording.findings import node_efficiency_sentence
 from distbench.core.units import format_count, format_number
@@ -75,7 +76,8 @@ class ScalingView(View):
     table_in_charts = True
     caption = (
         "transfer, waiting, work: shares of device time lost to exposed transfer, to waiting for slower "
-        "ranks and to extra compute; with the efficiency they add up to 100%."
+        "ranks and to extra compute; with the efficiency they add up to 100%. fastest: the fastest case on "
+        "each number of devices, whatever its strategy; X₁ is that of the fastest on one device."
     )
     fields = (
         Field("series", "series", "Strategy, with what tells series apart.", type="varchar"),
@@ -101,12 +103,13 @@ class ScalingView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        rows = [_row(each, point) for each in run.scaling for point in each.points]
+        series = _series(run)
+        rows = [_row(each, point) for each in series for point in each.points]
         notes = [] if rows else ["No case was measured both on one device and on more; add 1 to world_sizes."]
-        kinds = {each.kind for each in run.scaling}
+        kinds = {each.kind for each in series}
         defined = [text for kind, text in SCALING_DEFINITIONS.items() if kind in kinds]
         caption = " ".join([*defined, self.caption])
-        if any(node_count(point) > 1 for each in run.scaling for point in each.points):
+        if any(node_count(point) > 1 for each in series for point in each.points):
             return self._with_node_columns(rows, caption)
         return self.make_table(rows, notes, caption)
 
@@ -121,11 +124,11 @@ class ScalingView(View):
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
         style = CaseStyle.for_cases(run.cases)
         for kind in SCALING_DEFINITIONS:
-            if series := [each for each in run.scaling if each.kind == kind]:
+            if series := [each for each in _series(run) if each.kind == kind]:
                 table = self.make_table([_row(each, point) for each in series for point in each.points])
                 yield _throughput(kind, series, style, table)
                 yield _efficiency(kind, series, style, table)
-        yield from self._breakdown_charts(run.scaling)
+        yield from self._breakdown_charts(_series(run))
 
     def _breakdown_charts(self, scaling: Sequence[ScalingSeries]) -> Iterator[Chart]:
         known = [
@@ -159,6 +162,10 @@ class ScalingView(View):
                 "series", "devices", *_PARTS
             ),
         )
+
+
+def _series(run: RunAnalysis) -> list[ScalingSeries]:
+    return [*run.scaling, *fastest_series(run.cases)]
 
 
 def _row(series: ScalingSeries, point: ScalingPoint) -> TableRow:

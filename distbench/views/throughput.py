@@ -38,7 +38,7 @@ _MIB = 2**20
 
 
 class ThroughputView(View):
-    """A row and a mark for each case that may be compared and has both numbers."""
+    """A row and a mark for each case that trains like its reference and has both numbers."""
 
     title = "Throughput against memory"
     order = 10
@@ -46,7 +46,8 @@ class ThroughputView(View):
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
         "the largest trial. front: no case on the same number of devices is both faster and smaller. A case "
-        "that differs by design and was not seen to converge as well is on no front."
+        "that differs by design and was not seen to converge as well is on no front, nor is one that was "
+        "measured on a noisy machine."
     )
     fields = (
         *CASE_FIELDS,
@@ -78,9 +79,7 @@ class ThroughputView(View):
                         "highest": row.values[THROUGHPUT].high,
                         "memory_peak": row.values[MEMORY].value,
                         "efficiency": efficiency.get(row.case.id),
-                        "front": TableCell(
-                            row.case.id in best, f"no: {DIFFERENT_BY_DESIGN}" if row.unproven_design else ""
-                        ),
+                        "front": TableCell(row.case.id in best, _front_text(row)),
                     }
                 )
                 for row in rows
@@ -107,8 +106,9 @@ class ThroughputView(View):
             "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
             "Grey steps are Pareto fronts: at the "
             "same device count, no case is both faster and smaller than a point on the line. Hollow marks "
-            "are on no front: they differ by design and were not seen to converge as well. Names that "
-            "have no room are told by the pointer. The axes do not begin at 0. Click a point to jump to its "
+            "are on no front: they differ by design and were not seen to converge as well, or were measured "
+            "on a noisy machine. Hover over a point for its name. The axes do not begin at 0. Click a point "
+            "to jump to its "
             f"row.{more}",
             _scatter(run, rows, found, names),
             finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),
@@ -193,7 +193,8 @@ def _highlight_pick(rows: Sequence[CaseSummary], look: _MarkStyle) -> list[dict[
 
 
 def _rows(run: RunAnalysis) -> list[CaseSummary]:
-    return [row for row in run.cases if row.comparable and THROUGHPUT in row.values and MEMORY in row.values]
+    known = [row for row in run.cases if THROUGHPUT in row.values and MEMORY in row.values]
+    return [row for row in known if not row.differs]
 
 
 def _efficiency(run: RunAnalysis) -> dict[str, float]:
@@ -201,9 +202,7 @@ def _efficiency(run: RunAnalysis) -> dict[str, float]:
 
 
 def _left_out(cases: Sequence[CaseSummary]) -> str:
-    noisy = " Cases measured on a noisy machine are left out." if any(c.degraded for c in cases) else ""
-    others = " Cases that are not equivalent are left out." if any(c.differs for c in cases) else ""
-    return noisy + others
+    return " Cases that are not equivalent are left out." if any(c.differs for c in cases) else ""
 
 
 def _finding(front: Sequence[CaseSummary], names: dict[str, str]) -> str:
@@ -249,14 +248,19 @@ def _marks(family: str, rows: list[CaseSummary], look: _MarkStyle) -> dict[str, 
     error_y = error_bars([(e.bounds[0], e.value, e.bounds[1]) for e in throughput])
     ids = [row.case.id for row in rows]
     marker = look.style.marker(family) | {"size": 11}
-    symbols = [f"{marker['symbol']}-open" if row.unproven_design else marker["symbol"] for row in rows]
+    symbols = [f"{marker['symbol']}-open" if _front_text(row) else marker["symbol"] for row in rows]
     return scatter(
         family,
         [each.value / _MIB for each in memory],
         [each.value for each in throughput],
         "markers+text" if any(id_ in look.words for id_ in ids) else "markers",
         [
-            hover(row.case.name, *case_facts(row, look.efficiency.get(row.case.id)), _design_note(row))
+            hover(
+                row.case.name,
+                *case_facts(row, look.efficiency.get(row.case.id)),
+                _design_note(row),
+                f"noisy: {row.degraded}" if row.degraded else "",
+            )
             for row in rows
         ],
         ids,
@@ -267,6 +271,13 @@ def _marks(family: str, rows: list[CaseSummary], look: _MarkStyle) -> dict[str, 
         cliponaxis=False,
         marker={**marker, "symbol": symbols},
     )
+
+
+def _front_text(row: CaseSummary) -> str:
+    """Text of a case that no front has, whatever its numbers; empty for any other."""
+    if row.unproven_design:
+        return f"no: {DIFFERENT_BY_DESIGN}"
+    return "no: noisy machine" if row.degraded else ""
 
 
 def _design_note(row: CaseSummary) -> str:

@@ -14,6 +14,7 @@ from distbench.analysis.settings import (
     versions_by_environment,
 )
 from distbench.analysis.statistics.block_model import outlier_rounds
+from distbench.analysis.step_limits import gpu_idle_share
 from distbench.core.case import CURRENT_ENVIRONMENT
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import join_limited, one_line
@@ -82,26 +83,12 @@ def _versions_text(versions: tuple[str, ...]) -> str:
     return one_line(" or ".join(versions))
 
 
-def _gpu_idle_share(row: CaseSummary) -> float | None:
-    """Share of a timed step in which nothing ran on the GPU; None on a CPU, or without a profile.
-
-    The profiler lengthens the gaps between kernels but not the kernels, so the kernels' time under the
-    profiler is compared with the timed step.
-    """
-    names = ("profile_step_s", "profile_other_s", "step_s")
-    told = [row.values[name].value for name in names if name in row.values]
-    if row.case.device != "cuda" or len(told) < len(names) or told[-1] <= 0:
-        return None
-    under_profiler, idle, timed = told
-    return max(0.0, 1 - (under_profiler - idle) / timed)
-
-
 def _idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
     """Finding if any case in *rows* has GPUs idle for more than ``_MAX_GPU_IDLE_SHARE`` of a step."""
     shares = {
         row.case.name: idle
         for row in rows
-        if (idle := _gpu_idle_share(row)) is not None and idle > _MAX_GPU_IDLE_SHARE
+        if (idle := gpu_idle_share(row)) is not None and idle > _MAX_GPU_IDLE_SHARE
     }
     if not shares:
         return []
@@ -119,7 +106,7 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
     if wholly := [row for row in measured if row.degraded]:
         names = join_limited([one_line(row.case.name) for row in wholly])
         sentences.append(
-            f"Measured on a noisy machine (*); not compared: {names}; the first: "
+            f"Measured on a noisy machine (*), so their speeds are not compared: {names}; the first: "
             f"{one_line(wholly[0].degraded)}."
         )
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:

@@ -16,6 +16,7 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPA
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries
+from distbench.analysis.step_limits import StepLimit, step_limits
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.analysis.wording.conditions import condition_sentences
 from distbench.core.grouping import group_by
@@ -63,17 +64,36 @@ def all_findings(run: RunAnalysis) -> list[str]:
 
 def key_findings(run: RunAnalysis) -> list[str]:
     """The fastest case and the one with the lowest memory at each world size, and caveats."""
-    groups = comparable_groups(run.cases)
+    groups = comparable_groups(run.cases, noisy=True)
     best = []
     for rows in (group for group in groups if len(group) > 1):
         where, names = _group_name(rows, groups), run.short_names(rows)
-        best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
+        quiet = [row for row in rows if row.comparable]
+        best += [_fastest(run, quiet, where, names), _lowest_memory(run, rows, where, names)]
     best.append(node_efficiency_sentence(run.scaling))
     return [
         *filter(None, best),
+        *_step_limits(run),
         *_anomalies(run),
         *condition_sentences(run),
     ]
+
+
+def _step_limits(run: RunAnalysis) -> Iterator[str]:
+    """Limits of the steps of the cases: a sentence for each diagnosis, without those of noise."""
+    known = [(row, found) for row, found in step_limits(run.cases) if isinstance(found, StepLimit)]
+    names = run.short_names([row for row, _ in known])
+    for word, same in group_by(known, lambda pair: pair[1].word).items():
+        shares = [found.share for _, found in same if found.share is not None]
+        if not shares:
+            continue
+        least, most = f"{min(shares):.0%}", f"{max(shares):.0%}"
+        extent = least if least == most else f"{least} to {most}"
+        cases = join_limited([names[row.case.id] for row, _ in same])
+        yield (
+            f"{word.capitalize()}: {cases}: {extent} of the step is {same[0][1].noun} "
+            "(what to try: distbench show --view diagnosis)."
+        )
 
 
 def failure_sentences(run: RunAnalysis) -> list[str]:
@@ -277,8 +297,16 @@ def _imbalance(row: CaseSummary, name: str) -> str:
 
 
 def bad_verdict_sentences(run: RunAnalysis) -> list[str]:
-    """Bad verdicts, one sentence for each kind and word; they end a run with exit code 1."""
-    pairs = [(row, verdict) for row in run.cases for verdict in row.verdicts_of("bad")]
+    """Bad verdicts, one sentence for each kind and word; they end a run with exit code 1.
+
+    A case that differs by design and converges worse is a result: the question was whether it would.
+    """
+    pairs = [
+        (row, verdict)
+        for row in run.cases
+        for verdict in row.verdicts_of("bad")
+        if not (verdict.confirms_by_outcome and row.unproven_design)
+    ]
     return [
         f"{kind.capitalize()}: {word} in {len(same)} of {sum(kind in row.verdicts for row in run.cases)} "
         f"cases ({join_limited([one_line(row.case.name) for row, _ in same])})."

@@ -48,17 +48,23 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
     if pick is None:
         return Recommendation(
             _no_recommendation(run.candidates, choice),
-            (*_provisional_order(choice), *_excluded_but_faster(choice)),
+            (
+                *_provisional_order(choice),
+                *_by_device_count(run.candidates, choice),
+                *_excluded_but_faster(choice),
+            ),
         )
     held = run.inter_node_bottlenecks.get(pick.id)
     by, why = (f", held back by {held.cause}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
     return Recommendation(
-        f"Train with {pick.name} on {format_count(pick.devices, 'device')}{_tie_text(choice, pick)}{by}: "
+        f"Train with {pick.name} on {format_count(pick.devices, 'device')}{_tie_text(choice, pick)}{by}"
+        f"{_noise_text(choice)}: "
         f"{_metrics_text(choice, pick)}.{_dominating_case_text(choice, pick)}",
         (
             *why,
             *_comparison_sentences(run.candidates, choice, pick),
             *_fewer_devices(run.candidates, choice, pick),
+            *_by_device_count(run.candidates, choice),
             *_memory_sentences(run.candidates, choice, pick),
             *_cost_sentences(run, pick),
             *_excluded_but_faster(choice),
@@ -70,6 +76,13 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
 def _tie_text(selection: Selection, pick: Candidate) -> str:
     others = [one.name for one in selection.tied if one is not pick]
     return f", tied with {join_limited(others, limit=3)}" if others else ""
+
+
+def _noise_text(selection: Selection) -> str:
+    """Cases that are slower than the pick, but were only measured under noise."""
+    noisy = [one.name for one in selection.provisional if one.is_noisy]
+    verb = "was" if len(noisy) == 1 else "were"
+    return f" (provisional: {join_limited(noisy, limit=3)} {verb} slower on a noisy machine)" if noisy else ""
 
 
 def _dominating_case_text(selection: Selection, pick: Candidate) -> str:
@@ -128,6 +141,11 @@ def _interval_text(interval: ConfidenceInterval, ends: tuple[float, float] | Non
     return f"{interval.text()} ({interval.text(ends[0])} to {interval.text(ends[1])})"
 
 
+def _own_interval_text(interval: ConfidenceInterval) -> str:
+    known = interval.half_log_width is not None
+    return _interval_text(interval, (interval.low, interval.high) if known else None)
+
+
 def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
     wish = selection.requirements
     devices = format_count(wish.devices or 0, "device")
@@ -143,16 +161,29 @@ def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
             f"No measured case fits in {format_bytes(wish.memory)}: the one with the lowest memory, "
             f"{least.name}, needs {format_bytes(least.memory or 0.0)}."
         )
+    if noisy := [one for one in selection.provisional if one.is_noisy]:
+        was = "was" if len(noisy) == 1 else "were"
+        first = noisy[0]
+        return (
+            f"Not settled on {devices}: {len(noisy)} of {format_count(len(selection.provisional), 'case')} "
+            f"{was} measured on a noisy machine; for example {first.name}: {_without_kind(first.barred)}."
+        )
     return f"No recommendation for {devices}: {_main_exclusion(selection)}."
 
 
 def _provisional_order(selection: Selection) -> list[str]:
-    """Order of the cases that only noise keeps from being recommended, and the remedy."""
+    """Order of the cases as measured under noise, what noise doesn't change, and the remedy."""
     if not selection.provisional:
         return []
-    order = [f"{one.name} ({one.speed.text()} tokens/s)" for one in selection.provisional if one.speed]
+    order = [f"{one.name} {_own_interval_text(one.speed)}" for one in selection.provisional if one.speed]
+    known = [one for one in selection.provisional if one.memory]
+    least = min(known, key=lambda one: one.memory or 0.0, default=None)
+    exact = (
+        f"Noise does not change memory: {least.name} needs the least, {least.memory_text}." if least else ""
+    )
     return [
-        f"Provisional order, from noisy trials, not a recommendation: {join_limited(order)}.",
+        f"Provisional order by tokens/s, with 95% intervals; noise may have changed it: {', '.join(order)}.",
+        *filter(None, [exact]),
         "Wait until the other processes have ended, and measure again with distbench run SUITE "
         "--repeat-noisy 3; where they leave CPUs idle, raise the limit with "
         "--set metrics.telemetry.max_foreign_cpu=0.5.",
@@ -162,9 +193,10 @@ def _provisional_order(selection: Selection) -> list[str]:
 def _main_exclusion(selection: Selection) -> str:
     """Most frequent kind of reason against a case, its number of cases, and the first of them."""
     reasons = [why for _, why in selection.excluded]
+    wish = selection.requirements
     if not reasons:
-        return (
-            f"no case of {selection.requirements.work or 'this work'} in {selection.requirements.precision}"
+        return " ".join(
+            ["no case", *(["of", wish.work] if wish.work else []), "was measured", f"in {wish.precision}"]
         )
     # each differing case has its own numbers, so counts of whole sentences would not add up
     kind, count = _most_common_kind(reasons)
@@ -176,6 +208,11 @@ def _main_exclusion(selection: Selection) -> str:
 def _most_common_kind(reasons: Sequence[str]) -> tuple[str, int]:
     """Most frequent kind of *reasons*, and its count."""
     return Counter(map(_reason_kind, reasons)).most_common(1)[0]
+
+
+def _without_kind(reason: str) -> str:
+    """*reason* without its first words (``_reason_kind``)."""
+    return reason.partition(": ")[2] or reason
 
 
 def _reason_kind(reason: str) -> str:
@@ -251,6 +288,34 @@ def _fewer_devices(every: Sequence[Candidate], selection: Selection, pick: Candi
         f"{format_count(other.devices, 'device')} {verb} faster: {other.name}, {pace.text()} tokens/s "
         f"(distbench pick RUN --devices {other.devices})."
     ]
+
+
+def _by_device_count(every: Sequence[Candidate], selection: Selection) -> list[str]:
+    """The choice for each number of devices, with its speed-up over one device."""
+    sizes = sorted({one.devices for one in every})
+    choices = [select_case(every, replace(selection.requirements, devices=size)) for size in sizes]
+    choices = [each for each in choices if each.ranked or each.excluded]
+    if len(choices) < 2 or not any(each.pick for each in choices):
+        return []
+    first = choices[0].pick
+    base = first.speed if first and first.devices == 1 else None
+    return [f"By number of devices: {'; '.join(_device_count_text(each, base) for each in choices)}."]
+
+
+def _device_count_text(selection: Selection, base: ConfidenceInterval | None) -> str:
+    """The pick of *selection*, or the reason why there is none; *base* is the pace of one device."""
+    size, pick = selection.requirements.devices or 0, selection.pick
+    if pick is None or pick.speed is None:
+        noisy = selection.provisional
+        why = f"not settled, {noisy[0].name} leads under noise" if noisy else _main_exclusion(selection)
+        return f"{size}: {why}"
+    text = f"{size}: {pick.name}, {pick.speed.text()} tokens/s"
+    if base is None or size == 1:
+        return text
+    ratio = pick.speed.ratio(base)
+    value, low, high = format_ratio_interval(ratio.value, ratio.low, ratio.high)
+    spread = "" if ratio.half_log_width is None else f" ({low} to {high})"
+    return f"{text}, {value}x{spread} one device, efficiency {ratio.value / size:.0%}"
 
 
 def _is_worse(one: Candidate, pick: Candidate, goal: Goal) -> bool:

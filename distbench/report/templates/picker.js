@@ -14,14 +14,13 @@
   }
 
   function whyNot(one, wish) {
-    if (one.barred) return one.barred;
+    if (one.barred && !one.is_noisy) return one.barred;
     if (wish.avoid.includes(one.label)) return "excluded";
     if (one.speed === null) return "throughput unknown: " + one.unknown;
     if (wish.goal === "tokens-per-joule" && one.joules === null) return "energy unknown: " + one.joules_unknown;
-    if (one.memory === null) {
-      return wish.memory !== null || wish.goal === "memory" ? "memory unknown: " + one.memory_unknown : "";
-    }
-    return wish.memory !== null && one.memory > wish.memory ? "does not fit" : "";
+    if (one.memory === null && (wish.memory !== null || wish.goal === "memory")) return "memory unknown: " + one.memory_unknown;
+    if (one.memory !== null && wish.memory !== null && one.memory > wish.memory) return "does not fit";
+    return one.barred;
   }
 
   // an estimate, halfway to the worse end of its interval
@@ -57,6 +56,17 @@
     return tied.filter((one) => isClose(cautious(one, of)));
   }
 
+  // whether a case that was measured under noise may be better than the best of the others
+  function mayBeat(noisy, best, goal) {
+    if (goal === "memory" && Math.max(noisy.memory, best.memory) > Math.min(noisy.memory, best.memory) * (1 + data.same)) {
+      return noisy.memory < best.memory;
+    }
+    const of = goal === "tokens-per-joule" ? "joules" : "speed";
+    const isWorse = of === "joules" ? noisy[of][0] > best[of][0] : noisy[of][0] < best[of][0];
+    const isKnown = noisy[of][2] !== null && best[of][2] !== null;
+    return !(isWorse && isKnown && isApart(noisy[of], best[of]));
+  }
+
   function choose(wish) {
     const asked = data.candidates.filter(
       (one) => one.devices === wish.devices && one.work === wish.work && one.precision === wish.precision
@@ -71,8 +81,12 @@
     }
     const order = ranked(fit, wish.goal);
     const same = alike(order, wish.goal);
-    const pick = close(same, wish.goal).reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);
-    return { pick, alike: same, ranked: order, leftOut };
+    const noisy = leftOut.map((pair) => pair[0]).filter((one) => one.is_noisy && whyNot(one, wish) === one.barred);
+    // noise slows cases down by different amounts
+    const isOpen = noisy.some((one) => same.length === 0 || mayBeat(one, same[0], wish.goal));
+    const pick = (isOpen ? [] : close(same, wish.goal)).reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);
+    const provisional = noisy.length === 0 ? [] : ranked(fit.concat(noisy), wish.goal);
+    return { pick, alike: same, ranked: order, leftOut, provisional };
   }
 
   // how many decimals show so many digits of a value
@@ -139,6 +153,12 @@
 
   function sentence(wish, choice) {
     const pick = choice.pick;
+    if (pick === null && choice.provisional.length > 0) {
+      const noisy = choice.provisional.filter((one) => one.is_noisy).length;
+      const order = choice.provisional.map((one) => one.name + " " + rateText(one.speed)).slice(0, 6).join(", ");
+      return "Not settled: " + noisy + " of " + choice.provisional.length + (choice.provisional.length === 1 ? " case" : " cases") +
+        (noisy === 1 ? " was" : " were") + " measured on a noisy machine. Provisional order by tokens/s: " + order + ".";
+    }
     if (pick === null) {
       const lean = choice.leftOut.filter((pair) => pair[1] === "does not fit").map((pair) => pair[0]);
       lean.sort((one, other) => one.memory - other.memory);
@@ -154,6 +174,7 @@
 
   function standing(one, choice) {
     if (one === choice.pick) return "recommended";
+    if (choice.pick === null) return "not settled";
     if (choice.alike.includes(one)) return "tied with the best";
     const ratio = one.speed[0] / choice.pick.speed[0];
     const percent = 100 * Math.abs(1 - ratio);

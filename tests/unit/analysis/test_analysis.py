@@ -12,7 +12,7 @@ import pytest
 from distbench.analysis.case_summary import summarize_cases
 from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.scaling import scaling_series
+from distbench.analysis.scaling import fastest_series, scaling_series
 from distbench.analysis.wording.findings import all_findings
 from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.core.text import join_limited, one_line, shorten, strip_control_characters
@@ -142,6 +142,23 @@ def test_efficiency_is_throughput_over_n_times_that_of_one_device() -> None:
     (series,) = scaling_series(summarize_cases(info(ONE, DDP), [measured(ONE, 100), measured(DDP, 150)]))
     assert (series.name, series.kind) == ("ddp", "strong")
     assert [(point.world_size, point.efficiency) for point in series.points] == [(1, 1.0), (2, 0.75)]
+
+
+def test_the_fastest_cases_are_compared_with_one_device_whatever_their_strategies() -> None:
+    single = case("single", 1)
+    records = [measured(single, 100), measured(DDP, 150), measured(FSDP, 180)]
+    cases = summarize_cases(info(single, DDP, FSDP), records)
+    assert scaling_series(cases) == [], "no strategy ran on one device and on more"
+    (series,) = fastest_series(cases)
+    assert (series.name, series.kind) == ("fastest (single, fsdp)", "strong")
+    assert [(point.world_size, point.efficiency) for point in series.points] == [(1, 1.0), (2, 0.9)]
+    rows = ScalingView().table(RunAnalysis(info(single, DDP, FSDP), records)).records()
+    assert [(row["series"], row["efficiency"]) for row in rows] == [(series.name, 1.0), (series.name, 0.9)]
+    # one strategy that is the fastest on all numbers of devices has a series of its own
+    assert fastest_series(summarize_cases(info(ONE, DDP), [measured(ONE, 100), measured(DDP, 150)])) == []
+    # a larger batch in total and on each device is other work
+    other = case("ddp", 2, name="ddp/ws2/mb8/fp32", batch=Batch(32, 16, 1))
+    assert fastest_series(summarize_cases(info(single, other), [measured(single), measured(other)])) == []
 
 
 def on_nodes(record: Record, count: int) -> Record:

@@ -12,6 +12,7 @@ from distbench.analysis.candidates import make_candidates, pareto_fronts
 from distbench.analysis.job_results import Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Case, PluginChoice, PrecisionConfig
 from distbench.gate.case_verdict import required_findings
@@ -24,6 +25,8 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import IntendedDifference, StrategyDescription
 from distbench.suite.gate import GateRules
 from support.check_records import DDP, SINGLE, Noise, none, reference, rounding, trained
+from support.convergence_records import REFERENCE as CONVERGENCE_REFERENCE
+from support.convergence_records import trained as to_target
 from support.records import case, info, measured, with_options
 
 SINCE = 2
@@ -306,3 +309,21 @@ def test_what_may_train_worse_is_on_no_front_keeps_none_off_it_and_is_hollow() -
     assert told.data_table and [row.value("front") for row in told.data_table.rows] == [True, False]
     (marks,) = [trace for trace in told.charts[0].figure["data"] if trace["name"] == "ddp"]
     assert [symbol.endswith("-open") for symbol in marks["marker"]["symbol"]] == [False, True]
+
+
+@pytest.mark.parametrize(("of", "ends"), [(POWERSGD, False), (DDP, True)], ids=["by design", "by mistake"])
+def test_a_worse_convergence_ends_a_run_with_1_unless_the_case_differs_by_design(
+    of: Case, ends: bool
+) -> None:
+    trainings = [
+        *(
+            to_target(CONVERGENCE_REFERENCE, seed, (40, 50, 60)[seed % 3], 0.92, role="reference")
+            for seed in range(6)
+        ),
+        *(to_target(of, seed, 90, 0.92) for seed in range(3)),
+    ]
+    timed_cases = [timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0)]
+    run = run_of(*timed_cases, *trainings)
+    words = {row.case.label: row.verdicts["convergence"].word for row in run.cases if row.case == of}
+    assert words == {of.label: "worse"}
+    assert bool(bad_verdict_sentences(run)) == ends

@@ -506,8 +506,9 @@ def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothi
     assert "measured on a noisy machine" in fsdp.relative_absence
     said = "\n".join(all_findings(run))
     assert "Fastest" not in said
-    assert "Lowest memory" not in said
-    assert "not compared: fsdp/ws2/mb4/fp32; the first: other processes took 66%" in said
+    # noise changes no memory
+    assert "Lowest memory on 2 devices: all cases are within 1%" in said
+    assert "their speeds are not compared: fsdp/ws2/mb4/fp32; the first: other processes took 66%" in said
 
 
 def test_a_disturbed_reference_is_none() -> None:
@@ -521,12 +522,20 @@ def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
     assert scaling_series(summarize_cases(info(ONE, DDP), records)) == []
 
 
-def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory() -> None:
+    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP, 10**6))])
     (chart,) = all_views()["throughput"].charts(run)
-    # and the ring around the one that is recommended
-    assert [trace["name"] for trace in chart.figure["data"]] == ["ddp", "recommended"]
-    assert "left out" in chart.caption
+    symbols = {
+        trace["name"]: trace["marker"]["symbol"]
+        for trace in chart.figure["data"]
+        if trace["name"] in ("ddp", "fsdp")
+    }
+    assert [all(each.endswith("-open") for each in symbols[name]) for name in ("ddp", "fsdp")] == [
+        False,
+        True,
+    ]
+    fronts = {row.value("strategy"): row.value("front") for row in all_views()["throughput"].table(run).rows}
+    assert fronts == {"ddp": True, "fsdp": False}
 
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:

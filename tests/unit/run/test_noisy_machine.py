@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ metrics: [steptime, throughput, band]
 launcher: pretend
 strategies: [{pretended: {does: [works, also-works]}}]
 """
-DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
+DDP, FSDP, ZERO, ONE = case("ddp"), case("fsdp"), case("zero2"), case("single", 1)
 Run = Callable[..., tuple[dict[str, Any], str]]
 
 
@@ -132,25 +133,99 @@ def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommen
     done = call("pick", str(folder))
     text = " ".join(done.stdout.split())
     assert done.returncode == 1
-    assert text.startswith("No recommendation for 2 devices: 3 of 3 cases: measured on a noisy machine")
-    order = "ddp (1,000 tokens/s), zero2 (950 tokens/s), fsdp (900 tokens/s)"
-    assert f"Provisional order, from noisy trials, not a recommendation: {order}." in text
+    assert text.startswith(
+        "Not settled on 2 devices: 3 of 3 cases were measured on a noisy machine; for example ddp: others "
+        "took 79% of the CPU time."
+    )
+    order = ", ".join(f"{each} (spread unknown)" for each in ("ddp 1,000", "zero2 950", "fsdp 900"))
+    assert f"Provisional order by tokens/s, with 95% intervals; noise may have changed it: {order}." in text
     assert "distbench run SUITE --repeat-noisy 3" in text
     assert "--set metrics.telemetry.max_foreign_cpu=" in text
-    assert json.loads(call("pick", str(folder), "--json").stdout)["pick"] is None
+    told = json.loads(call("pick", str(folder), "--json").stdout)
+    assert told["pick"] is None
+    assert [each["case"] for each in told["provisional"]] == ["ddp", "zero2", "fsdp"]
+
+
+def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path: Path) -> None:
+    rows = (noisy(DDP, 1000, memory_peak=3e6), noisy(FSDP, 900, memory_peak=2e6))
+    folder = stored(tmp_path, 1, *rows).folder
+    text = " ".join(call("show", str(folder)).stdout.split())
+    assert "Noise does not change memory: fsdp needs the least, 1.91 MiB per device." in text
+    assert "Lowest memory on 2 devices: fsdp, 1.91 MiB per device, 67% of ddp." in text
+    assert "Fastest on" not in text
 
 
 def test_what_would_not_fit_is_in_no_provisional_order(tmp_path: Path) -> None:
     folder = stored(tmp_path, 1, noisy(DDP, 1000, memory_peak=1e9), noisy(FSDP, 900)).folder
     text = " ".join(call("pick", str(folder), "--memory", "100MiB").stdout.split())
-    assert "not a recommendation: fsdp (900 tokens/s)." in text
+    assert "noise may have changed it: fsdp 900 (spread unknown)." in text
+    assert "Excluded: ddp: does not fit" in text
 
 
-def test_one_quiet_case_is_recommended_and_no_provisional_order_is_told(tmp_path: Path) -> None:
-    folder = stored(tmp_path, 1, noisy(DDP, 1000), measured(FSDP, 900)).folder
-    text = call("pick", str(folder)).stdout
-    assert text.startswith("Train with fsdp")
-    assert "Provisional" not in text
+def paces(of: Any, *values: float, is_noisy: bool = False) -> list[Any]:
+    make = noisy if is_noisy else measured
+    return [make(of, value, round_=place) for place, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "ddp", "told"),
+    [
+        # noise may be all that keeps the other back
+        (
+            [900],
+            [800],
+            "Not settled on 2 devices: 1 of 2 cases was measured on a noisy machine; for example ddp",
+        ),
+        ([900, 901, 902], [1000, 1001, 1002], "Not settled on 2 devices: 1 of 2 cases was measured on"),
+        ([900, 901, 902], [890, 920, 900], "Not settled on 2 devices: 1 of 2 cases was measured on"),
+        (
+            [900, 901, 902],
+            [300, 301, 302],
+            "Train with fsdp on 2 devices (provisional: ddp was slower on a noisy machine): 901 (",
+        ),
+    ],
+    ids=["one trial each", "the noisy one faster", "as fast", "much slower"],
+)
+def test_a_quiet_case_is_not_recommended_over_a_noisy_one_that_may_be_faster(
+    tmp_path: Path, fsdp: list[float], ddp: list[float], told: str
+) -> None:
+    records = [*paces(DDP, *ddp, is_noisy=True), *paces(FSDP, *fsdp)]
+    text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
+    assert text.startswith(told)
+
+
+def test_quiet_cases_on_fewer_devices_do_not_move_the_answer_there(tmp_path: Path) -> None:
+    records = [*paces(ONE, 500, 501, 502), *paces(DDP, 900, 901, 902, is_noisy=True)]
+    text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
+    assert text.startswith("Not settled on 2 devices: 1 of 1 case was measured on a noisy machine")
+    assert "By number of devices: 1: single, 501 tokens/s; 2: not settled, ddp leads under noise." in text
+
+
+def test_the_second_device_is_compared_with_one(tmp_path: Path) -> None:
+    records = [*paces(ONE, 500, 501, 502), *paces(DDP, 900, 901, 902), *paces(FSDP, 800, 801, 802)]
+    text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
+    found = re.search(
+        r"By number of devices: 1: single, 501 tokens/s; 2: ddp, 901 tokens/s, (\S+)x \((\S+) to (\S+)\) one "
+        r"device, efficiency 90%\.",
+        text,
+    )
+    assert found, text
+    value, low, high = map(float, found.groups())
+    assert value == pytest.approx(901 / 501, abs=0.01)
+    assert low < value < high
+
+
+def test_devices_on_which_all_cases_failed_are_named_with_the_reason(tmp_path: Path) -> None:
+    records = [*paces(ONE, 500, 501, 502), failed(DDP), failed(FSDP)]
+    text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
+    assert text.startswith("Train with single on 1 device: 501")
+    assert "2: 2 of 2 cases: crashed: rank 1 in time: RuntimeError: no." in text
+
+
+def test_no_case_that_may_be_chosen_is_no_case_of_none(tmp_path: Path) -> None:
+    folder = stored(tmp_path, 3, *paces(ONE, 500, 501), failed(DDP), failed(FSDP)).folder
+    text = " ".join(call("pick", str(folder), "--devices", "2").stdout.split())
+    assert text.startswith("No recommendation for 2 devices: 2 of 2 cases: crashed: rank 1 in time: ")
 
 
 LOCAL = """

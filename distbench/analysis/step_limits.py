@@ -1,0 +1,257 @@
+"""State what limits a step: the largest loss of time that can be avoided, or the computation itself.
+
+The rules need seconds and nothing else, so they hold for any step that was taken apart, whoever ran it. What
+to try next stands beside each rule, in the keys of a suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.scaling import waiting_share
+from distbench.analysis.step_timeline import rank_steps
+
+Limit = Literal[
+    "noise",
+    "data",
+    "bubble",
+    "imbalance",
+    "communication",
+    "recomputation",
+    "optimizer",
+    "host",
+    "computation",
+]
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """A kind of loss: what it is called, from which share of a step on it counts, and what to try."""
+
+    limit: Limit
+    word: str
+    """The diagnosis, as practitioners say it."""
+    least: float
+    """Share of a step from which on it limits the step; below, it is a detail."""
+    noun: str
+    """What the lost time went into."""
+    advice: str
+    """What to try next, with the keys of a suite that it needs."""
+
+
+LOSSES: tuple[StepLoss, ...] = (
+    StepLoss(
+        "data",
+        "data-bound",
+        0.05,
+        "waiting for the next batch",
+        "prepare batches in worker processes or ahead of time; distbench times the data source of the suite "
+        "(data)",
+    ),
+    StepLoss(
+        "bubble",
+        "pipeline bubble",
+        0.1,
+        "waiting of stages for one another",
+        "more micro-batches (pp.micro_batches), an interleaved or zero-bubble schedule (pp.schedule), stages "
+        "of equal time (pp.split: time)",
+    ),
+    StepLoss(
+        "imbalance",
+        "imbalance between ranks",
+        0.1,
+        "waiting for slower ranks in collectives",
+        "find the slow rank (distbench show --view ranks); give all ranks rows of the same length, and each "
+        "its own cores",
+    ),
+    StepLoss(
+        "communication",
+        "communication-bound",
+        0.1,
+        "transfer that no computation hides",
+        "fewer reductions per sample (batch.micro_batch_size, gradient accumulation with "
+        "reduce_each_micro_batch: false), buckets that overlap (ddp.bucket_cap_mb, zero.overlap_comm, "
+        "zero.reduce_bucket_size), less to move (fsdp.sharding: grad_op, precision.reduce: bf16)",
+    ),
+    StepLoss(
+        "recomputation",
+        "memory-bound",
+        0.1,
+        "recomputing activations",
+        "activation_checkpointing: selective or none, as far as memory allows; a strategy that shards more "
+        "may free it",
+    ),
+    StepLoss(
+        "optimizer",
+        "optimizer-bound",
+        0.15,
+        "the optimizer step",
+        "a fused or foreach kernel (optimizer.kernel), sharded states (zero, fsdp, ddp.sharded_optimizer), "
+        "larger batches per update",
+    ),
+    StepLoss(
+        "host",
+        "host-bound",
+        0.15,
+        "neither computing nor communicating: Python and launches",
+        "a larger micro-batch (batch.micro_batch_size), compile: true, fewer and larger operations",
+    ),
+)
+"""In the order in which they are named if two are as large."""
+_NOISE_ADVICE = "measure again on a quiet machine (distbench run SUITE --repeat-noisy 3)"
+_COMPUTATION_ADVICE = (
+    "shorter dtypes (precision.compute: bf16), compile: true, a faster attention; what is lost beside "
+    "computation is small"
+)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step, mean over ranks; None: unknown. All but ``step`` are parts of it, none in two."""
+
+    step: float
+    data: float | None = None
+    bubble: float | None = None
+    imbalance: float | None = None
+    communication: float | None = None
+    """Exposed, without ``imbalance`` and ``bubble``."""
+    recomputation: float | None = None
+    optimizer: float | None = None
+    host: float | None = None
+    """Idle, without ``data``."""
+
+    def share(self, limit: Limit) -> float | None:
+        """Share of the step that is lost to *limit*; None if unknown."""
+        lost: float | None = getattr(self, limit)
+        return None if lost is None else max(0.0, lost) / self.step
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """Limit of the step of a case."""
+
+    limit: Limit
+    word: str
+    share: float | None
+    """Share of the step; None for noise."""
+    noun: str
+    """What that share of the step went into."""
+    sentence: str
+    """The numbers that it rests on."""
+    advice: str
+
+
+def limit_of(times: StepTimes) -> StepLimit:
+    """The largest loss that counts, or the computation."""
+    shares = {loss: share for loss in LOSSES if (share := times.share(loss.limit)) is not None}
+    counted = [loss for loss in shares if shares[loss] >= loss.least]
+    worst = max(counted, key=lambda loss: shares[loss], default=None)
+    if worst is not None:
+        lost = shares[worst]
+        return StepLimit(
+            worst.limit,
+            worst.word,
+            lost,
+            worst.noun,
+            f"{lost:.0%} of the step is {worst.noun}",
+            worst.advice,
+        )
+    rest = max(0.0, 1 - sum(shares.values()))
+    largest = max(shares, key=lambda loss: shares[loss], default=None)
+    beside = f"; the largest loss, {shares[largest]:.0%}, is {largest.noun}" if largest else ""
+    return StepLimit(
+        "computation",
+        "compute-bound",
+        rest,
+        "computation",
+        f"{rest:.0%} of the step is computation{beside}",
+        _COMPUTATION_ADVICE,
+    )
+
+
+def step_limit(row: CaseSummary) -> StepLimit | str:
+    """Limit of the step of a case, or the reason why it is unknown."""
+    if not row.measured:
+        return row.reason or row.status
+    if row.degraded:
+        return StepLimit(
+            "noise", "noise", None, "", f"other work disturbed it: {row.degraded}", _NOISE_ADVICE
+        )
+    times = _step_times(row)
+    if times is None:
+        return row.absence_reasons.get("profile_step_s", "no step was profiled")
+    return limit_of(times)
+
+
+def _step_times(row: CaseSummary) -> StepTimes | None:
+    step = _value(row, "profile_step_s")
+    if not step:
+        return None
+    exposed, data = (_value(row, f"profile_{name}_s") for name in ("exposed_comm", "data"))
+    bubble = _value(row, "bubble_s")
+    waited = waiting_share(row)
+    waiting = min(waited * step, exposed) if waited is not None and exposed is not None else None
+    # what a stage waits for another is its bubble; ranks of a pipeline do different work by design
+    imbalance = None if waiting is None else 0.0 if bubble is not None else waiting
+    communication = None if exposed is None else max(0.0, exposed - (imbalance or 0.0) - (bubble or 0.0))
+    idle = _idle_share(row)
+    return StepTimes(
+        step,
+        data=data,
+        bubble=bubble,
+        imbalance=imbalance,
+        communication=communication,
+        recomputation=_recomputation(row),
+        optimizer=_value(row, "profile_optimizer_s"),
+        host=None if idle is None else max(0.0, idle * step - (data or 0.0)),
+    )
+
+
+def _value(row: CaseSummary, name: str) -> float | None:
+    return row.values[name].value if name in row.values else None
+
+
+def _idle_share(row: CaseSummary) -> float | None:
+    """Share of a timed step in which no rank computes or communicates; None if unknown.
+
+    The profiler lengthens the gaps and not what runs, so what ran under it is compared with the timed step.
+    On a CPU it is that of the busiest rank: the others wait for a rank that is idle alone.
+    """
+    if row.case.device == "cuda":
+        return gpu_idle_share(row)
+    kept = rank_steps(row.representative_trial)
+    timed = _value(row, "step_s")
+    if not kept or not timed:
+        return None
+    return max(0.0, 1 - max(step.busy for step in kept) / timed)
+
+
+def gpu_idle_share(row: CaseSummary) -> float | None:
+    """Share of a timed step in which nothing ran on the GPU; None on a CPU, or without a profile.
+
+    The profiler lengthens the gaps between kernels but not the kernels, so the kernels' time under the
+    profiler is compared with the timed step.
+    """
+    names = ("profile_step_s", "profile_other_s", "step_s")
+    told = [row.values[name].value for name in names if name in row.values]
+    if row.case.device != "cuda" or len(told) < len(names) or told[-1] <= 0:
+        return None
+    under_profiler, idle, timed = told
+    return max(0.0, 1 - (under_profiler - idle) / timed)
+
+
+def _recomputation(row: CaseSummary) -> float | None:
+    """Seconds that recomputing takes: its share of the FLOPs, of the time of both passes."""
+    flops, more = (_value(row, name) for name in ("flops_per_sample", "recomputed_flops_per_sample"))
+    passes = [_value(row, f"profile_{name}_s") for name in ("forward", "backward")]
+    if not flops or more is None or None in passes:
+        return None
+    return more / (flops + more) * sum(each or 0.0 for each in passes)
+
+
+def step_limits(rows: Sequence[CaseSummary]) -> list[tuple[CaseSummary, StepLimit | str]]:
+    """Limit of the steps of each measured case."""
+    return [(row, step_limit(row)) for row in rows if row.measured]

@@ -1,0 +1,70 @@
+"""What limits a step, over real ranks: each planted cause has its diagnosis, and an honest run none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_limits import StepLimit, step_limit
+from distbench.record.run_folder import Run
+from support.runs import Finished, run_in
+
+SUITE = """
+workload: {mlp: {hidden: 512, depth: 3}}
+batch: {global_batch_size: 2048}
+measure: {warmup: 1, steps: 3, trials: 1, repeat_noisy: 0, profile_steps: 2}
+metrics: [steptime, throughput, communication, profile]
+world_sizes: [2]
+"""
+DECODER = """
+workload:
+  transformer: {dim: 128, depth: 6, heads: 4, kv_heads: 4, ffn_dim: 512, vocab_size: 256, seq_len: 128}
+data: synthetic
+batch: {global_batch_size: 8}
+measure: {warmup: 1, steps: 2, trials: 1, repeat_noisy: 0, profile_steps: 2}
+metrics: [steptime, throughput, communication, utilisation, profile]
+world_sizes: [2]
+"""
+PIPELINE = DECODER + "strategies: [{pp: {micro_batches: 2}}]\n"
+CHECKPOINTED = DECODER + "strategies: [ddp]\nactivation_checkpointing: full\n"
+HINDERED = "strategies: [ddp, {hindered: {by: [rank, optimizer, host, communication]}}]\n"
+
+
+def diagnoses(finished: Finished) -> dict[str, StepLimit | str]:
+    """Diagnosis of each case by its label."""
+    assert finished.code == 0, finished.errors
+    cases = RunAnalysis.read(Run(finished.folder)).cases
+    return {row.case.label: step_limit(row) for row in cases}
+
+
+def words(finished: Finished) -> dict[str, str]:
+    found = diagnoses(finished)
+    assert found
+    return {label: limit.word if isinstance(limit, StepLimit) else limit for label, limit in found.items()}
+
+
+def test_each_cause_in_a_strategy_has_its_diagnosis_and_an_honest_one_computes(tmp_path: Path) -> None:
+    assert words(run_in(tmp_path, SUITE + HINDERED)) == {
+        "ddp": "compute-bound",
+        "hindered-rank": "imbalance between ranks",
+        "hindered-optimizer": "optimizer-bound",
+        "hindered-host": "host-bound",
+        "hindered-communication": "communication-bound",
+    }
+
+
+def test_a_slow_data_source_has_its_diagnosis(tmp_path: Path) -> None:
+    assert words(run_in(tmp_path, SUITE + "data: tardy\nstrategies: [ddp]\n")) == {"ddp": "data-bound"}
+
+
+@pytest.mark.parametrize(
+    ("suite", "word"),
+    [(PIPELINE, "pipeline bubble"), (CHECKPOINTED, "memory-bound")],
+    ids=["bubble", "memory"],
+)
+def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(
+    tmp_path: Path, suite: str, word: str
+) -> None:
+    assert [*words(run_in(tmp_path, suite)).values()] == [word]

@@ -1,0 +1,100 @@
+"""What limits a step: the rules, on times whose diagnosis is known, and what is said of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_limits import LOSSES, StepLimit, StepTimes, limit_of, step_limit
+from distbench.analysis.wording.findings import key_findings
+from distbench.record import Record
+from distbench.views.diagnosis import DiagnosisView
+from support.records import case, failed, info, measured
+
+DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=[loss.limit for loss in LOSSES])
+def test_a_loss_limits_a_step_from_its_share_on(loss: Any) -> None:
+    above, below = (StepTimes(2.0, **{loss.limit: 2.0 * share}) for share in (loss.least, loss.least - 0.01))
+    found = limit_of(above)
+    assert (found.limit, found.word, found.share) == (loss.limit, loss.word, loss.least)
+    assert found.sentence == f"{loss.least:.0%} of the step is {loss.noun}"
+    assert found.advice == loss.advice
+    assert limit_of(below).word == "compute-bound"
+
+
+def test_the_largest_of_several_losses_is_named_and_small_ones_leave_the_computation() -> None:
+    both = StepTimes(1.0, data=0.1, communication=0.3, optimizer=0.2)
+    assert limit_of(both).word == "communication-bound"
+    small = StepTimes(1.0, data=0.04, communication=0.09, optimizer=0.05, host=0.02)
+    found = limit_of(small)
+    assert (found.word, found.share) == ("compute-bound", pytest.approx(0.8))
+    assert found.sentence == (
+        "80% of the step is computation; the largest loss, 9%, is transfer that no computation hides"
+    )
+
+
+def profiled(of: Any, exposed: float, work: list[float], **values: float) -> Record:
+    """Return a record of steps of 1 s on two ranks that work for so long, each in seconds."""
+    parts = {"profile_step_s": 1.0, "profile_exposed_comm_s": exposed, "profile_optimizer_s": 0.02}
+    record = measured(of, 1000.0, step_s=1.0, profile_data_s=0.01, **parts, **values)
+    samples = {"work_s": [[each] for each in work], "profile_step_s": [[1.0]] * 2}
+    return replace(record, samples={**record.samples, **samples})
+
+
+@pytest.mark.parametrize(
+    ("exposed", "work", "values", "word", "share"),
+    [
+        (0.3, [1.0, 1.0], {}, "communication-bound", 0.3),
+        # of 0.3 s that are exposed, 0.25 s are waiting for the other rank
+        (0.3, [0.5, 1.0], {}, "imbalance between ranks", 0.25),
+        (0.4, [0.7, 0.7], {"bubble_s": 0.3}, "pipeline bubble", 0.3),
+        (0.05, [1.0, 1.0], {}, "compute-bound", 0.92),
+    ],
+    ids=["transfer", "waiting", "stages", "none"],
+)
+def test_exposed_communication_is_transfer_waiting_or_a_bubble(
+    exposed: float, work: list[float], values: dict[str, float], word: str, share: float
+) -> None:
+    (row,) = RunAnalysis(info(DDP), [profiled(DDP, exposed, work, **values)]).cases
+    found = step_limit(row)
+    assert isinstance(found, StepLimit)
+    assert (found.word, found.share) == (word, pytest.approx(share))
+
+
+def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason() -> None:
+    noisy = replace(profiled(FSDP, 0.3, [1.0, 1.0]), degraded="others took 79% of the CPU time")
+    run = RunAnalysis(info(DDP, FSDP, ZERO), [measured(DDP), noisy, failed(ZERO)])
+    ddp, fsdp, zero = run.cases
+    assert step_limit(ddp) == "no step was profiled"
+    found = step_limit(fsdp)
+    assert isinstance(found, StepLimit)
+    assert (found.word, found.share) == ("noise", None)
+    assert "others took 79%" in found.sentence
+    assert step_limit(zero) == "rank 1 in time: RuntimeError: no"
+
+
+def test_a_run_says_what_limits_its_cases_and_the_view_what_to_try() -> None:
+    records = [
+        profiled(DDP, 0.05, [1.0, 1.0]),
+        profiled(FSDP, 0.3, [1.0, 1.0]),
+        profiled(ZERO, 0.2, [1.0, 1.0]),
+    ]
+    run = RunAnalysis(info(DDP, FSDP, ZERO), records)
+    said = key_findings(run)
+    assert (
+        "Communication-bound: fsdp, zero2: 20% to 30% of the step is transfer that no computation hides "
+        "(what to try: distbench show --view diagnosis)."
+    ) in said
+    assert any(each.startswith("Compute-bound: ddp: 92% of the step is computation") for each in said)
+    table = DiagnosisView().table(run)
+    assert [(row["strategy"], row["limit"]) for row in table.records()] == [
+        ("ddp", "computation"),
+        ("fsdp", "communication"),
+        ("zero2", "communication"),
+    ]
+    assert [note.partition(":")[0] for note in table.notes] == ["Compute-bound", "Communication-bound"]
