@@ -84,8 +84,8 @@ class Candidate:
         if not self.memory_assumed:
             return text
         return (
-            f"{text} ({format_bytes(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
-            "which nothing measured)"
+            f"{text} ({format_bytes(self.memory_assumed)} of it an unmeasured allowance for the "
+            "CUDA context and libraries)"
         )
 
     def is_dominated_by(self, other: Candidate) -> bool:

@@ -53,4 +53,4 @@ def memory_ranges_sentence(found: Sequence[MemoryRange], devices: int) -> str:
         else f"{branch.range_text}: no measured case fits"
         for branch in found
     ]
-    return f"By the memory of a device, on {format_count(devices, 'device')}: {'; '.join(said)}."
+    return f"Choice by device memory, on {format_count(devices, 'device')}: {'; '.join(said)}."

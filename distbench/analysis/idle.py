@@ -36,7 +36,7 @@ def idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
         return []
     cases = [f"{one_line(name)} {idle:.0%}" for name, idle in shares.items()]
     return [
-        f"GPUs wait for the host: nothing runs on them for much of a step ({join_limited(cases, limit=6)}), "
-        "so these speeds rank strategies by how many kernels they launch. Take a larger model or micro-batch "
-        "(preset: auto of the workload transformer fills a GPU)."
+        f"GPUs are idle for much of each step ({join_limited(cases, limit=6)}): they wait for the "
+        "host to launch kernels, so these speeds rank strategies by their number of kernels. Use a "
+        "larger model or micro-batch (preset: auto of the workload transformer fills a GPU)."
     ]

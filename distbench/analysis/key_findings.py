@@ -37,18 +37,20 @@ FAILURE_ADVICE: dict[str, str] = {
     "offload to NVMe), and fewer data loader workers.",
     Status.CRASHED: "Read the traceback of the named rank: it failed first, the others followed. "
     "Run this case alone (--only), or --resume RUN --retry-failed, to see whether it fails again.",
-    Status.HANG: "One rank stopped making progress. Compare what each rank did last: the one that is behind "
-    "is the cause, the others wait for it. Raise limits.step if steps are known to take that long.",
-    Status.INIT_TIMEOUT: "The ranks did not connect, or the engine was not ready in time. Check that every "
-    "host can reach the others' addresses and ports; raise limits.start where joining, or limits.build "
-    "where building the model, is known to take that long.",
+    Status.HANG: "One rank stopped making progress. Compare what each rank did last: the rank that is "
+    "behind is the cause, and the others wait for it. Raise limits.step if steps are known to take "
+    "that long.",
+    Status.INIT_TIMEOUT: "The ranks did not connect, or the engine was not ready in time. Check that "
+    "every host can reach the others' addresses and ports; raise limits.start if joining is known to "
+    "take that long, or limits.build if building the model is.",
     Status.INVALID_NAN: "The loss was no longer finite. Try a lower learning rate, gradient clipping, "
     "or bf16 instead of fp16; if single trains well with the same settings, suspect the strategy.",
-    Status.MISMATCH: "The engine did not do what the suite asked for, so its numbers would belong to a "
-    "different case. The reason names the setting: ask for what it does, or find what overrides it.",
+    Status.MISMATCH: "The engine did not use the settings of the suite, so its numbers would belong to a "
+    "different case. The reason names the setting: change it in the suite, or find out what overrides "
+    "it.",
     Status.PREPARE_FAILED: "Nothing was launched: C++ ops or initial weights could not be built. Check for a "
     "compiler and ninja, for free disk space, and the end of the log.",
-    Status.CANCELLED: "It was stopped from outside. Use --resume RUN to fill it in.",
+    Status.CANCELLED: "The trial was stopped from outside. Complete the run with --resume RUN.",
 }
 """Status -> one or two sentences of advice, for every status but ``measured``."""
 
@@ -85,8 +87,9 @@ def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
     found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
     for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
         yield (
-            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the default of "
-            f"{format_number(usual)} W; at full load the clocks are lower than those of others of this model."
+            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the "
+            f"default of {format_number(usual)} W; at full load its clocks are lower than those of "
+            "other GPUs of this model."
         )
 
 
@@ -137,8 +140,8 @@ def _unlaunched(reason: str, names: str) -> str:
         return f"Unsupported here: {names}: {reason}"
     why = reason.removeprefix(f"{NOT_LAUNCHED_TEXT}: ").replace("this one", "these")
     return (
-        f"Not launched: {names}: {why}. Correct the model, then go on with: "
-        "distbench run --resume RUN --retry-failed"
+        f"Not launched: {names}: {why}. Fix the model, then resume with: distbench run --resume RUN "
+        "--retry-failed"
     )
 
 
@@ -174,10 +177,10 @@ def _fastest(run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: M
     assert best.speed and second.speed
     lead = f"Fastest {where}: {names[best.id]}, {best.speed.text()} tokens/s"
     if best.barred.startswith(DIFFERENT_BY_DESIGN):
-        lead += ", in another training by design"
+        lead += ", which trains differently by design"
     if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:
         who = f"{once[0]} has" if len(once) == 1 else "both have"
-        return f"{lead}; its lead over {names[second.id]} may be noise, as {who} only one valid trial."
+        return f"{lead}; its lead over {names[second.id]} may be noise, because {who} only one valid trial."
     if tied := [names[one.id] for one in by_pace[1:] if one.speed and not one.speed.differs_from(best.speed)]:
         verb = "is" if len(tied) == 1 else "are"
         return (
@@ -264,9 +267,9 @@ def _imbalance(row: CaseSummary, name: str) -> str:
     if imbalance is None or imbalance.value < STRAGGLER_RATIO:
         return ""
     return (
-        f"{name}: ranks are uneven: the slowest works {imbalance.value:.2f}x as long as the median rank; no "
-        "rank is the slowest more often than chance allows, or there are too few trials to tell "
-        "(distbench show --view ranks)."
+        f"{name}: ranks are uneven: the slowest rank works {imbalance.value:.2f}x as long as the "
+        "median rank; no rank is slowest significantly more often than the others, or there are "
+        "too few trials (distbench show --view ranks)."
     )
 
 
@@ -297,7 +300,7 @@ def _retried_trials(run: RunAnalysis) -> list[str]:
         for record in run.records
         if record.attempts
     ]
-    return [f"Tried again after a failure: {join_limited(trials, limit=4)}."] if trials else []
+    return [f"Retried after a failure: {join_limited(trials, limit=4)}."] if trials else []
 
 
 def _damaged_trials(run: RunAnalysis) -> list[str]:
@@ -320,7 +323,7 @@ def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
         for number in rounds
     ]
     return (
-        [f"Left out, too far from the other trials of the case: {join_limited(trials, limit=6)}."]
+        [f"Excluded as outliers among the trials of their case: {join_limited(trials, limit=6)}."]
         if trials
         else []
     )
@@ -336,9 +339,10 @@ def _autocorrelation_note(run: RunAnalysis) -> list[str]:
     if not found:
         return []
     return [
-        f"Trials of a case resemble those of the round before (autocorrelation {join_limited(found)}), so "
-        "they tell less than as many independent ones, and intervals are wider for it. Something lasts for a "
-        "case alone, such as a file cache or a placement in memory; another run starts anew."
+        f"Consecutive trials of a case are correlated (autocorrelation {join_limited(found)}), so "
+        "intervals are wider than for independent trials. Something that belongs to the case "
+        "persists between its trials, such as a file cache or its placement in memory; a new run "
+        "does not inherit it."
     ]
 
 
@@ -356,9 +360,9 @@ def _undetected_noise(run: RunAnalysis) -> list[str]:
     if not noisy:
         return []
     return [
-        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although they are "
-        "not marked as noisy: that no other process was seen does not make a machine quiet. Neighbours "
-        "behind a hypervisor, clocks and memory can't be watched from here; raise measure.trials."
+        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although no "
+        "interference was detected. distbench can't see other virtual machines, clock changes or "
+        "memory contention. Raise measure.trials."
     ]
 
 
@@ -368,13 +372,13 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
     if wholly := [row for row in measured if row.degraded]:
         names = join_limited([one_line(row.case.name) for row in wholly])
         sentences.append(
-            f"Measured on a noisy machine (*); not compared: {names}; the first: "
+            f"Measured on a noisy machine (*); not compared: {names}; for example: "
             f"{one_line(wholly[0].degraded)}."
         )
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
         ignored = [f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly]
         sentences.append(
-            f"Noisy trials ignored, as other trials of these cases were clean: {join_limited(ignored)}."
+            f"Noisy trials ignored, because other trials of these cases were clean: {join_limited(ignored)}."
         )
     return sentences
 

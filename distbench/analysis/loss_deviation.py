@@ -79,7 +79,7 @@ class LossComparison:
             )
         if self.word == SAME_LOSSES:
             steps = format_count(self.sensitive_steps, "step")
-            sight = f"an error of {INSENSITIVE_LIMIT:.0%} would be seen in the first {steps}"
+            sight = f"an error of {INSENSITIVE_LIMIT:.0%} would be detected in the first {steps}"
             return f"{self.word} as {self.reason} ({worst.of_limit:.2f} of the allowed deviation; {sight})"
         trials = (
             "" if self.trials_beyond == self.trials else f" in {self.trials_beyond} of {self.trials} trials"

@@ -24,7 +24,5 @@ def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
         ((reason, count),) = Counter(one_line(verdict.sentence) for verdict in verdicts).most_common(1)
         of = "" if count == len(verdicts) else f" ({count} of them)"
         cases = format_count(len(verdicts), "case")
-        sentences.append(
-            f"{kind.capitalize()}: asked for, but none of {cases} could be judged: {reason}{of}."
-        )
+        sentences.append(f"{kind.capitalize()}: no verdict for any of {cases}: {reason}{of}.")
     return sentences

@@ -47,12 +47,15 @@ class InterNodeBottleneck:
         """Sentence that continues the name of the case and "is"."""
         other = ""
         if not self.best_busbw:
-            other = f"; no message of {format_bytes(LARGE_MESSAGE_BYTES)} or more tells what the link carries"
+            other = (
+                "; the bandwidth of the link is unknown, because no message has "
+                f"{format_bytes(LARGE_MESSAGE_BYTES)} or more"
+            )
         elif self.busbw < SATURATED_SHARE * self.best_busbw:
             other = f", where large messages reach {format_bitrate(8 * self.best_busbw)}"
         return (
-            f"held back by {self.cause}: {self.exposed_share:.0%} of a profiled step is transfer between "
-            f"nodes that no computation hides, at {format_bitrate(8 * self.busbw)} bus bandwidth{other}"
+            f"limited by {self.cause}: {self.exposed_share:.0%} of a profiled step is exposed "
+            f"transfer between nodes, at {format_bitrate(8 * self.busbw)} bus bandwidth{other}"
         )
 
 

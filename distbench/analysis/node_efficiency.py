@@ -9,9 +9,9 @@ from distbench.analysis.scaling import ScalingPoint, ScalingSeries
 from distbench.core.units import format_count
 
 NODE_EFFICIENCY_DEFINITION = (
-    "On several nodes: in a node is the efficiency of one whole node of M devices, E_M, and over nodes is "
-    "what N such nodes together do, relative to what each does alone, X_NM / (N X_M), so that the efficiency "
-    "is their product."
+    "On several nodes the efficiency is a product: in a node is the efficiency of one whole node "
+    "of M devices, E_M, and over nodes is the throughput of N such nodes relative to N times that "
+    "of one, X_NM / (N X_M)."
 )
 _MAX_SERIES = 4
 
@@ -48,7 +48,7 @@ def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficienc
     (of_one,) = counts
     whole = next((one for one in series.points if one.world_size == of_one and node_count(one) == 1), None)
     if whole is None:
-        return f"no trial was on one whole node ({format_count(of_one, 'device')})"
+        return f"no trial ran on exactly one node ({format_count(of_one, 'device')})"
     here, alone = point.throughput.interval, whole.throughput.interval
     assert here and alone, "a summary gives every pace above 0 an interval"
     ratio = here.ratio(alone)
@@ -67,10 +67,10 @@ def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
         # with one device per node it would repeat the efficiency
         if isinstance(at, NodeEfficiency) and at.devices_per_node > 1:
             found.append(
-                f"{series.name} {at.within_node:.2f} on one node of "
-                f"{format_count(at.devices_per_node, 'device')}, then {at.across_nodes:.2f} over {at.nodes} "
-                "nodes"
+                f"{series.name} {at.within_node:.2f} on one node "
+                f"({format_count(at.devices_per_node, 'device')}), {at.across_nodes:.2f} across "
+                f"{at.nodes} nodes"
             )
     more = f"; {len(found) - _MAX_SERIES} more are in the table" if len(found) > _MAX_SERIES else ""
     told = "; ".join(found[:_MAX_SERIES])
-    return f"Efficiency up to the border of a node and beyond: {told}{more}." if found else ""
+    return f"Efficiency within and across nodes: {told}{more}." if found else ""

@@ -60,7 +60,7 @@ def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
 def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     """Columns of the prices of a case, described as in a record."""
     whole = f"the whole training ({format_number(cost.tokens)} tokens)"
-    price = f"at {format_number(cost.per_device_hour)} {cost.currency} for a device and hour"
+    price = f"at {format_number(cost.per_device_hour)} {cost.currency} per device-hour"
     told = {
         COST_PER_BILLION_TOKENS: (
             cost.currency,
@@ -93,7 +93,7 @@ def cost_sentence(values: Mapping[str, Estimate], cost: DeviceCost) -> str:
     if not all(name in values for name in COST_COLUMNS):
         return ""
     each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
-    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} per device-hour, 1e9 tokens cost"
     if cost.tokens == _BILLION:
         return f"{lead} {each} {cost.currency} and take {hours} h."
     tokens = f"{format_number(cost.tokens)} tokens"

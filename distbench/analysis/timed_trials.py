@@ -31,7 +31,9 @@ from distbench.ipc.trial_files import DRAWS_KEY
 from distbench.record import Record
 from distbench.strategies.description import IntendedDifference
 
-_LOSSES_NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
+_LOSSES_NOT_KEPT = (
+    "the losses of the timed steps were not recorded, and those of the warm-up agree within rounding"
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ class CaseLosses:
             word, why = (DIFFERENT_BY_DESIGN, meant.why) if meant else (DIFFERENT_TRAINING, "")
             return LossComparison(word, source, len(found), len(beyond), worst, of, design_reason=why)
         if not found:
-            return LossComparison(NOT_COMPARED, f"no step has a known loss both here and in {source}")
+            return LossComparison(
+                NOT_COMPARED, f"no step has a known loss both in this trial and in {source}"
+            )
         if not self.has_timed_losses:
             return LossComparison(NOT_COMPARED, _LOSSES_NOT_KEPT)
         if blunt := [place.first_insensitive for place in found if place.first_insensitive]:
@@ -135,7 +139,9 @@ class CaseLosses:
             )
         worst = max((place.worst for place in found), key=lambda place: place.of_limit)
         seen = (
-            ", whose own weights moved by rounding lead as far" if any(p.exceeds_usual for p in found) else ""
+            ", which rounding of its initial weights changes as much"
+            if any(p.exceeds_usual for p in found)
+            else ""
         )
         return LossComparison(
             SAME_LOSSES,
@@ -204,9 +210,9 @@ def _indistinguishable_reason(first: LossDeviation, expected: ReferenceLosses) -
     seen = spread[first.step] if first.step < len(spread) else np.inf
     moves = f"moves by {seen:.2g}" if np.isfinite(seen) else "breaks down"
     return (
-        f"at step {first.step} the loss is {abs(first.loss - first.expected):.2g} from that of "
-        f"{expected.name}, which {moves} by then when its initial weights move by rounding: a mistake "
-        "could look the same"
+        f"at step {first.step} the loss differs by {abs(first.loss - first.expected):.2g} from that "
+        f"of {expected.name}, which {moves} by then if only rounding perturbs its initial weights. "
+        "An error can't be distinguished from rounding"
     )
 
 
