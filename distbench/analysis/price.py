@@ -64,10 +64,10 @@ def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     told = {
         COST_PER_BILLION_TOKENS: (
             cost.currency,
-            f"Money for 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
+            f"Cost of 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
         ),
-        TRAINING_HOURS: ("h", f"Hours of {whole}: tokens / tokens/s."),
-        TRAINING_COST: (cost.currency, f"Money for {whole} {price}."),
+        TRAINING_HOURS: ("h", f"Duration of {whole} in hours: tokens / tokens/s."),
+        TRAINING_COST: (cost.currency, f"Cost of {whole} {price}."),
     }
     return {
         name: {"unit": unit, "better": "lower", "over_ranks": "first", "doc": doc}

@@ -33,7 +33,7 @@ def _loss(value: float) -> str:
 
 OVERVIEW_FIELDS = (
     *CASE_FIELDS,
-    Field("status", "status", "How the case ended.", type="varchar"),
+    Field("status", "status", "Final status of the case.", type="varchar"),
     Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
     Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
     Field(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
@@ -55,9 +55,7 @@ def overview_table(run: RunAnalysis) -> Table:
     ]
     cost = device_cost(run.info.suite)
     heading = f"{cost.currency}/1e9 tok" if cost else ""
-    price = Field(
-        COST_PER_BILLION_TOKENS, heading, "Money for 1e9 tokens.", "", "lower", format=format_number
-    )
+    price = Field(COST_PER_BILLION_TOKENS, heading, "Cost of 1e9 tokens.", "", "lower", format=format_number)
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
     return Table(
         one_line(title), _CAPTION, (*OVERVIEW_FIELDS, price) if cost else OVERVIEW_FIELDS, tuple(rows)

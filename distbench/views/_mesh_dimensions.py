@@ -17,13 +17,18 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 _MIB = 2**20
 _FIELDS = (
     Field("dimension", "over", "Dimension of the device mesh.", type="varchar"),
-    Field("op", "collective", "Operation as asked for by the strategy.", type="varchar"),
+    Field("op", "collective", "Operation that the strategy calls.", type="varchar"),
     Field("calls", "calls", "Calls per step.", format="{:g}".format),
-    Field("calls_theory", "calls, theory", "Calls per step by the strategy's model.", format="{:g}".format),
+    Field(
+        "calls_theory",
+        "calls, theory",
+        "Calls per step by the strategy's communication model.",
+        format="{:g}".format,
+    ),
     Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
 )
-_NO_CALLS = "theory does not say how many"
+_NO_CALLS = "theory gives no number of calls"
 
 
 def charts(run: RunAnalysis) -> Iterator[Chart]:
@@ -40,10 +45,10 @@ def charts(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-mesh",
         "Volume by mesh dimension",
-        "Payload of a rank per step, by the dimension of the device mesh over which it moves: dp_replicate "
-        "between copies of the model, dp_shard between its shards, tp inside its layers, pp between its "
-        "stages. Lower is better; the inner dimensions (tp) want the fastest links. The table has each "
-        f"collective with its number of calls, next to theory.{shown.truncation_note}",
+        "Payload of a rank per step, by the dimension of the device mesh over which it moves: "
+        "dp_replicate between copies of the model, dp_shard between its shards, tp inside its layers, "
+        "pp between its stages. Lower is better; the inner dimensions (tp) need the fastest links. The "
+        f"table has each collective with its number of calls, next to theory.{shown.truncation_note}",
         make_figure(_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"),
         Table("", "", (*CASE_FIELDS, *_FIELDS), tuple(rows)),
     )

@@ -46,21 +46,21 @@ _MAX_OPERATIONS = 8
 _PAIRED_BARS = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
 """Bars of an operation: the attribute of its volume, the offset from its case's position, and the opacity."""
 _BASELINE_CAPTION = (
-    "of alone: the time that the same messages take when nothing else runs, as the collectives of this run "
-    "measured it, over transfer. Near 100% the link is the limit, far below it the training leaves some "
-    "unused; bursts that a link lets through after a pause, and calls that overlap, give more."
+    "of alone: the time of the same messages when nothing else runs (measured by the section "
+    "collectives of this run), over transfer. Near 100% the link is the limit; far below, the training "
+    "does not use the full link. Bursts after a pause and overlapping calls give more than 100%."
 )
-_NO_BANDWIDTH = TableCell(None, reason="too small to say anything of bandwidth")
+_NO_BANDWIDTH = TableCell(None, reason="too small to measure bandwidth")
 
 
 def _gb_per_s(value: float) -> str:
     return f"{value / 1e9:.3g}"
 
 
-_OPERATION = Field("op", "collective", "Operation as asked for by the strategy.", type="varchar")
+_OPERATION = Field("op", "collective", "Operation that the strategy calls.", type="varchar")
 _VOLUME = (
     Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
 )
 _MESSAGE = (
     Field("group_size", "ranks", "Ranks of the process group.", type="bigint"),
@@ -76,7 +76,7 @@ _EXPOSURE = (
 _TRAFFIC = (
     Field("dtype", "", "Dtype of what it moves.", type="varchar"),
     Field("group_size", "", "Ranks of the process group.", type="bigint"),
-    Field("dimension", "", "Dimension of the device mesh that the group is over.", type="varchar"),
+    Field("dimension", "", "Dimension of the device mesh of the group.", type="varchar"),
     Field("nodes", "", "Nodes that these ranks are on; 1: inside a node.", type="bigint"),
     Field("calls", "", "Calls per step."),
     Field("bytes", "payload", "Payload per step, by nccl-tests' convention: full arrays.", "B", "lower"),
@@ -100,7 +100,7 @@ _TRAFFIC = (
 _UTILIZATION = Field(
     "attained",
     "of alone",
-    "Time that the same messages take alone (section collectives of the suite), over transfer.",
+    "Time of the same messages alone (section collectives of the suite), over transfer.",
     "",
     "higher",
     format="{:.0%}".format,
@@ -113,14 +113,15 @@ class CommunicationView(View):
     title = "Communication"
     order = 50
     caption = (
-        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its number of "
-        "calls. payload: the full array of each, as asked for; wire: what a rank sends, of a recv receives, "
-        "by the algorithm that the backend ran; transfer: the shortest time of any rank of the group; wait: "
-        "the rest, waiting for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as "
-        "nccl-tests defines them, from payload and transfer. Lower is better, except for those two. Calls "
-        "that run at once are added up, so that a row may exceed the step; and a message that is asked for "
-        "early and waited for late seems to take until then. On a CPU, gloo's threads share the cores with "
-        "the computation: hidden communication still slows it down, and busbw is that of memory."
+        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its "
+        "number of calls. payload: the full array of each, as called; wire: what a rank sends, of a "
+        "recv receives, by the algorithm that the backend ran; transfer: the shortest time of any rank "
+        "of the group; wait: the rest, waiting for the slowest; exposed: not hidden by computation; "
+        "algbw, busbw: GB/s as nccl-tests defines them, from payload and transfer. Lower is better, "
+        "except for those two. Concurrent calls are added up, so a row may exceed the step; a message "
+        "that is posted early and awaited late counts until then. On a CPU, gloo's threads share the "
+        "cores with the computation: hidden communication still slows it down, and busbw is that of "
+        "memory."
     )
     fields = (*(replace(field, heading="") for field in CASE_FIELDS), _OPERATION, *_TRAFFIC, _UTILIZATION)
 
@@ -168,7 +169,7 @@ def _node_traffic_note(row: CaseSummary) -> str:
         return ""
     return (
         f" A node sent {format_bytes(sent.value)} in a timed step, headers included; "
-        f"{format_bytes(theory.value)} must leave it by theory."
+        f"{format_bytes(theory.value)} is the theoretical minimum."
     )
 
 
@@ -295,10 +296,10 @@ def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-busbw",
         "Bus bandwidth against message size",
-        "Each mark is one kind of collective of one case at one message size: bus bandwidth as nccl-"
-        "tests defines it, the median over its calls, higher is better. Both axes are logarithmic: where "
-        "marks fall to the left, messages are too small for the link. Lines are the same collectives alone, "
-        f"if the suite measures them.{shown.truncation_note}",
+        "Each mark is one kind of collective of one case at one message size: bus bandwidth as "
+        "nccl-tests defines it, the median over its calls, higher is better. Both axes are "
+        "logarithmic: if the bandwidth falls to the left, messages are too small for the link. Lines "
+        f"are the same collectives alone, if the suite measures them.{shown.truncation_note}",
         make_figure(
             [
                 *(_marks(family, of, style) for family, of in families.items()),
@@ -369,8 +370,8 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
         "communication-exposed",
         "Exposed communication",
         "Time of a step in which a rank communicates: its share of a profiled step (mean over ranks) "
-        "times the step time without the profiler. What no computation hides costs time, lower is "
-        f"better; what is hidden costs little on a GPU.{shown.truncation_note}",
+        "times the step time without the profiler. Exposed communication costs time (lower is better); "
+        f"hidden communication costs little on a GPU.{shown.truncation_note}",
         make_figure(
             stacked_bars(timed, labels, COMMUNICATION, 1e-3, places=axis.positions),
             "ms of a step (exposed: lower is better)",

@@ -46,8 +46,8 @@ class ThroughputView(View):
     table_in_charts = True
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
-        "the largest trial. front: no case on the same number of devices is both faster and smaller. A case "
-        "that differs by design and was not seen to converge as well is on no front."
+        "the largest trial. front: no case on the same number of devices is both faster and smaller. A "
+        "case that differs by design and hasn't been shown to converge is on no front."
     )
     fields = (
         *CASE_FIELDS,
@@ -92,7 +92,7 @@ class ThroughputView(View):
         rows = _rows(run)
         facets = _by_device_count(rows)
         drawn_rows = sum(map(len, facets))
-        alone = " What is alone on its number of devices is not drawn." if drawn_rows < len(rows) else ""
+        alone = " Numbers of devices with a single case are left out." if drawn_rows < len(rows) else ""
         for facet in facets:
             yield self._facet(run, facet, alone + _left_out(run.cases), is_first=facet is facets[0])
 
@@ -105,12 +105,11 @@ class ThroughputView(View):
             "throughput-memory" if is_first else f"throughput-memory-{size}",
             f"{self.title} on {format_count(size, 'device')}" if one_size else self.title,
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
-            "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
-            "Grey steps are Pareto fronts: at the "
-            "same device count, no case is both faster and smaller than a point on the line. Hollow marks "
-            "are on no front: they differ by design and were not seen to converge as well. Names that "
-            "have no room are told by the pointer. The axes do not begin at 0. Click a point to jump to its "
-            f"row.{more}",
+            "Bars are the 95% interval of the throughput and the range of the memory (up to 200 "
+            "cases). Grey steps are Pareto fronts: at the same device count, no case is both faster "
+            "and smaller than a point on the line. Hollow marks are on no front: they change the "
+            "training by design and haven't been shown to converge. Hover over a mark to see a hidden "
+            f"name. The axes do not begin at 0. Click a point to jump to its row.{more}",
             _scatter(run, rows, found, names),
             finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),
             height=520,
@@ -272,7 +271,7 @@ def _marks(family: str, rows: list[CaseSummary], look: _MarkStyle) -> dict[str, 
 
 def _design_note(row: CaseSummary) -> str:
     return (
-        f"{DIFFERENT_BY_DESIGN}, not seen to converge as well: {row.unproven_design.why}"
+        f"{DIFFERENT_BY_DESIGN}, not shown to converge: {row.unproven_design.why}"
         if row.unproven_design
         else ""
     )
