@@ -204,7 +204,9 @@ def _transient_peak_notes(
             told = (
                 f"{passing / size:,.2f} {unit} of its peak are allocated and freed within the phase {phase}"
             )
-            yield f"{name}: {told}, so no other column includes them. Buckets that are freed at its end do so."
+            yield (
+                f"{name}: {told}, so no other column includes them. Buckets that are freed at its end do so."
+            )
 
 
 def _host_memory_notes(
