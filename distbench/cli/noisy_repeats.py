@@ -37,11 +37,11 @@ class NoisyTrialRounds:
         )
         left = [case for case in noisy if added[case.id] < self._max_repeats]
         if left:
-            self._observer.note(f"noisy trials are repeated: {_names(left)}")
+            self._observer.note(f"repeating noisy trials of {_names(left)}")
         elif noisy and not self._has_given_up:
             self._has_given_up = True
             self._observer.note(
-                f"still noisy after {format_count(self._max_repeats, 'repeat')}, and no more are allowed "
+                f"still noisy after {format_count(self._max_repeats, 'repeat')}, the maximum "
                 f"(measure.repeat_noisy, --repeat-noisy): {_names(noisy)}"
             )
         return [case.id for case in left]

@@ -60,7 +60,7 @@ def run_short_trials(
         try:
             stopped = execution.execute(watcher)
         except InfrastructureError as error:
-            raise InfrastructureError(error.problem, "nothing is kept of an estimate: plan again") from error
+            raise InfrastructureError(error.problem, "estimates are not stored; run plan again") from error
         asked = [(MEASURE, case.id) for case in cases]
         times = median_durations(folder, asked, suite.measure)
         records = execution.run.records()

@@ -40,7 +40,7 @@ def attach(
 def _cancel(run: Run) -> None:
     handed = submission.read_submitted_job(run.folder)
     if handed is None:
-        raise UsageError(f"{run.folder}: no job does it; stop the command that does with Ctrl-C")
+        raise UsageError(f"{run.folder}: not submitted as a job; stop its command with Ctrl-C")
     command = launcher_queue(handed.launcher).cancel_command(handed.job)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

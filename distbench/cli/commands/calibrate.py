@@ -41,7 +41,7 @@ def calibrate(
         suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)
     )
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
-    baseline, candidate = GateArm("the same", loaded), GateArm("the suite as it stands", loaded)
+    baseline, candidate = GateArm("the same", loaded), GateArm("the suite without changes", loaded)
     gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)
     with observe_progress(quiet=quiet) as watcher:
         result = gate.run(watcher)

@@ -22,7 +22,7 @@ _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_siz
 def doctor(
     suite: Annotated[
         Path | None,
-        options.argument("[SUITE]", "Suite whose launcher and device are examined (none: what is around)."),
+        options.argument("[SUITE]", "Check the launcher and the device of this suite (default: this host)."),
     ] = None,
     set_: options.SetOption = [],
     device: options.DeviceOption = "",
@@ -39,7 +39,7 @@ def doctor(
         words = [word for name, values in named.items() for value in values for word in (name, value)]
         return run_as_job(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
     if not as_json:
-        print_note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
+        print_note(f"checking the hosts of launcher {loaded.launcher.name} (less than a minute)")
     found = probe_ranks(loaded, out)
     launcher = registry.create_plugin("launchers", loaded.launcher)
     told = diagnose(found, getattr(launcher, "may_differ", ()))

@@ -60,7 +60,7 @@ def plan(
     ] = False,
     estimate: Annotated[
         bool,
-        flag("--estimate", text="Run a short trial of each case that has not run yet, to tell the time."),
+        flag("--estimate", text="Run a short trial of each case that has not run yet, to estimate its time."),
     ] = False,
     as_json: options.JsonOption = False,
 ) -> int:
@@ -69,7 +69,7 @@ def plan(
     Nothing is launched without --estimate. A model of your own is constructed once, in a process of its own.
     """
     if on and estimate:
-        raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
+        raise UsageError("--estimate runs trials on this machine, and --on on another; use only one of them")
     loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))
     if on:
         overrides = queue_submission.to_run_arguments(set_, only, world_sizes, device, check=check)
@@ -177,16 +177,16 @@ def _upper_bound_s(preparing: float, limits: Sequence[TimeLimits], repeats: int)
 
 
 def _limit_text(preparing: float, limits: Sequence[TimeLimits], limit: float) -> str:
-    text = f"stopped at the latest after {format_duration(limit)}: only if everything hangs"
+    text = f"time limit: {format_duration(limit)}, if everything hangs"
     if not limits:
         return text
     spans = []
     for key in _TRIAL_LIMITS:
         least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
-    how = "by its size; limits in the suite sets them"
-    once = f"the limit of preparing is {format_duration(preparing)}, and those of a trial are"
-    return f"{text}, as {once} {', '.join(spans)} ({how})"
+    how = "from the size of the case; set them with limits in the suite"
+    once = f"preparation {format_duration(preparing)}; per trial:"
+    return f"{text} ({once} {', '.join(spans)}, {how})"
 
 
 def _show_submission(
@@ -198,10 +198,9 @@ def _show_submission(
         print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
         return
     print_text(
-        f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
-        "cases depend on their devices: distbench plan there shows them\n\n"
-        f"what is handed over ({_RUN_PLACEHOLDER} stands for the run's folder):\n\n"
-        f"{queue_submission.to_shell(submission)}"
+        f"{suite.name}: submitted to {suite.launcher.name}; the cases depend on the devices of the "
+        f"nodes that it assigns (run distbench plan there)\n\nsubmission ({_RUN_PLACEHOLDER} stands for "
+        f"the run's folder):\n\n{queue_submission.to_shell(submission)}"
     )
 
 

@@ -52,14 +52,14 @@ def run(
         bool, flag("--keep-traces", text="Keep the profiler trace of every trial.")
     ] = False,
     strict_parity: Annotated[
-        bool, flag("--strict-parity", text="Fail if a case did different work from its reference.")
+        bool, flag("--strict-parity", text="Fail if a case did different work than its reference.")
     ] = False,
     check: options.CheckOption = False,
     until_settled: Annotated[
         bool,
         flag(
             "--until-settled",
-            text="Then add rounds of the cases that may still be the best, until the pick is settled.",
+            text="Then add rounds of the leading cases until the recommendation is settled.",
         ),
     ] = False,
     minutes: Annotated[
@@ -244,6 +244,4 @@ def _read_info(run: Run) -> RunInfo:
         raise
     except RecordError as error:
         repair = f"distbench check {shlex.quote(str(run.folder))} --repair"
-        raise RecordError(
-            f"{error}; it can be made again from suite.yaml and the records: {repair}"
-        ) from error
+        raise RecordError(f"{error}; rebuild it from suite.yaml and the records: {repair}") from error
