@@ -22,7 +22,7 @@ from distbench.system.host_state import inspect_host
 from distbench.system.machine import cache_folder, unsupported_gpu_text
 
 _SLOW_GPU_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so all times differ from those of a normal training",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is representative",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor is allocated by the driver, which waits for the device",
 }
 _MIN_CPU_S = 1.0

@@ -22,9 +22,9 @@ def attach(
     cancel: Annotated[bool, flag("--cancel", text="First cancel its job.")] = False,
     quiet: QuietOption = False,
 ) -> int:
-    """Follow a run that goes on elsewhere.
+    """Follow a run that is in progress elsewhere.
 
-    Ctrl-C leaves it going on.
+    Ctrl-C stops following; the run continues.
     """
     run = catalog.find_run(name, out)
     if cancel:

@@ -35,7 +35,7 @@ def calibrate(
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> int:
-    """Measure what this machine can resolve (A/A pairs)."""
+    """Measure the detectable change on this machine (A/A pairs)."""
     rules = {f"gate.{key}={pairs}": f"--pairs {pairs}" for key in ("min_pairs", "max_pairs")}
     loaded = load_suite(
         suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)

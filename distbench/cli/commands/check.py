@@ -38,7 +38,7 @@ def check(
     out: OutOption = DEFAULT_RUNS_FOLDER,
     as_json: JsonOption = False,
 ) -> int:
-    """Say which files of a run are sound, and which are not."""
+    """Verify the files of a run."""
     run = catalog.find_run(name, out)
     found = verify_run(run)
     moved: list[str] = []

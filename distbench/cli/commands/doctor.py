@@ -31,7 +31,7 @@ def doctor(
     out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
     as_json: options.JsonOption = False,
 ) -> int:
-    """Examine nodes, network, limits and GPUs."""
+    """Check nodes, network, limits and GPUs."""
     given = options.make_overrides(set_, [], "", device, on=on)
     loaded = load_suite(suite, given) if suite else parse_suite_text(_MINIMAL_SUITE, given)
     if on:

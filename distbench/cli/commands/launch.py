@@ -23,7 +23,7 @@ def launch(
     device: options.DeviceOption = "",
     check: options.CheckOption = False,
 ) -> int:
-    """Hand a run to an engine, such as Slurm, and leave it there."""
+    """Submit a run to an engine, such as Slurm, and return."""
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
     loaded = load_suite(suite, options.make_overrides(set_, only, world_sizes, device, check=check, on=on))

@@ -66,7 +66,7 @@ def plan(
 ) -> int:
     """Show what a run would do, and how long it takes.
 
-    Nothing is launched without --estimate. A model of your own is constructed once, in a process of its own.
+    Nothing is launched without --estimate. A model of your own is constructed once, in a separate process.
     """
     if on and estimate:
         raise UsageError("--estimate runs trials on this machine, and --on on another; use only one of them")
