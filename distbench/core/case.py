@@ -239,8 +239,8 @@ class MeasureConfig:
     trials: Annotated[int, Bound(0, 10_000)] = 3
     """Launches per case; the launch is the unit of statistics."""
     repeat_noisy: Annotated[int, Bound(0, 10_000)] = field(default=0, metadata={"since": 4})
-    """Launches of a case that distbench run adds at most, one a round, in place of those that others
-    disturbed."""
+    """Maximum launches per case that distbench run adds, one per round, to replace trials that other
+    processes disturbed."""
     profile_steps: Annotated[int, Bound(0, 10_000)] = 2
     """Steps under the profiler, after the timed window; at least a whole period of post-local SGD."""
     keep_traces: bool = False

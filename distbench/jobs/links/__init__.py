@@ -43,12 +43,12 @@ _TABLE = TableSpec(
         TableColumn("count", "bigint", "Elements as nccl-tests counts: of the array, or of a rank's share."),
         TableColumn("iterations", "bigint", "Timed calls."),
         TableColumn("seconds", "double", "Mean time of a call on the rank that took longest.", "s"),
-        TableColumn("fastest_s", "double", "Shortest call, each as long as on its slowest rank.", "s"),
+        TableColumn("fastest_s", "double", "Shortest call, each timed on its slowest rank.", "s"),
         TableColumn("slowest_s", "double", "Longest call.", "s"),
         TableColumn("algbw", "double", "bytes over seconds.", "B/s"),
         TableColumn("busbw", "double", "algbw times the factor of the operation.", "B/s"),
         TableColumn("wrong", "bigint", "Elements with a wrong result on all ranks; null: not checked."),
-        TableColumn("reason", "varchar", "Why nothing was measured; empty: it was."),
+        TableColumn("reason", "varchar", "Reason why nothing was measured; empty: it was."),
     ),
 )
 
@@ -149,7 +149,10 @@ class CollectivesJob(JobKind):
             findings.append(Problem((self.name, "sizes"), str(error), shown))
         if cases and all(case.world_size == 1 for case in cases):
             findings.append(
-                Problem((self.name,), "all cases have one device, and nothing communicates; add world sizes")
+                Problem(
+                    (self.name,),
+                    "all cases run on one device, so there is nothing to measure; add larger world sizes",
+                )
             )
         return findings
 
