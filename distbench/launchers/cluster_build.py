@@ -35,7 +35,7 @@ class ClusterBuild(ClusterLaunch):
         if "exit" not in event:
             return None
         if event["code"]:
-            raise LaunchError(f"{agent.name}: the process that builds it {exit_text(event['code'])}")
+            raise LaunchError(f"{agent.name}: the build process {exit_text(event['code'])}")
         self._building.discard(agent.name)
         return RankExit(0, 0, event["at"]) if not self._building else None
 

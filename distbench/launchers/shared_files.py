@@ -62,4 +62,4 @@ def send_inputs(launch: LaunchSpec, agents: Sequence[AgentConnection]) -> None:
             for message in file_chunks(files[name], name):
                 agent.send(*message)
                 if launch.is_cancelled():
-                    raise LaunchError("nobody waits for it any more")
+                    raise LaunchError("cancelled")

@@ -48,7 +48,7 @@ class Ssh(ClusterLauncher):
             or not all(node.slots for node in nodes)
             or len({node.name for node in nodes}) < len(nodes)
         ):
-            return "hosts", "needs each host once, with at least one rank: [node-1:8, node-2:8]"
+            return "hosts", "must list each host once, with at least one rank: [node-1:8, node-2:8]"
         if not self.shell:
             return "shell", "needs a command that takes a host and a command line, such as [ssh]"
         return None

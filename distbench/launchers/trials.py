@@ -68,8 +68,8 @@ class ClusterLaunch(RunningLaunch):
     def silent_node(self) -> str | None:
         for agent in self._agents:
             if (seconds := agent.seconds_silent) > _SILENCE_WARNING_S:
-                told = f"the agent on {agent.name} has been silent for {seconds:.0f} s"
-                return f"{told}: it, its node or its link hangs"
+                told = f"no heartbeat from the agent on {agent.name} for {seconds:.0f} s"
+                return f"{told}: the agent, the node or its link hangs"
         return None
 
     def fetch_logs(self) -> None:
@@ -112,9 +112,7 @@ class ClusterLaunch(RunningLaunch):
             signs = {int(rank): ProgressMark(**sign) for rank, sign in event.get("signs", {}).items()}
             ended = parse_exit(event) if "exit" in event else None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._close_with(
-                LaunchError(f"{agent.name}: a message of another form: {error!r}")
-            ) from error
+            raise self._close_with(LaunchError(f"{agent.name}: unexpected message: {error!r}")) from error
         for rank, sign in signs.items():
             if rank in own:
                 write_progress(progress_file(self._folder, rank), sign)

@@ -83,7 +83,7 @@ class Slurm(ClusterLauncher):
         if not self.srun:
             return "srun", "needs a command, such as [srun]"
         if not _in_allocation():
-            return "", "this is no Slurm allocation; start distbench with sbatch, or inside salloc"
+            return "", "not inside a Slurm allocation; use sbatch, salloc, or --on slurm"
         return None
 
     def node_list(self) -> Sequence[Node]:

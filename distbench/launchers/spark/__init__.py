@@ -47,7 +47,7 @@ class Spark(ClusterLauncher):
         if not is_installed("pyspark"):
             return "", f"pyspark is not installed; {install_hint('spark')}"
         if self.conf.get("spark.task.maxFailures", "1") != "1":
-            return "conf", "spark.task.maxFailures is 1: a stage that is tried again has agents of no run"
+            return "conf", "must stay 1: the agents of a retried stage belong to no run"
         return None
 
     def node_list(self) -> Sequence[Node]:
