@@ -21,7 +21,7 @@ def quarantine_trial(run: Path, trial: str) -> Path:
     """
     root, folder, into = run.resolve(), run / trial, run / QUARANTINE_FOLDER
     if folder.resolve() != root / trial or into.resolve() != root / QUARANTINE_FOLDER:
-        raise UsageError(f"{folder}: leads out of the run's folder by a link; remove the link")
+        raise UsageError(f"{folder}: leaves the run's folder through a symbolic link; remove the link")
     name = trial.replace("/", "-")
     with infrastructure_errors(into):
         into.mkdir(exist_ok=True)

@@ -77,7 +77,7 @@ class RunContents:
 
 def damage_summary(damaged: Sequence[DamagedTrial]) -> str:
     """Summarise the damage to ``run.json`` and to trials; empty if there is none."""
-    of_run = [f"{each.problem}; the records tell what the run is" for each in damaged if not each.is_trial]
+    of_run = [f"{each.problem}; using the records instead" for each in damaged if not each.is_trial]
     trials = [each for each in damaged if each.is_trial]
     return "; ".join([*of_run, *([_trials_text(trials)] if trials else [])])
 
@@ -86,8 +86,8 @@ def _trials_text(damaged: Sequence[DamagedTrial]) -> str:
     worst = sorted(damaged, key=lambda trial: trial.is_other_format)[0]
     what = "of another format" if worst.is_other_format else "damaged"
     if len(damaged) == 1:
-        return f"1 trial is {what} and left out: {worst.problem}"
-    return f"{len(damaged)} trials are {what} and left out; the first: {worst.problem}"
+        return f"1 trial is {what} and skipped: {worst.problem}"
+    return f"{len(damaged)} trials are {what} and skipped; for example: {worst.problem}"
 
 
 def retry_eagerly(read: Callable[[], T]) -> T:

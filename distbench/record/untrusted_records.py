@@ -20,8 +20,8 @@ _MISFIT_ERRORS = (
     *(ArithmeticError, AssertionError, RecursionError),
 )
 _ADVICE = (
-    "either a record was changed since distbench wrote it, which distbench check RUN may show, or this is a "
-    "mistake of distbench: please report it to its authors with this line and, if you can, the run's folder"
+    "run distbench check RUN. If the files are sound, this is a bug in distbench: please report it "
+    "with this line and, if possible, the run's folder"
 )
 
 
@@ -41,4 +41,4 @@ def untrusted_records(what: str) -> Iterator[None]:
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)][-1]
         place = f"{Path(own.filename).relative_to(_PACKAGE.parent)}:{own.lineno}"
         why = f"{type(error).__name__}: {error!s:.200}"
-        raise RecordError(f"{what}: they do not fit together: {why} (in {place}); {_ADVICE}") from error
+        raise RecordError(f"{what} are inconsistent: {why} (in {place}); {_ADVICE}") from error

@@ -22,8 +22,8 @@ FileState = Literal["sound", "damaged", "missing", "foreign", "unverified"]
 
 _TRIAL_FILE = "trial.json"
 _OPTIONAL_FILES = {
-    "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
-    "report.html": "distbench report writes it",
+    "suite.yaml": "no number depends on it: run.json contains the resolved suite",
+    "report.html": "distbench report creates it",
 }
 # other entries of a run's folder; no number depends on them
 _KNOWN_NAMES = {*_OPTIONAL_FILES, LOCK_FILE, "README.md", "prepare", "scratch", QUARANTINE_FOLDER}
