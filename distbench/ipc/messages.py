@@ -135,7 +135,7 @@ class AuthenticatedChannel:
         if len(whole) > _MAX_MESSAGE_BYTES:
             # the other end would treat it as a message that nobody has sent
             raise ChannelError(
-                f"a message of {len(whole):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
+                f"invalid message: {len(whole):,} bytes, the maximum is {_MAX_MESSAGE_BYTES:,}"
             )
         with self._sending:
             frame = _LENGTH.pack(len(whole)) + self._mac(self._role, self._sent, whole) + whole
@@ -170,10 +170,10 @@ class AuthenticatedChannel:
             message = json.loads(text)
         except (ValueError, RecursionError) as error:
             self.close()
-            raise ChannelError(f"a message that is no JSON: {error}") from error
+            raise ChannelError(f"invalid message: not JSON: {error}") from error
         if not isinstance(message, dict):
             self.close()
-            raise ChannelError("a message that is no mapping")
+            raise ChannelError("invalid message: not a mapping")
         return message
 
     def seconds_silent(self) -> float:
@@ -209,7 +209,7 @@ class AuthenticatedChannel:
             mac, self._mac(self._other, self._received, data)
         ):
             self.close()
-            raise ChannelError("a message that the other end has not sent")
+            raise ChannelError("invalid message (wrong authentication code or too large)")
         self._received += 1
         self._pending = self._pending[head + length :]
         return data
@@ -235,7 +235,7 @@ class AuthenticatedChannel:
 
     def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
         if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
-            raise ChannelError("the other end does not know the token")
+            raise ChannelError("authentication failed: wrong token")
 
     def _receive_exactly(self, size: int, end: float) -> bytes:
         data = b""

@@ -107,7 +107,7 @@ def _connect(addresses: list[str], token: str) -> AuthenticatedChannel:
             return AuthenticatedChannel(connection, token, AGENT_ROLE)
         except (OSError, ChannelError) as error:
             failures.append(f"{address}: {error}")
-    raise ChannelError(f"the controller can't be reached: {'; '.join(failures)}")
+    raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")
 
 
 class NodeAgent:
@@ -196,7 +196,7 @@ class NodeAgent:
             self._mirror = self._mirror or RunMirror(root)
             self._enqueue({"lacks": self._mirror.missing_files(offer)})
         except OSError as error:
-            self._enqueue({"failed": f"no copy of {root} can be made: {error}"})
+            self._enqueue({"failed": f"can't copy {root}: {error}"})
 
     def _launch(self, **request: Any) -> None:
         try:
@@ -233,7 +233,7 @@ class NodeAgent:
             # an import from the missing folder then fails by name
             folder = folder if Path(folder).is_dir() else str(self._mirror.folder)
         if not Path(folder).is_dir():
-            raise OSError(f"there is no folder {folder}, in which the command runs")
+            raise OSError(f"the working directory {folder} does not exist on this node")
         return LaunchSpec(
             instructions=Path(file),
             processes=own.world_size,
@@ -296,4 +296,4 @@ class NodeAgent:
                 self._outbox.popleft()
         except OSError as error:
             self._outbox.clear()
-            self._wire.send({"failed": f"what ranks have written can't be read: {error}"})
+            self._wire.send({"failed": f"can't read the files of the ranks: {error}"})

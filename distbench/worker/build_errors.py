@@ -15,8 +15,8 @@ def build_error_text(error: Exception) -> str:
     """Describe to the user an *error* that was raised during a build."""
     cache = cache_folder()
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
-        problem = f"the cache {cache} can't be written ({error.strerror})"
-        return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
+        problem = f"can't write to the cache {cache} ({error.strerror})"
+        return f"{problem}; set DISTBENCH_CACHE to a writable folder with free space"
     text = str(error)
     # these are sentences already
     kind = (

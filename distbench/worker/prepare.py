@@ -34,7 +34,7 @@ def _build_and_report(item: BuildItem) -> BuildEvent:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
         why = truncate_middle(
-            _failure_text(error, item), _MAX_REASON_LENGTH, "the whole is in the log of the preparation"
+            _failure_text(error, item), _MAX_REASON_LENGTH, "the full text is in the log of the preparation"
         )
         return BuildEvent(item.name, ended=True, failed=why, refused=isinstance(error, UnsupportedCase))
 

@@ -53,7 +53,7 @@ class RunMirror:
         try:
             self._arrivals.receive(message)
         except (OSError, TransferError) as error:
-            self._problem = f"{message['piece']} can't be put into {self.folder}: {_error_text(error)}"
+            self._problem = f"can't write {message['piece']} to {self.folder}: {_error_text(error)}"
 
     def open_trial(
         self, file: str, outputs: Iterable[str], ranks: Iterable[int], node: str, *, is_preparation: bool
