@@ -24,11 +24,11 @@ def undeclared_problem(
     cls = registry.load_plugin("workloads", name)
     if option in {field.name for field in dataclasses.fields(cls)}:
         return (
-            f"{technique}: workload.{name} has no {option}, which says {parts}; add it (docs/strategies.md, "
-            f'"Plans of models"), or use {alternative}'
+            f"{technique}: workload.{name} has no {option}, which declares {parts}; add it "
+            f'(docs/strategies.md, "Plans of models"), or use {alternative}'
         )
     which = f"workload.{name}.model = {model!r}" if model else f"the workload {name}"
-    unread = ", and a plan does not import the model to find them" if model else ""
+    unread = ", and distbench does not import the model to find out" if model else ""
     if cls.__module__.startswith(_OWN_PACKAGE):
         write = f"write a plug-in, a subclass of {cls.__module__}.{cls.__name__} with {methods}"
     else:

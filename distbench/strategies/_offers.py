@@ -30,7 +30,7 @@ def reduce_dtype_problem(case: Case, strategy_name: str, alternative: str = "") 
     if precision.reduce == precision.master:
         return None
     return (
-        f"{strategy_name} reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} "
-        f"with precision.master = {precision.master}; use the same for "
+        f"{strategy_name} reduces gradients in the parameters' dtype, but precision.reduce = "
+        f"{precision.reduce} and precision.master = {precision.master}; use the same dtype for "
         f"both{alternative and f', or {alternative}'}"
     )

@@ -21,5 +21,5 @@ def unused_option_problem(
     for option, (counts, needed) in needs.items():
         value = getattr(strategy, option)
         if not counts and value != getattr(defaults, option):
-            return f"{option} = {as_yaml(value)} has no effect without {needed}; leave it out"
+            return f"{option} = {as_yaml(value)} has no effect without {needed}; remove it"
     return None

@@ -15,7 +15,7 @@ def in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str |
     """Reason why *strategy* can't train *case* with ``optimizer_in_backward``; None if it can."""
     option = _in_backward.OPTION
     if strategy.version == 1:
-        return f"{option} needs FSDP2, which calls a hook for each reduced gradient; set version: 2"
+        return f"{option} needs FSDP2, which has a hook for each reduced gradient; set version: 2"
     if strategy.has_tensor_parallelism:
         return (
             f"{option} is not supported with tp, which reduces gradients of norms after the backward pass; "

@@ -69,8 +69,8 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
         return f"mesh: {{tp: {over.ranks}}} does not support offload; set cpu_offload: false"
     if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
         return (
-            "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
-            "leave sharding: hybrid out"
+            "sharding: hybrid and mesh: {dp_replicate, dp_shard} configure the same groups; remove "
+            "sharding: hybrid"
         )
     if reason := meshes.mesh_size_problem(sizes, case.world_size, REST_DIMENSION):
         return reason
@@ -96,12 +96,15 @@ def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: 
     together = shards * strategy.tensor_parallelism.ranks
     if strategy.version == 1 and shards < 2:
         # it falls back to NO_SHARD inside groups of one rank and never reduces across them
-        return "FSDP1 does not synchronise the replicas of a hybrid shard if its groups have only 1 rank"
+        return (
+            "version: 1 with sharding: hybrid needs at least 2 ranks per group, because FSDP1 does not "
+            "synchronise replicas of groups with 1 rank; use version: 2, or fewer replicas"
+        )
     if strategy.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
         inside = max(1, shards * of_one // together)
         return (
-            f"replicas = {strategy.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
-            f"devices, but hybrid sharding is meant to gather inside nodes; set shards: {inside}, or shards: "
-            f"{shards} if groups should span nodes"
+            f"replicas = {strategy.replicas} makes groups of {together} ranks, but nodes have {of_one} "
+            f"devices, so all-gathers would cross nodes; set shards: {inside}, or shards: {shards} to "
+            "allow it"
         )
     return None
