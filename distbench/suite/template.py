@@ -17,7 +17,7 @@ SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
 
 _SAMPLES = 8
 """Samples per step on the device with the most samples."""
-_SINGLE_LINE = "  - single # one process, no wrapper: what the others are compared with"
+_SINGLE_LINE = "  - single # one process, no wrapper: the reference for the others"
 _ZERO_LINE = "  - zero: {stage: [1, 2, 3]} # a list makes a case of each value"
 _STRATEGIES: dict[SuiteGoal, tuple[str, ...]] = {
     "throughput": (_SINGLE_LINE, "  - ddp", "  - fsdp: {sharding: [full, grad_op]}", _ZERO_LINE),
@@ -30,7 +30,7 @@ _STRATEGIES: dict[SuiteGoal, tuple[str, ...]] = {
 }
 GOAL_QUESTIONS: dict[SuiteGoal, str] = {
     "throughput": "Which strategy trains fastest, and what memory does it take?",
-    "memory": "Which strategy takes the least memory, and what does that cost in speed?",
+    "memory": "Which strategy needs the least memory, and what does that cost in speed?",
     "scaling": "How far does each strategy scale?",
     "gate": "Did a change make training slower or larger?",
 }
@@ -125,9 +125,9 @@ description: {GOAL_QUESTIONS[goal]}
 
 
 UNKNOWN_SHAPE_ADVICE = (
-    "it takes neither tokens nor numbers (rows, length) alone, or returns no logits: set kind, length and "
-    "classes yourself, and loss_function, a package.module:callable of (module, batch) that returns the mean "
-    "loss"
+    "its input is neither tokens nor numbers (rows, length), or its output is not logits: set kind, "
+    "length and classes, and loss_function, a package.module:callable of (module, batch) that returns "
+    "the mean loss"
 )
 _TOKENS: dict[str, Any] = {"kind": "tokens", "length": 128, "classes": 256}
 _DIGITS = """\
@@ -138,12 +138,13 @@ data: digits
 
 def _user_model_text(answers: SuiteAnswers) -> str:
     shape = answers.shape or _TOKENS
-    told = {True: "as a forward pass of it was seen to take and give", False: UNKNOWN_SHAPE_ADVICE}
-    tried = "not tried: check them" if answers.shape is None else told[bool(answers.shape)]
+    told = {True: "taken from a forward pass of the model", False: UNKNOWN_SHAPE_ADVICE}
+    tried = "not tested: check them" if answers.shape is None else told[bool(answers.shape)]
     head = (
-        "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
-        f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] names the "
-        "modules to shard and checkpoint one by one, by default the items of the largest nn.ModuleList."
+        "Called without arguments it returns the nn.Module. kind: tokens, or features with one label "
+        f"each; length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: "
+        "[Block] sets the modules to shard and checkpoint individually (default: the items of the "
+        "largest nn.ModuleList)."
     )
     lines = "\n".join(f"# {line}" for line in textwrap.wrap(head, 108))
     return f"""\
@@ -199,10 +200,10 @@ def _measure(goal: SuiteGoal) -> str:
 
 
 _TRIALS = """\
-  trials: 3 # launches of each case, from which its interval is made
-  repeat_noisy: 2 # further ones at most, in place of those that other processes disturbed
+  trials: 3 # launches per case, from which its interval is computed
+  repeat_noisy: 2 # maximum extra launches, to replace trials that other processes disturbed
 """
 _CHECK = """
-# Also train each case next to its reference, to see that it is the same training; false saves the time.
+# Also check that each case trains like its reference; false saves the time.
 check: true
 """

@@ -52,7 +52,5 @@ def _optimizer_sections(
 
 
 def _message(key: str, names: Sequence[str]) -> str:
-    each = [f"{name} does not read it (but {', '.join(CATALOG[name].setting_keys)})" for name in names]
-    return (
-        f"{', '.join(each)}; remove it, or use an optimizer that does: {', '.join(optimizers_with_key(key))}"
-    )
+    each = [f"{name} has no such option (it has {', '.join(CATALOG[name].setting_keys)})" for name in names]
+    return f"{', '.join(each)}; remove it, or use one of: {', '.join(optimizers_with_key(key))}"
