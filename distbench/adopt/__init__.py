@@ -45,16 +45,16 @@ _TITANS = (torchtitan_py, torchtitan_toml)
 _NEEDS_MODULE_NAMES = (
     "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
 )
-_CONTEXT_PARALLEL = "context parallelism is written for torchtitan only so far"
+_CONTEXT_PARALLEL = "context parallelism is supported for torchtitan only"
 _AUTO_TP = (
     "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split a layer"
 )
 _PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
 _STAGES_UNKNOWN = (
-    "its stages were split by layer times (split: time), and the layers of each are not in the record"
+    "its stages were split by layer times (split: time), and the record does not contain the layers of each"
 )
 _COMPRESSED_GRADIENTS = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
-_USER_WORKLOAD = "only the user's own code says where its model is split, and adopt does not run it"
+_USER_WORKLOAD = "only the user's code defines how its model is split, and adopt does not run it"
 _SHARDED_OPTIMIZER = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
 _IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 
@@ -116,7 +116,7 @@ def _check_skeleton(format_: str, measured: ExportedCase) -> None:
         "a layer": measured.uses_autotp,
     }
     for reason in base.applicable(sentences):
-        raise UsageError(f"--skeleton: {reason}; leave it out")
+        raise UsageError(f"--skeleton: {reason}; remove the option")
 
 
 def export_case(

@@ -17,13 +17,13 @@ from distbench.strategies.pp import PipelineParallel
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _SUMS = (
     "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the "
-    "logged loss (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens per "
-    "update; change them for another batch, sequence length or version of torchtitan"
+    "logged loss (a later commit, f4a575f60, does): {keys} are the case's values times {tokens:,}, its "
+    "tokens per update; change them for another batch, sequence length or version of torchtitan"
 )
 _MEANS = (
-    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by the "
-    "number of ranks once more: {keys} are the case's divided by {ranks}, its ranks; change them for another "
-    "number of ranks or version of torchtitan"
+    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by "
+    "the number of ranks once more: {keys} are the case's values divided by {ranks}, its ranks; change "
+    "them for another number of ranks or version of torchtitan"
 )
 NAMED = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 

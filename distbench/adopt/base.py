@@ -41,9 +41,9 @@ _UNSUPPORTED = {
 }
 
 _WEIGHT_DECAY_NOTE = (
-    "Weight decay applies to every parameter, including biases and norms, and the learning rate has the "
-    "schedule named above; with another one or exempt parameters the training is not equivalent to the "
-    "measured case."
+    "Weight decay applies to every parameter, including biases and norms, and the learning rate "
+    "follows the schedule above; with another schedule or with exempt parameters the training is not "
+    "equivalent to the measured case."
 )
 _PROCESS_COUNT_NOTE = (
     "With a different number of processes, change the micro-batch size or accumulation to keep the global "
@@ -87,7 +87,7 @@ class ExportedCase:
         strategy, findings = check_section(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
             wrong = SuiteMistake(findings[0].message, key_text(findings[0].path), findings[0].value)
-            raise UsageError(f"{name}: options from another version of distbench: {wrong}")
+            raise UsageError(f"{name}: the options come from another version of distbench: {wrong}")
         return cls(case, strategy, effective)
 
     @property
@@ -261,11 +261,11 @@ def problems(measured: ExportedCase) -> list[str]:
         f"optimizer.name = {spec.name} is {optimizer_description(spec)}, which DeepSpeed's file can't name; "
         "pass it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
-        "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
+        "its loss is a sum and a count, and no format can divide by the count of the global batch yet": (
             "loss_mean" in measured.effective
         ),
         "layers of the measured model that share a parameter are sharded with the rest of it "
-        f"({', '.join(measured.effective.get('merged_units', [])[:3])}), which no format can say yet": (
+        f"({', '.join(measured.effective.get('merged_units', [])[:3])}), which no format can express yet": (
             measured.effective.get("merged_units")
         ),
         "no format supports DeepSpeed's PipelineModule yet": (measured.zero and measured.zero.pipeline),
@@ -288,7 +288,10 @@ def fixed_loss_scale(measured: ExportedCase, tool: str) -> dict[str, bool]:
     precision = measured.case.precision
     if precision.is_scaled_dynamically:
         own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
-        problem = f"{tool} takes no window or first value of a dynamic loss scale; the case had a {own}"
+        problem = (
+            f"{tool} has no options for the window and the initial value of a dynamic loss scale; the case "
+            f"had a {own}"
+        )
     else:
         problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
     return {problem: precision.compute == "fp16" and not measured.zero}

@@ -17,7 +17,7 @@ def problems(measured: ExportedCase) -> list[str]:
     """Reasons why DeepSpeed's configuration can't express this case."""
     problem = (
         f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
-        "(full sharding) would not be the case that was measured"
+        "(full sharding) would not be the measured case"
     )
     return [] if measured.zero else [problem]
 
@@ -75,18 +75,16 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> list[str]
     factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
-        f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
-        "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda "
-        "optimizer: "
-        "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
-            lr_schedule.is_scheduled(case.optimizer) and not with_schedule
-        ),
+        f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which no "
+        "scheduler of DeepSpeed supports. This file has no scheduler, so the rate is constant. Pass "
+        "lr_scheduler=lambda optimizer: LambdaLR(optimizer, rate) to deepspeed.initialize, with rate "
+        "as --as torch writes it": (lr_schedule.is_scheduled(case.optimizer) and not with_schedule),
         "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
         "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
-        "it. From this file the first update is 0.7x as large": starts_late,
-        "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, but "
-        "never multiplies the loss by it, so that updates are too small by the scale; the measured case "
-        f"multiplied it. Call engine.backward(loss * {factor})": zero.stage == 0 and scale != 1,
+        "it. With this file the first update is 0.7x as large": starts_late,
+        "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss "
+        "scale, but never multiplies the loss by it, so updates are too small by that factor; the "
+        f"measured case multiplied it. Call engine.backward(loss * {factor})": zero.stage == 0 and scale != 1,
         "the case used DeepSpeedCPUAdam, which a configuration selects only with offload; "
         "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
         and zero.offload_optimizer == "none",
@@ -110,17 +108,20 @@ def notes(measured: ExportedCase) -> list[str]:
     sentences = {
         "Build a model that is too large for one device under "
         f'deepspeed.zero.Init(config_dict_or_path="{FILE}").': zero.stage == 3,
-        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Let each layer "
-        "run in torch's checkpoint, as --as torch writes it.": recomputes != "none",
-        f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it.": (
-            case.compile != "none"
-        ),
-        f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it.": (
-            precision.float8 != "none"
-        ),
-        f"Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a rank's "
-        "micro-batches. tensor_parallel names the layers of the measured model: replace them with yours. "
-        f"train_batch_size ({global_batch}) is left out: DeepSpeed would count all ranks.": shares_rows,
+        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Run each layer in "
+        "torch's checkpoint, as in the output of --as torch.": recomputes != "none",
+        (
+            f"torch.compile ({case.compile}): compile each layer in the script, as in the output of --as "
+            "torch."
+        ): (case.compile != "none"),
+        (
+            f"float8 ({precision.float8}): convert the linear layers in the script, as in the output of "
+            "--as torch."
+        ): (precision.float8 != "none"),
+        f"Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a "
+        "rank's micro-batches. tensor_parallel names the layers of the measured model: replace them "
+        f"with yours. train_batch_size ({global_batch}) is omitted, because DeepSpeed would count all "
+        "ranks.": shares_rows,
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applicable(sentences)]

@@ -26,8 +26,8 @@ def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
         return measured
     sizes = {key: min(DEEPSPEED_DEFAULTS[key], int(parameters)) for key in _unset_sizes(zero)}
     about = (
-        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
-        f"{format_number(parameters)} parameters ({_SOURCE}). They are numbers of elements, not of bytes."
+        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, limited to the size of a model with "
+        f"{format_number(parameters)} parameters ({_SOURCE}). They count elements, not bytes."
     )
     changes: dict[str, Any] = sizes
     strategy = dataclasses.replace(zero, **changes)
@@ -46,8 +46,8 @@ def with_measured_sizes(measured: ExportedCase) -> ExportedCase:
     count = measured.effective.get("parameters")
     model = f"of {format_number(count)} parameters " if type(count) is int else ""
     about = (
-        f"{_listed(known)}: they fit the model {model}that was measured. For a larger one export with "
-        "--for-parameters N, its number of parameters, such as 7e9."
+        f"{_listed(known)}: chosen for the model {model}that was measured. For a larger one, "
+        "export with --for-parameters N, its number of parameters, such as 7e9."
     )
     return dataclasses.replace(measured, size_notes=(about,) if known else ())
 

@@ -8,7 +8,7 @@ from distbench.core.case import Case
 FILE = "train.py"
 
 _TEXT = '''\
-"""A training script around {functions}: it runs as it stands. Replace build_model, batches and loss_of."""
+"""A training script around {functions}: it runs without changes. Replace build_model, batches and loss_of."""
 
 import os
 import sys

@@ -14,8 +14,8 @@ from distbench.core.case import PrecisionConfig
 FILE = "torchtitan.toml"
 
 _NOTES = (
-    "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like this one; no "
-    "training was started with them. torchtitan 0.3 does not read it: --as torchtitan writes for that.",
+    "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser accepts files like this one; "
+    "no training was run with them. torchtitan 0.3 can't read it: use --as torchtitan for that version.",
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
     _titan.SAME_TOKENS,
     *base.TRAINING_NOTES,
