@@ -9,7 +9,7 @@ from distbench.analysis.rounding_bounds import INSENSITIVE_LIMIT
 from distbench.core.units import format_count
 
 SAME_LOSSES = "same losses"
-DIFFERENT_TRAINING = "another training"
+DIFFERENT_TRAINING = "trains differently"
 CASES_DISAGREE = "cases disagree"
 """Word of several cases that disagree if none of them can be identified as the wrong one."""
 NOT_COMPARED = "not compared"
@@ -17,7 +17,7 @@ NOT_COMPARABLE = "not comparable"
 """Word of a case whose model draws random numbers during training, whatever its strategy."""
 DIFFERENT_BY_DESIGN = "differs by design"
 """Word of a case that exceeds rounding only after the step from which its strategy differs by design."""
-INDISTINGUISHABLE = "not told apart"
+INDISTINGUISHABLE = "inconclusive"
 """Word of a case that deviates more than rounding usually causes, in a training in which rounding alone
 deviates as much."""
 

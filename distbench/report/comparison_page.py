@@ -19,7 +19,7 @@ from distbench.system.files import infrastructure_errors, write_atomic
 
 _CHARTS = {
     "tokens_per_s": ("Throughput", "right of 1 is better"),
-    "efficiency": ("Scaling efficiency", "right of 1 is betterif the throughput is no worse"),
+    "efficiency": ("Scaling efficiency", "right of 1 is better if the throughput is no worse"),
     "memory_peak": ("Peak memory", "left of 1 is better"),
     "comm_bytes": ("Communication a step", "left of 1 is better"),
 }

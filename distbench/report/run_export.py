@@ -12,7 +12,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.serialization import replace_nonfinite
 from distbench.record import Record, records_of_kind
 
-_NOT_REPORTED = "not told"
+_NOT_REPORTED = "not reported"
 """Value of a setting that an engine did not report, for programs."""
 _LEGACY_KEYS = ("convergence", "equivalence")
 """Kinds whose verdicts had their own keys before ``verdicts`` had those of all kinds."""

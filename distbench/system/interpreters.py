@@ -126,7 +126,7 @@ def _missing_text(path: Path) -> str:
         return f"{link} is a link to {link.readlink()}, which does not exist on this machine; {_REMAKE_HINT}"
     if not path.exists():
         return f"{path} does not exist; create an environment there, or give {_EXPECTED}"
-    why = "has no bin/python" if path.is_dir() else "is no program"
+    why = "has no bin/python" if path.is_dir() else "is not a program"
     return f"{path} {why}; give {_EXPECTED}"
 
 

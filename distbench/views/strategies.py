@@ -188,7 +188,7 @@ def _measured_claim(row: CaseSummary, claim: Claim) -> MeasuredClaim:
 
 
 def _bytes(row: CaseSummary, column: str) -> str:
-    return format_bytes(row.values[column].value) if column in row.values else "not known"
+    return format_bytes(row.values[column].value) if column in row.values else "unknown"
 
 
 def _card_sentences(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:

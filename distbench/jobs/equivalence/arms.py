@@ -25,7 +25,7 @@ PER_RANK = (
     "process that divides the batch into the same parts; running statistics are those of each rank, and not "
     "compared"
 )
-MISSING, NO_NUMBER = "is missing", "is no number"
+MISSING, NO_NUMBER = "is missing", "is not a number"
 _DETECTION_TEXTS = {"gradient": "a gradient", "parameter": "an update"}
 """Families whose smallest detectable error a verdict reports."""
 _MEAN = "mean_size"
@@ -47,7 +47,7 @@ class LargestDeviation:
 
     @property
     def has_no_value(self) -> bool:
-        """True if there is no number to compare with the reference's."""
+        """True if there is not a number to compare with the reference's."""
         return self.flaw in (MISSING, NO_NUMBER)
 
 
