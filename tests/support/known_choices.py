@@ -54,7 +54,7 @@ KNOWN = {
         ("No measured case fits in 199 MiB: the one with the lowest memory, zero3, needs 200 MiB.",),
         mib=199,
     ),
-    "another training": Known(
+    "trains differently": Known(
         [
             *trials(SINGLE, 10),
             *trials(DDP, 1000, 1010, 990),

@@ -249,7 +249,7 @@ def test_what_is_no_query_is_refused(keep: Keep, query: Query, sql: str) -> None
     keep(trial())
     code, output, errors = query(sql)
     assert (code, output) == (2, "")
-    assert "is not a query: the tables are made from the files of the runs each time" in errors
+    assert "is not supported, because runs are read-only" in errors
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_killed_run_is_interrupted_and_owned_by_nobody(held: Held, drill: Dril
     resumed = call("run", "--resume", str(held.folder))
     drill.seen(resumed.stderr)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"the last session was killed: process {held.process.pid} on" in resumed.stderr
+    assert f"the previous session was killed: process {held.process.pid} on" in resumed.stderr
     assert held.rounds() == [0, 1, 2]
     assert shown(held.run) == "finished"
 
@@ -333,7 +333,7 @@ def test_what_stands_in_the_file_of_a_foreign_folder_is_not_repeated(stored: Run
     file = stored.folder / lock.LOCK_FILE
     with stored.hold_lock():
         file.write_text(content)
-        with pytest.raises(UsageError, match="is running in another process"), stored.hold_lock():
+        with pytest.raises(UsageError, match="in use by another process"), stored.hold_lock():
             pass
 
 

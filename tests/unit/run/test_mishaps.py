@@ -223,7 +223,8 @@ def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Dri
         ": its disk is full (0 B free): measure pretended/ws1/mb8/fp32, round 2, is lost (rank 0 in " in lost
     )
     assert (
-        "(512 KiB free): measure pretended/ws1/mb8/fp32, round 2, is not begun; everything stored" in unbegun
+        "(512 KiB free): measure pretended/ws1/mb8/fp32, round 2, is not started; everything stored"
+        in unbegun
     )
     for line in (lost, unbegun):
         assert line.endswith(f"then resume with: distbench run --resume {made.out}/{line.split('/')[-1]}")

@@ -52,7 +52,10 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
             {"optimizer": OptimizerConfig(name="lamb", kernel="loop")},
             "= lamb: .* counts updates of all parameters together; use adamw, adam, sgd,",
         ),
-        ({"optimizer": OptimizerConfig(name="muon", kernel="loop")}, "this is two optimizers; use adamw"),
+        (
+            {"optimizer": OptimizerConfig(name="muon", kernel="loop")},
+            "this optimizer combines two; use adamw",
+        ),
         ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )

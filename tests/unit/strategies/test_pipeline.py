@@ -88,7 +88,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "workload.user has no pp_plan, which says its layers in the order in which they run",
+            "workload.user has no pp_plan, which declares its layers in execution order",
         ),
         (
             "schedule: ZBVZeroBubble",
@@ -121,7 +121,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "mesh: {dp_replicate: 2}",
             4,
             {"precision": "{compute: bf16, reduce: bf16}"},
-            "precision.reduce = bf16 with precision.master = fp32",
+            "precision.reduce = bf16 and precision.master = fp32",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
         if text.startswith("pp: ")
     ]
     assert len(told) == 1
-    assert "split: time: layers are timed at the start of the run and then split into stages" in told[0]
+    assert "split: time assigns layers to stages after timing them at the start of the run" in told[0]
 
 
 def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:

@@ -213,7 +213,10 @@ def test_what_is_too_slow_is_excluded_with_the_bound(tmp_path: Path) -> None:
 
 def test_a_run_that_is_compared_with_itself_is_noticed(run: Path) -> None:
     done = call("compare", str(run), str(run))
-    assert (done.returncode, f"{run} is compared with itself: nothing can differ" in done.stderr) == (0, True)
+    assert (done.returncode, f"{run} is compared with itself, so nothing can differ" in done.stderr) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
