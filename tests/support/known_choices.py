@@ -43,8 +43,8 @@ KNOWN = {
         "ddp",
         (
             "Train with ddp on 2 devices, tied with zero2: 995 (",
-            "zero2 is statistically tied with it (zero2: 1.005x (",
-            "ddp is the simplest of those within 2% of the best cautious estimate.",
+            "zero2 is statistically tied with ddp (zero2: 1.005x (",
+            "which is the simplest case within 2% of the best cautious estimate.",
         ),
         alike=("zero2", "ddp"),
     ),

@@ -240,7 +240,7 @@ def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
     assert f"tokens/s, memory {words}" in recommend(assumed).headline.replace("(spread unknown) ", "")
     assert "tokens/s, peak memory 2.00 GiB per device." in recommend(reported).headline
     least = next(each for each in all_findings(assumed) if each.startswith("Lowest memory"))
-    assert "fsdp, 1.50 GiB per device (1.00 GiB of it assumed" in least
+    assert "fsdp, 1.50 GiB per device (1.00 GiB of it an unmeasured allowance" in least
     notes = candidate_table(select_case(assumed.candidates, Requirements())).notes
     assert any(
         "Memory includes an unmeasured allowance of 1.00 GiB" in each and "ddp, fsdp" in each
@@ -271,7 +271,7 @@ def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_p
 
 def test_a_trial_that_no_mean_holds_is_named():
     records = [*trials(ZERO2, 1500, 1510, 90), *trials(DDP, 1000, 1010, 990), *trials(FSDP, 700, 705, 695)]
-    told = [line for line in all_findings(run_of(*records)) if line.startswith("Left out")]
+    told = [line for line in all_findings(run_of(*records)) if line.startswith("Excluded")]
     assert told == [f"Excluded as outliers among the trials of their case: round 3 of {ZERO2.name}."]
 
 

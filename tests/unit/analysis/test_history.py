@@ -232,7 +232,7 @@ def test_what_adds_up_is_told_in_text_and_json() -> None:
     made = MetricHistory.of(both, "tokens_per_s", 0.03, run_start(0))
     text = " ".join(history_table(made).to_text(100).split())
     assert re.search(
-        r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in all since run day000 \(2026-01-01\), 33", text
+        r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in total since run day000 \(2026-01-01\), 33", text
     )
     assert "No measurable change in total since 2026-01-01: fsdp." in text
     first, second = json.loads(json.dumps(history_json(made), allow_nan=False))["series"]

@@ -131,7 +131,7 @@ def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_
     assert silent.parity.footnotes.marks == {}
     assert silent.parity.work_changes() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
     (note,) = table(silent).notes
-    assert note.startswith("Not known")
+    assert note.startswith("Unknown")
 
 
 @pytest.mark.parametrize(

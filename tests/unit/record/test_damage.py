@@ -389,7 +389,7 @@ def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
     candidate = Run(Path(before["folder"]) / "candidate")
     cut(trial(candidate) / "record.json")
     again = call(*words, "--resume", before["folder"])
-    drill.seen(next(line for line in again.stderr.splitlines() if "set aside" in line))
+    drill.seen(next(line for line in again.stderr.splitlines() if "moved to" in line))
     after = json.loads(again.stdout)
     assert {case["case"]: case["word"] for case in after["cases"]} == {
         case["case"]: case["word"] for case in before["cases"]

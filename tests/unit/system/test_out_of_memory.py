@@ -172,7 +172,7 @@ def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
         (
             CgroupMemory("machine", 2, 4 * GIB),
             "oom_host",
-            ("the kernel killed 2 processes on this machine for memory", "whole machine", "4.00 GiB"),
+            ("the kernel's OOM killer ended 2 processes on this machine", "whole machine", "4.00 GiB"),
         ),
         (CgroupMemory("cgroup", 0, GIB, GIB), "crashed", ("SIGKILL",)),
         (None, "crashed", ("SIGKILL",)),
@@ -194,7 +194,7 @@ def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_w
 
 
 def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
-    assert "out of memory" in ending_of(Killed(None), tmp_path).reason
+    assert "OOM killer" in ending_of(Killed(None), tmp_path).reason
     assert "did not act during the trial" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
 
 
