@@ -1,4 +1,4 @@
-"""Whether a gate sees trains differently: the arms' losses, step by step, beside what rounding may do."""
+"""Whether a gate sees a different training: the arms' losses, step by step, beside what rounding may do."""
 
 from __future__ import annotations
 

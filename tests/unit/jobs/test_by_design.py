@@ -240,7 +240,7 @@ def converged(word: str, gravity: Any) -> Verdict:
 
 
 def barred(**verdicts: Verdict) -> str:
-    """Why the case that is trains differently by design may not be recommended, by its *verdicts*."""
+    """Why the case that trains differently by design may not be recommended, by its *verdicts*."""
     run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
     rows = [
         dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")

@@ -224,7 +224,7 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
         ),
         (
             lambda at: python(at, script="#!/gone/python\n"),
-            "can't be started: the program in its first line, or its loader, does not exist; make",
+            "the program in its first line, or its loader, does not exist; recreate",
         ),
         (lambda at: at.mkdir(), "has no bin/python; give the folder of a virtual environment"),
         (lambda at: at.write_text("a text"), "is not a program; give the folder of a virtual environment"),
@@ -238,7 +238,7 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
         ),
         (
             lambda at: python(at, script="nothing"),
-            "can't be started: it is not a program for this platform (",
+            "it is not a program for this platform (",
         ),
         (
             lambda at: python(at, {"python": "3.10.12"}),
@@ -260,7 +260,7 @@ def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, mad
 
 def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> None:
     gone = PythonTarget(python=str(tmp_path / "old" / "bin" / "python"))
-    with pytest.raises(LaunchError, match=f"{gone.python} can't be started: No such file or directory"):
+    with pytest.raises(LaunchError, match=f"can't start {gone.python}: No such file or directory"):
         ForkServerClient((), {}, tmp_path / "log", 5.0, gone)
 
 
