@@ -38,10 +38,10 @@ _HEADINGS = {
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
 _CAPTION = (
     "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: "
-    "spread unknown; no sign: within the noise. A sign is corrected for the number of cases, so an "
-    "interval without 1 is not sufficient for one. efficiency: of scaling from one device; slower "
-    "devices raise it too, so read it next to tokens/s. The state of a machine may differ from run to "
-    "run: to judge a code change, run both versions side by side (distbench gate)."
+    "spread unknown; no sign: within the noise. Signs are corrected for the number of cases, so not "
+    "every interval without 1 has a sign. efficiency: of scaling from one device; slower devices raise "
+    "it too, so read it next to tokens/s. The state of a machine may differ from run to run: to judge "
+    "a code change, run both versions side by side (distbench gate)."
 )
 
 

@@ -16,8 +16,8 @@ _MIN_CHANGE = 0.01
 """Smaller changes of a bandwidth are ignored, however many trials show them."""
 _CAPTION = (
     "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: "
-    "better, !: worse, ?: spread unknown; no sign: within the noise, or less than 1%. A sign is "
-    "corrected for the number of rows, so an interval without 1 is not sufficient for one."
+    "better, !: worse, ?: spread unknown; no sign: within the noise, or less than 1%. Signs are "
+    "corrected for the number of rows, so not every interval without 1 has a sign."
 )
 _FIELDS = (
     Field("size", "size", "Full array.", "B"),
