@@ -44,7 +44,7 @@ class ClusterLauncher(Launcher):
     start_timeout: float
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference]
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @abstractmethod
     def node_list(self) -> Sequence[Node]:

@@ -36,7 +36,7 @@ class Mpi(ClusterLauncher):
     """Names or addresses: [node-1, node-2]; empty: those of the hostfile, or of the
     allocation (Slurm, PBS)."""
     hostfile: str = ""
-    """Of mpirun: one host on a line."""
+    """Hostfile of mpirun, with one host per line."""
     nnodes: Annotated[int, Bound(0)] = 0
     """Hosts to use; 0: all."""
     slots: Annotated[int, Bound(0)] = 0
@@ -50,7 +50,7 @@ class Mpi(ClusterLauncher):
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     def option_problem(self) -> tuple[str, str] | None:
         if self.hosts and self.hostfile:

@@ -36,7 +36,7 @@ class Ssh(ClusterLauncher):
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     def node_list(self) -> Sequence[Node]:
         return [_parse_host(host) for host in self.hosts]

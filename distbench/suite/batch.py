@@ -25,7 +25,7 @@ class BatchConfig:
     """Samples per forward and backward pass of a device; by default those of the device, divided by
     gradient_accumulation_steps."""
     gradient_accumulation_steps: _Count | None = None
-    """Forward and backward passes per optimizer step; by default 1, or what micro_batch_size makes of it."""
+    """Forward and backward passes per optimizer step; by default 1, or derived from micro_batch_size."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How optimizer.lr scales with the global batch: not at all, with its square root (usual for Adam:
     Malladi et al. 2022, arXiv 2205.10287), or linearly (SGD: Goyal et al. 2017, arXiv 1706.02677)."""

@@ -33,7 +33,7 @@ class ScalarSettings:
     """full: recompute each layer in the backward pass instead of keeping its activations; selective: keep
     the outputs of its matrix products and of attention, and recompute the rest, which is cheap."""
     compile: bool | Literal["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = False
-    """Make code of each layer with torch.compile: true, or one of its modes. What it takes is no part of the
+    """Compile each layer with torch.compile: true, or one of its modes. The compile time is not part of the
     timed window."""
     threads: Annotated[int, Bound(1, 4096)] | Literal["auto"] = "auto"
     """Intra-op threads per rank; auto: the cores divided by the largest world size."""
@@ -41,7 +41,7 @@ class ScalarSettings:
     """Seed of the weights and of the data."""
     initial_weights: Literal["drawn", "exact"] = "drawn"
     """drawn: by each rank in place, from the distributions that the model's constructor draws from, whatever
-    the size. exact: just the constructor's own numbers, whole in one process and in a file."""
+    the size. exact: the constructor's own numbers, created in one process and stored in a file."""
     environment: Name = CURRENT_ENVIRONMENT
     """Python environment in which the processes of a case run: current, that of distbench itself, or a name
     of environments."""

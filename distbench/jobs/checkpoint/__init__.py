@@ -33,12 +33,12 @@ def _seconds(name: str, doc: str) -> Column:
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """Check that each case resumes as the same training, from its checkpoints and those of others."""
+    """Check that each case resumes correctly, from its checkpoints and those of other cases."""
 
     steps_before: _StepCount = 3
     """Steps that each case trains before it saves."""
     steps_after: _StepCount = 3
-    """Steps that it trains on, and again from each checkpoint that it loads."""
+    """Further steps, repeated from each checkpoint that it loads."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CheckpointOptions(CheckpointSection, JobOptions):
 
 @dataclass(frozen=True)
 class CheckpointJob(JobKind):
-    """Check that each case resumes as the same training, from its checkpoints and those of others."""
+    """Check that each case resumes correctly, from its checkpoints and those of other cases."""
 
     name: ClassVar[str] = "checkpoint"
     folder: ClassVar[str] = "checkpoints"

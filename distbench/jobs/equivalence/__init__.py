@@ -28,7 +28,7 @@ ADVICE = "advice"
 
 @dataclass(frozen=True)
 class CheckSection:
-    """Check that each case is the same training as one process with the whole batch (``--check``)."""
+    """Check that each case trains like one process with the whole batch (``--check``)."""
 
     steps: Annotated[int, Bound(1, 10_000)] = 20
     """Steps that each case and its reference train."""

@@ -47,7 +47,7 @@ class Kubernetes(ClusterLauncher):
     gpus: Annotated[int, Bound(0)] = 0
     """nvidia.com/gpu of an agent's pod, which is its number of ranks; 0: one rank per requested CPU core."""
     resources: dict[str, Any] = field(default_factory=lambda: {"requests": {"cpu": 1, "memory": "4Gi"}})
-    """Of the container of an agent: {requests: {cpu: 64, memory: 512Gi}, limits: {memory: 512Gi}}."""
+    """Resources of an agent's container: {requests: {cpu: 64, memory: 512Gi}, limits: {memory: 512Gi}}."""
     namespace: str = "default"
     """Namespace of all objects."""
     kind: Literal["job", "jobset"] = "job"
@@ -58,7 +58,8 @@ class Kubernetes(ClusterLauncher):
     """PersistentVolumeClaim (ReadWriteMany) that all pods mount as /reports; empty: the controller's pod has
     the run, and stays after it."""
     keep: Annotated[int, Bound(0)] = 3600
-    """Seconds for which the controller's pod stays after a run without a claim, so that it can be fetched."""
+    """Seconds for which the controller's pod stays after a run without a claim, so that the run can be
+    copied."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the agents, and with them of all ranks: {NCCL_IB_HCA: mlx5}."""
     service_account: str = ""
@@ -67,9 +68,9 @@ class Kubernetes(ClusterLauncher):
     """Further fields of the spec of every pod: {nodeSelector: {...}, tolerations: [...], imagePullSecrets:
     [...]}."""
     security_context: dict[str, Any] = field(default_factory=dict)
-    """Of the agents' containers: {capabilities: {add: [IPC_LOCK]}} for RDMA."""
+    """Security context of the agents' containers: {capabilities: {add: [IPC_LOCK]}} for RDMA."""
     labels: dict[str, str] = field(default_factory=dict)
-    """More labels of the jobs and pods: {kueue.x-k8s.io/queue-name: gpus}."""
+    """Further labels of the jobs and pods: {kueue.x-k8s.io/queue-name: gpus}."""
     annotations: dict[str, str] = field(default_factory=dict)
     """Annotations of the agents' pods: {k8s.v1.cni.cncf.io/networks: rdma}."""
     active_deadline_seconds: Count = 14_400
@@ -83,7 +84,7 @@ class Kubernetes(ClusterLauncher):
     start_timeout: Positive = 600.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @classmethod
     def is_active(cls) -> bool:

@@ -67,7 +67,7 @@ class Slurm(ClusterLauncher):
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @classmethod
     def is_active(cls) -> bool:
