@@ -213,8 +213,8 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
     if last and (job := launcher_queue(last.launcher).query(last.job)) and job.state != "ended":
         follow = shlex.quote(str(run.folder))
         raise UsageError(
-            f"{run.folder}: is running as job {last.job} ({job.state_text}); follow it with: distbench "
-            f"attach {follow}"
+            f"{run.folder}: already submitted as job {last.job} ({job.state_text}); follow it with: "
+            f"distbench attach {follow}"
         )
     request = submitted.read_request(run.folder)
     asked = request.set if request else []

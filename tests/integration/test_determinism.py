@@ -87,7 +87,7 @@ def test_a_rank_that_lacks_what_the_others_do_without_is_refused() -> None:
     from distbench.worker.determinism import share_nondeterministic_operation
 
     _, second = agreements(0.01)
-    with pytest.raises(UnsupportedCase, match=r"rank 1 needs put_, .* and others don't"):
+    with pytest.raises(UnsupportedCase, match=r"rank 1 uses put_, .* and other ranks don't"):
         share_nondeterministic_operation(second, "put_")
 
 

@@ -215,7 +215,10 @@ def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callabl
     finished = run_suite(KEEPING)
     shown = " ".join(call("show", str(finished.folder)).stdout.split())
     # logits of 8 rows of 32 tokens and 256 classes in fp32, after each of ten steps
-    assert "ddp: memory grows by 256 KiB with every step, to 2.50 MiB after 10: something keeps" in shown
+    assert (
+        "ddp: memory grows by 256 KiB with every step, to 2.50 MiB after 10: tensors of each step are kept"
+        in shown
+    )
     assert "ddp: rank 0 alone needs 11" in shown
 
 

@@ -128,7 +128,7 @@ def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task: s
         ({"model_type": "llama", "config": {"num_layer": 2}}, "llama has no num_layer; did you mean 'num_"),
         ({"model_type": "llama", "config": {"vocab_size": 99}}, "config: set vocab_size as an option"),
         ({"model_type": "bert", "config": {"is_decoder": False}}, "use task: masked-lm"),
-        ({"model_type": "llama", "image_size": 8}, "image_size is of task: image-classification alone"),
+        ({"model_type": "llama", "image_size": 8}, "image_size only applies to task: image-classification"),
         ({"model_type": "bert", "task": "masked-lm", "mask_token_id": 999}, "vocab_size = 256"),
         ({"config": {"model_type": "llama", "num_layer": 2}}, "config: set model_type as an option"),
         (

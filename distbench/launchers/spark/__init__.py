@@ -47,7 +47,10 @@ class Spark(ClusterLauncher):
         if not is_installed("pyspark"):
             return "", f"pyspark is not installed; {install_hint('spark')}"
         if self.conf.get("spark.task.maxFailures", "1") != "1":
-            return "conf", "must stay 1: the agents of a retried stage belong to no run"
+            return (
+                "conf",
+                "spark.task.maxFailures must be 1, because the agents of a retried stage belong to no run",
+            )
         return None
 
     def node_list(self) -> Sequence[Node]:

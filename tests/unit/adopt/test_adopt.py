@@ -160,7 +160,9 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
     assert found["training"]["max_norm"] == pytest.approx(0.67 * tokens, rel=1e-12)
     assert [
-        each for each in adopted.differences if "max_norm and eps are the case's times 1,536, its" in each
+        each
+        for each in adopted.differences
+        if "max_norm and eps are the case's values times 1,536, its" in each
     ]
     adam = dataclasses.replace(one, optimizer=ADAM)
     coupled = tomllib.loads((adopted := export_case("torchtitan-toml", adam, {})).files["torchtitan.toml"])
@@ -256,7 +258,9 @@ def test_what_no_format_can_say_is_said_once() -> None:
 
 
 def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
-    with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; leave it"):
+    with pytest.raises(
+        UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; remove the option"
+    ):
         export_case("torch", ALL["zero1-tp"], LIVE, with_script=True)
     assert "train.py" in export_case("torch", ALL["zero2"], LIVE, with_script=True).files
 

@@ -306,7 +306,7 @@ def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
     silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
     assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
     (said,) = missing_verdict_sentences(silent)
-    assert "none of 2 cases could be judged: not checked: no dropout, please" in said
+    assert "no verdict for any of 2 cases: not checked: no dropout, please" in said
     partly = run_of(
         timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
     )

@@ -116,7 +116,7 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
     assert (shown.returncode, "has not started yet" in shown.stderr) == (2, True)
     again = ["run", "--resume", str(run), "--on", "slurm", "--nodes", "3"]
     refused = distbench(*again)
-    assert (refused.returncode, "job 17 does it (PENDING)" in refused.stderr) == (2, True)
+    assert (refused.returncode, "already submitted as job 17 (PENDING)" in refused.stderr) == (2, True)
     node.state("TIMEOUT ExitCode=0:15")
     ended = distbench("attach", name, "--out", str(node.out))
     assert ended.returncode == 143

@@ -153,7 +153,7 @@ def test_a_link_below_the_speed_of_its_hardware_is_told() -> None:
 
 def test_nodes_of_one_name_are_told() -> None:
     found = bad(cluster(["localhost", "localhost", "c"]))
-    assert found[0].what.startswith("2 nodes call themselves localhost")
+    assert found[0].what.startswith("2 nodes have the host name localhost")
 
 
 def test_nodes_that_differ_are_told_apart() -> None:

@@ -151,7 +151,7 @@ world_sizes: [2]
 check: {{{keys}}}
 """)
     text = " ".join(call("plan", str(suite), "--device", "cpu").stdout.split())
-    assert "by prediction (the workload's formulas" in text
+    assert "(from the workload's formulas" in text
     assert ("on reduced work (seq_len" in text) == expected
     trials = json.loads(call("plan", str(suite), "--device", "cpu", "--json").stdout)["trials"]
     assert all((trial["predicted_s"] is not None) == (trial["job"] == "check") for trial in trials)

@@ -166,7 +166,7 @@ measure: {trials: 0}
         ("check: often", "check = 'often': "),
         (
             "check: false",
-            "measure.trials = 0: nothing to do",
+            "measure.trials = 0: nothing to run",
         ),
     ],
 )

@@ -275,7 +275,7 @@ def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None
     assert len(said["damaged"]) == 3, "a trial that has not ended is not damaged"
     told = call("check", str(run.folder))
     drill.seen(told.stdout)
-    assert "To measure them again, first: distbench check" in told.stdout
+    assert "To measure them again, first run: distbench check" in told.stdout
 
 
 def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:

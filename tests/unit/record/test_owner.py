@@ -56,7 +56,7 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     drill.noticed(time.monotonic() - began)
     drill.seen(refused.stderr)
     assert refused.returncode == 2
-    assert f"is running in process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
+    assert f"in use by process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
     assert shown(held.run) == "running"
     copied = Run(Path(shutil.copytree(held.folder, held.folder.parent / "copied")))
     assert shown(copied) == "interrupted", "a copy is nobody's"
@@ -134,7 +134,7 @@ def test_of_two_that_resume_a_run_one_does(held: Held, drill: Drill) -> None:
     first = held.again()
     second = call("run", "--resume", str(held.folder))
     drill.seen(second.stderr)
-    assert second.returncode == 2 and f"is running in process {first.pid}" in second.stderr
+    assert second.returncode == 2 and f"in use by process {first.pid}" in second.stderr
     held.let_go()
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
@@ -265,7 +265,7 @@ def test_a_gate_has_one_owner_and_resumes_after_a_kill(tmp_path: Path, drill: Dr
     again = ("gate", held.suite, "--self-test", "--resume", str(held.folder), "--json")
     refused = call(*again)
     drill.seen(refused.stderr)
-    assert refused.returncode == 2 and f"is running in process {held.process.pid}" in refused.stderr
+    assert refused.returncode == 2 and f"in use by process {held.process.pid}" in refused.stderr
     held.process.kill()
     held.process.communicate()
     assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"interrupted"}
@@ -309,7 +309,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 def test_nobody_but_the_owner_gets_the_folder_until_the_owner_lets_go(stored: Run) -> None:
     with (
         stored.hold_lock(),
-        pytest.raises(UsageError, match=f"is running in process {os.getpid()} on "),
+        pytest.raises(UsageError, match=f"in use by process {os.getpid()} on "),
         stored.hold_lock(),
     ):
         pass

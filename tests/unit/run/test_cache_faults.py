@@ -258,7 +258,7 @@ def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
     drill.seen(reason)
     told = r"strategy compiled\+crashes \(\w{10}\): the build process was killed by SIGBUS; "
     assert re.match(told, reason)
-    assert reason.endswith(f"the cache: {cache_folder()}")
+    assert reason.endswith(f"cache: {cache_folder()}")
     assert [case["status"] for case in finished.cases.values()] == ["prepare_failed", "measured"]
 
 

@@ -41,7 +41,7 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     [
         (
             {"optimizer": OptimizerConfig(clip_grad_norm=0.5)},
-            r"clip_grad_norm = 0\.5 needs .* leave clip_grad_norm out",
+            r"clip_grad_norm = 0\.5 needs .* remove clip_grad_norm",
         ),
         ({"batch": Batch(8, 2, 4)}, "gradient_accumulation_steps = 4: .* use larger micro-batches"),
         (

@@ -55,9 +55,9 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             "tp: {}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "tensor parallelism: workload.user has no tp_plan, which says which linear layers are split by "
-            "outputs and which by inputs, its embedding and its head; add it (docs/strategies.md, "
-            '"Plans of models"), or use transformer',
+            "tensor parallelism: workload.user has no tp_plan, which declares which linear layers are "
+            "split by outputs and which by inputs, its embedding and its head; add it "
+            '(docs/strategies.md, "Plans of models"), or use transformer',
         ),
         (
             "tp: {sequence_parallel: true}",

@@ -242,7 +242,7 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
         ),
         (
             lambda at: python(at, {"python": "3.10.12"}),
-            "it is Python 3.10.12; distbench needs 3.11 or newer; make",
+            "it is Python 3.10.12; distbench needs 3.11 or newer; create",
         ),
         (lambda at: python(at, {"prefix": sys.prefix}), "this is distbench's own environment"),
         (

@@ -359,7 +359,7 @@ def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
         ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
         (
             "checkpoint: false\nmeasure: {trials: 0}",
-            "measure.trials = 0: nothing to do",
+            "measure.trials = 0: nothing to run",
         ),
     ],
 )

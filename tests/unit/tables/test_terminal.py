@@ -135,7 +135,7 @@ def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
     stored(tmp_path / "1", 1, measured(DDP, 1000), measured(FSDP, 900))
     text = " ".join(call("history", str(tmp_path)).stdout.split())
     assert text.startswith(
-        "tokens_per_s (tokens/s, higher is better) over runs One run has no history: steps are"
+        "tokens_per_s (tokens/s, higher is better) over runs One run has no history: at least"
     )
     assert "–" not in text
     stored(tmp_path / "2", 2, measured(ZERO, 950))

@@ -92,7 +92,7 @@ def test_an_mlp_takes_six_flops_a_weight() -> None:
         ({"heads": 3}, "heads = 3 does not divide dim = 128"),
         ({"kv_heads": 3}, "kv_heads = 3 does not divide heads = 4"),
         ({"dim": 36}, "heads = 4 divides dim = 36 into heads of width 9"),
-        ({"attention": "sliding_window"}, "sliding_window needs a window; set window: 32, say"),
+        ({"attention": "sliding_window"}, "sliding_window needs a window; set window, for example 32"),
         ({"window": 8}, "window = 8 only applies to sliding-window attention; set attention: sliding_window"),
     ],
 )
