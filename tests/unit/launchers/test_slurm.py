@@ -189,7 +189,7 @@ def test_plan_shows_what_a_run_from_a_login_node_hands_over(
         (
             "launcher: local\n",
             ["--nodes", "2"],
-            "suite.yaml:9: launcher = 'local': is not slurm",
+            "suite.yaml:9: launcher = 'local': does not match --on slurm",
         ),
         ("launcher: {slurm: {qos: high}}\n", ["--nodes", "2"], "unset the variable, or omit the option"),
         ('launcher: {slurm: {qos: "a\\nb"}}\n', ["--nodes", "2"], "sbatch does not allow line breaks"),

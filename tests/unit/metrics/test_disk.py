@@ -104,7 +104,7 @@ def test_a_disk_without_room_is_named_with_what_it_has_and_what_is_needed(
     with pytest.raises(disk.OffloadDiskFullError) as told:
         disk.create_folder(str(tmp_path), needed)
     assert str(told.value).startswith(f"nvme_path = {tmp_path}: the disk is full ")
-    assert str(told.value).endswith("take up to 8882 PiB; free some space")
+    assert str(told.value).endswith("need up to 8882 PiB; free some space")
     assert list(disk.create_folder(str(tmp_path), 0).iterdir()) == []
 
 
