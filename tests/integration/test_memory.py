@@ -219,7 +219,7 @@ def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callabl
         "ddp: memory grows by 256 KiB with every step, to 2.50 MiB after 10: tensors of each step are kept"
         in shown
     )
-    assert "ddp: rank 0 alone needs 11" in shown
+    assert "ddp: rank 0 needs 11" in shown
 
 
 def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite: Callable[..., Finished]) -> None:

@@ -204,7 +204,7 @@ def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_
         "losses": DIFFERENT_BY_DESIGN,
     }
     (barred,) = [one.barred for one in make_candidates([row], {})]
-    assert "gradients are rounded to fp16" in barred and "add converge" in barred
+    assert "gradients are rounded to fp16" in barred and "add a section converge" in barred
     # one process rounds none, whatever it is asked for
     alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
     (row,) = run_of(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases

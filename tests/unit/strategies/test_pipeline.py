@@ -104,7 +104,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
         ),
         ("", 2, {"compile": "true"}, "compile is not supported with pipeline parallelism"),
         ("mesh: {dp_shard: 3}", 4, {}, "mesh: {dp_shard: 3}: 3 does not divide the world size, 4"),
-        ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; leave pp out"),
+        ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; omit pp"),
         (
             "mesh: {dp_shard: 2}",
             2,
