@@ -98,7 +98,7 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
         (
             {"algorithm": "lamb"},
             {},
-            "algorithm = lamb is lamb with compression.*adamw; use optimizer: {name: lamb}",
+            "algorithm = lamb compresses lamb.*adamw; use optimizer: {name: lamb}",
         ),
         (
             {},
