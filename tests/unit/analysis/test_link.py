@@ -82,4 +82,4 @@ def test_on_one_node_there_is_no_link_to_name() -> None:
 
 def test_the_findings_name_all_that_are_held_back_and_the_worst_with_its_numbers() -> None:
     found = all_findings(run_of(trial(), trial(of=FSDP, comm_between_exposed_s=7.0)))
-    assert any(each.startswith("fsdp is held back") and each.endswith("; so is ddp.") for each in found)
+    assert any(each.startswith("fsdp is limited") and each.endswith("; so is ddp.") for each in found)

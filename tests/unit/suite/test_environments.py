@@ -220,7 +220,7 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
         (lambda at: None, "does not exist; create an environment there, or give the folder of a virtual"),
         (
             lambda at: link(at, "/gone/python3.9"),
-            "bin/python is a link to /gone/python3.9, which does not exist on this machine; make",
+            "bin/python is a link to /gone/python3.9, which does not exist on this machine; recreate",
         ),
         (
             lambda at: python(at, script="#!/gone/python\n"),
@@ -267,7 +267,7 @@ def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> Non
 def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:
     venv.create(tmp_path / "old", symlinks=True)
     (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
-    assert "it lacks numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
+    assert "it does not contain numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
 
 
 def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:

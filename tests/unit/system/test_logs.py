@@ -62,7 +62,7 @@ def test_what_several_cuts_left_out_is_told_in_one_place(printing: Printing) -> 
     for _ in range(3):
         printing.prints_much()
         printing.logs.trim()
-    (told,) = re.findall(r"left out ([\d,]+) bytes", printing.file.read_text())
+    (told,) = re.findall(r"removed ([\d,]+) bytes", printing.file.read_text())
     assert int(told.replace(",", "")) == 3 * MAX_LOG_BYTES - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES
 
 
