@@ -139,7 +139,7 @@ def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
     )
     assert "–" not in text
     stored(tmp_path / "2", 2, measured(ZERO, 950))
-    assert "No case is in two of these 2 runs: steps" in " ".join(
+    assert "No case is in two of these 2 runs: at least" in " ".join(
         call("history", str(tmp_path)).stdout.split()
     )
 
