@@ -85,9 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in names:
             item.add_marker("page")
         if item.get_closest_marker("deep") and not item.get_closest_marker("train"):
-            raise pytest.UsageError(f"{item.nodeid}: marked deep, but not train")
+            raise pytest.UsageError(f"{item.nodeid}: tests marked deep must also be marked train")
         if "matrix" in names and item.path.name not in READERS:
-            raise pytest.UsageError(f"{item.nodeid}: reads the matrix, but is not in matrix.READERS")
+            raise pytest.UsageError(
+                f"{item.nodeid}: uses the fixture matrix; add its file to READERS in "
+                "tests/support/strategy_matrix.py"
+            )
 
 
 @pytest.hookimpl(optionalhook=True)

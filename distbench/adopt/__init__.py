@@ -58,7 +58,7 @@ def supported_formats(measured: ExportedCase) -> list[str]:
 
 def _problems(format_: str, measured: ExportedCase) -> list[str]:
     if (measured.pipeline or measured.tensor_parallelism) and _is_user_workload(measured.case.workload):
-        return ["only the user's own code says where its model is split, and adopt does not run it"]
+        return ["only the user's code defines how its model is split, and adopt does not run it"]
     exporter = FORMATS[format_]
     # reasons that hold for every format come first; those that name other formats follow
     return [*problems(measured), *_unsupported(exporter, measured), *exporter.problems(measured)]
@@ -70,12 +70,12 @@ def _unsupported(exporter: Exporter, measured: ExportedCase) -> Iterator[str]:
     is_script, is_titan = exporter is torch_script, exporter in (torchtitan_py, torchtitan_toml)
     if pipeline and pipeline.split == "time" and not stages_recorded(measured):
         yield (
-            "its stages were split by layer times (split: time), and the layers of each are not in the record"
+            "its stages were split by layer times (split: time), and the record does not contain the layers of each"
         )
     if getattr(measured.strategy, "optimizer_in_backward", False):
         yield "no format can update parameters in the backward pass yet (optimizer_in_backward)"
     if measured.context_parallelism and not is_titan:
-        yield "context parallelism is written for torchtitan only so far"
+        yield "context parallelism is supported for torchtitan only"
     if measured.uses_autotp and exporter in (accelerate_config, trainer_config):
         yield (
             "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split "
@@ -113,12 +113,12 @@ def _check_skeleton(format_: str, measured: ExportedCase) -> None:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     if measured.tensor_parallelism or measured.pipeline:
         raise UsageError(
-            "--skeleton: its small model has none of the layers that this case splits; leave it out"
+            "--skeleton: its small model has none of the layers that this case splits; remove the option"
         )
     if measured.uses_autotp:
         raise UsageError(
             "--skeleton: its batches are different on every rank; DeepSpeed's AutoTP needs the same on all "
-            "ranks that split a layer; leave it out"
+            "ranks that split a layer; remove the option"
         )
 
 

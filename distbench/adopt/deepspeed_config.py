@@ -25,7 +25,7 @@ def problems(measured: ExportedCase) -> Iterator[str]:
     if not measured.zero:
         yield (
             f"{measured.case.strategy.name} does not run on DeepSpeed; its stage 0 (data parallelism) or 3 "
-            "(full sharding) would not be the case that was measured"
+            "(full sharding) would not be the measured case"
         )
 
 
@@ -77,8 +77,8 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> Iterator[
             yield f"{key} is not in the record; DeepSpeed's default applies"
     if lr_schedule.is_scheduled(case.optimizer) and not with_schedule:
         yield (
-            f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which none of "
-            "DeepSpeed's own schedulers does; this file has none, so it is constant. Pass "
+            f"the case's learning rate follows {lr_schedule.schedule_text(case.optimizer)}, which no "
+            "scheduler of DeepSpeed supports. This file has no scheduler, so the rate is constant. Pass "
             "lr_scheduler=lambda optimizer: LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as "
             "--as torch writes it"
         )
@@ -86,14 +86,14 @@ def differs(measured: ExportedCase, *, with_schedule: bool = False) -> Iterator[
         yield (
             "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
             "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
-            "it. From this file the first update is 0.7x as large"
+            "it. With this file the first update is 0.7x as large"
         )
     scale = case.precision.loss_scale or 1.0
     if zero.stage == 0 and scale != 1:
         factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
         yield (
             "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, "
-            "but never multiplies the loss by it, so that updates are too small by the scale; the measured "
+            "but never multiplies the loss by it, so updates are too small by that factor; the measured "
             f"case multiplied it. Call engine.backward(loss * {factor})"
         )
     uses_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
@@ -162,9 +162,8 @@ def with_sizes_for(measured: ExportedCase, parameters: float) -> ExportedCase:
         return measured
     sizes = {key: min(DEEPSPEED_DEFAULTS[key], int(parameters)) for key in _unset_sizes(zero)}
     about = (
-        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
-        f"{format_number(parameters)} parameters ({_SIZES_SOURCE}). They are numbers of elements, not of "
-        "bytes."
+        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, limited to the size of a model with "
+        f"{format_number(parameters)} parameters ({_SIZES_SOURCE}). They count elements, not bytes."
     )
     changes: dict[str, Any] = sizes
     strategy = dataclasses.replace(zero, **changes)
@@ -183,8 +182,8 @@ def with_measured_sizes(measured: ExportedCase) -> ExportedCase:
     count = measured.effective.get("parameters")
     model = f"of {format_number(count)} parameters " if type(count) is int else ""
     about = (
-        f"{_listed(known)}: they fit the model {model}that was measured. For a larger one export with "
-        "--for-parameters N, its number of parameters, such as 7e9."
+        f"{_listed(known)}: chosen for the model {model}that was measured. For a larger one, "
+        "export with --for-parameters N, its number of parameters, such as 7e9."
     )
     return dataclasses.replace(measured, size_notes=(about,) if known else ())
 

@@ -70,7 +70,7 @@ class ExportedCase:
         strategy, findings = check_section(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
             wrong = SuiteMistake(findings[0].message, key_text(findings[0].path), findings[0].value)
-            raise UsageError(f"{name}: options from another version of distbench: {wrong}")
+            raise UsageError(f"{name}: the options come from another version of distbench: {wrong}")
         return cls(case, strategy, effective)
 
     @property
@@ -186,11 +186,11 @@ def problems(measured: ExportedCase) -> Iterator[str]:
             "name; pass it to deepspeed.initialize yourself"
         )
     if "loss_mean" in measured.effective:
-        yield "its loss is a sum and a count, and no format divides by the count of the global batch yet"
+        yield "its loss is a sum and a count, and no format can divide by the count of the global batch yet"
     if merged := measured.effective.get("merged_units"):
         yield (
             "layers of the measured model that share a parameter are sharded with the rest of it "
-            f"({', '.join(merged[:3])}), which no format can say yet"
+            f"({', '.join(merged[:3])}), which no format can express yet"
         )
     if zero and zero.pipeline:
         yield "no format supports DeepSpeed's PipelineModule yet"
@@ -212,6 +212,6 @@ def loss_scale_problems(measured: ExportedCase, tool: str) -> Iterator[str]:
         return
     if precision.is_scaled_dynamically:
         own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
-        yield f"{tool} takes no window or first value of a dynamic loss scale; the case had a {own}"
+        yield f"{tool} has no options for the window and the initial value of a dynamic loss scale; the case had a {own}"
     else:
         yield f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"

@@ -14,9 +14,9 @@ from distbench.core.text import one_line
 from distbench.core.units import format_count
 
 _WEIGHT_DECAY_NOTE = (
-    "Weight decay applies to every parameter, including biases and norms, and the learning rate has the "
-    "schedule named above; with another one or exempt parameters the training is not equivalent to the "
-    "measured case."
+    "Weight decay applies to every parameter, including biases and norms, and the learning rate "
+    "follows the schedule above; with another schedule or with exempt parameters the training is not "
+    "equivalent to the measured case."
 )
 _PROCESS_COUNT_NOTE = (
     "With a different number of processes, change the micro-batch size or accumulation to keep the global "

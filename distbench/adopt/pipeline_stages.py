@@ -71,5 +71,5 @@ def stages_recorded(measured: ExportedCase) -> bool:
 
 def _model(measured: ExportedCase) -> PipelineStages:
     model: PipelineStages | None = stages_of(measured.case)
-    assert model is not None, "what can't be cut was not trained so"
+    assert model is not None, "a model that can't be split was not trained with a pipeline"
     return model

@@ -16,8 +16,8 @@ from distbench.adopt.script_templates import render
 FILE = "torchtitan_config.py"
 
 _NOTES = (
-    "For torchtitan 0.3, whose parser has read files like this one; no training was started with them. "
-    "--as torchtitan-toml writes for 0.2.2.",
+    "For torchtitan 0.3, whose parser accepts files like this one; no training was run with them. Use "
+    "--as torchtitan-toml for 0.2.2.",
     "Replace the import of base by your own configuration: torchtitan trains its own models, not the case's. "
     "It has the model, the data and the sequence length.",
     shared.SAME_TOKENS,

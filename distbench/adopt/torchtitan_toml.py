@@ -16,21 +16,21 @@ from distbench.core.case import PrecisionConfig
 FILE = "torchtitan.toml"
 
 _NOTES = (
-    "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like this one; no "
-    "training was started with them. torchtitan 0.3 does not read it: --as torchtitan writes for that.",
+    "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser accepts files like this one; "
+    "no training was run with them. torchtitan 0.3 can't read it: use --as torchtitan for that version.",
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
     shared.SAME_TOKENS,
     *TRAINING_NOTES,
 )
 _SUMS = (
     "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the "
-    "logged loss (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens per "
-    "update; change them for another batch, sequence length or version of torchtitan"
+    "logged loss (a later commit, f4a575f60, does): {keys} are the case's values times {tokens:,}, its "
+    "tokens per update; change them for another batch, sequence length or version of torchtitan"
 )
 _MEANS = (
-    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by the "
-    "number of ranks once more: {keys} are the case's divided by {ranks}, its ranks; change them for another "
-    "number of ranks or version of torchtitan"
+    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by "
+    "the number of ranks once more: {keys} are the case's values divided by {ranks}, its ranks; change "
+    "them for another number of ranks or version of torchtitan"
 )
 
 

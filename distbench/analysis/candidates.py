@@ -107,7 +107,7 @@ def _unproven_reason(row: CaseSummary) -> str:
     shown = (
         one_line(judged.sentence)
         if judged
-        else "nothing shows that it converges as well; add converge to the suite"
+        else "its convergence was not tested; add a section converge to the suite"
     )
     return f"{DIFFERENT_BY_DESIGN}: {one_line(design.why)}; {shown}"
 

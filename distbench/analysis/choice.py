@@ -84,8 +84,8 @@ class Candidate:
         if not self.memory_assumed:
             return text
         return (
-            f"{text} ({format_bytes(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
-            "which nothing measured)"
+            f"{text} ({format_bytes(self.memory_assumed)} of it an unmeasured allowance for the "
+            "CUDA context and libraries)"
         )
 
     def is_dominated_by(self, other: Candidate) -> bool:
@@ -345,4 +345,4 @@ def memory_ranges_sentence(found: Sequence[MemoryRange], devices: int) -> str:
         else f"{branch.range_text}: no measured case fits"
         for branch in found
     ]
-    return f"By the memory of a device, on {format_count(devices, 'device')}: {'; '.join(said)}."
+    return f"Choice by device memory, on {format_count(devices, 'device')}: {'; '.join(said)}."

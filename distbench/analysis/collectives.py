@@ -215,7 +215,9 @@ class CollectiveBaseline:
         """
         curve = self.curves.get(CollectiveKind(kind.op, kind.dtype, kind.group_size, kind.nodes))
         if not curve:
-            return LinkUtilization(None, "the run has no such collective alone (collectives in the suite)")
+            return LinkUtilization(
+                None, "this collective was not measured alone; add a section collectives to the suite"
+            )
         rows = [
             row
             for row in multi_rank_rows(record)
@@ -227,13 +229,13 @@ class CollectiveBaseline:
         moved = [row.get("transfer_s") for row in rows]
         known = [seconds for seconds in moved if seconds]
         if not known or len(known) < len(moved):
-            return LinkUtilization(None, "the times of single collectives are not known")
+            return LinkUtilization(None, "the times of individual collectives are unknown")
         alone = [_interpolate_seconds(curve, row["bytes"]) for row in rows]
         times = [seconds for seconds in alone if seconds is not None]
         if len(times) < len(alone):
             sizes = f"{format_bytes(curve[0][0])} to {format_bytes(curve[-1][0])}"
             return LinkUtilization(
-                None, f"some of its messages are not within the sizes measured alone ({sizes})"
+                None, f"some of its messages are outside the sizes that were measured alone ({sizes})"
             )
         return LinkUtilization(math.fsum(times) / math.fsum(known))
 

@@ -306,7 +306,7 @@ def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary
         why = (
             _unusable_reason(mate, row)
             if mate
-            else "the strategy has no single case on as many devices in both runs"
+            else "the runs do not both have exactly one case of this strategy on this number of devices"
         )
         pairs.append(CasePair(row.case.name, mate, row, why))
     gone = [

@@ -58,14 +58,14 @@ def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
 def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     """Columns of the prices of a case, described as in a record."""
     whole = f"the whole training ({format_number(cost.tokens)} tokens)"
-    price = f"at {format_number(cost.per_device_hour)} {cost.currency} for a device and hour"
+    price = f"at {format_number(cost.per_device_hour)} {cost.currency} per device-hour"
     told = {
         COST_PER_BILLION_TOKENS: (
             cost.currency,
-            f"Money for 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
+            f"Cost of 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
         ),
-        TRAINING_HOURS: ("h", f"Hours of {whole}: tokens / tokens/s."),
-        TRAINING_COST: (cost.currency, f"Money for {whole} {price}."),
+        TRAINING_HOURS: ("h", f"Duration of {whole} in hours: tokens / tokens/s."),
+        TRAINING_COST: (cost.currency, f"Cost of {whole} {price}."),
     }
     return {
         name: {"unit": unit, "better": "lower", "over_ranks": "first", "doc": doc}

@@ -216,7 +216,7 @@ def case_histories(
 def run_variances(runs: Iterable[HistoryRun], ids: Collection[str]) -> RunVariances:
     """Variance of the cases in *ids* over *runs*, in the columns that ``compare`` compares."""
     if missing := change_points.missing_dependency():
-        return RunVariances(absent=f"telling apart the runs between which nothing changed needs {missing}")
+        return RunVariances(absent=f"detecting changes between runs needs {missing}")
     of_cases, known = [occasion.restricted_to(ids) for occasion in runs], Known()
     series = (
         (name, each) for name in COMPARED_COLUMNS for each in case_histories(of_cases, name, known=known)

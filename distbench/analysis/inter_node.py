@@ -11,9 +11,9 @@ from distbench.analysis.scaling import ScalingPoint, ScalingSeries
 from distbench.core.units import format_bitrate, format_bytes, format_count
 
 NODE_EFFICIENCY_DEFINITION = (
-    "On several nodes: in a node is the efficiency of one whole node of M devices, E_M, and over nodes is "
-    "what N such nodes together do, relative to what each does alone, X_NM / (N X_M), so that the efficiency "
-    "is their product."
+    "On several nodes the efficiency is a product: in a node is the efficiency of one whole node "
+    "of M devices, E_M, and over nodes is the throughput of N such nodes relative to N times that "
+    "of one, X_NM / (N X_M)."
 )
 
 BOTTLENECK_SHARE = 0.2
@@ -59,7 +59,7 @@ def node_efficiency(series: ScalingSeries, point: ScalingPoint) -> NodeEfficienc
     (of_one,) = counts
     whole = next((one for one in series.points if one.world_size == of_one and node_count(one) == 1), None)
     if whole is None:
-        return f"no trial was on one whole node ({format_count(of_one, 'device')})"
+        return f"no trial ran on exactly one node ({format_count(of_one, 'device')})"
     here, alone = point.throughput.interval, whole.throughput.interval
     assert here and alone, "a summary gives every pace above 0 an interval"
     ratio = here.ratio(alone)
@@ -94,12 +94,15 @@ class InterNodeBottleneck:
         """Sentence that continues the name of the case and "is"."""
         other = ""
         if not self.best_busbw:
-            other = f"; no message of {format_bytes(LARGE_MESSAGE_BYTES)} or more tells what the link carries"
+            other = (
+                "; the bandwidth of the link is unknown, because no message has "
+                f"{format_bytes(LARGE_MESSAGE_BYTES)} or more"
+            )
         elif self.busbw < SATURATED_SHARE * self.best_busbw:
             other = f", where large messages reach {format_bitrate(8 * self.best_busbw)}"
         return (
-            f"held back by {self.cause}: {self.exposed_share:.0%} of a profiled step is transfer between "
-            f"nodes that no computation hides, at {format_bitrate(8 * self.busbw)} bus bandwidth{other}"
+            f"limited by {self.cause}: {self.exposed_share:.0%} of a profiled step is exposed "
+            f"transfer between nodes, at {format_bitrate(8 * self.busbw)} bus bandwidth{other}"
         )
 
 

@@ -83,7 +83,7 @@ def misplaced_traffic(record: Record) -> str:
         moved = min(most.surplus_bytes, -least.surplus_bytes)
         if moved > UNEXPLAINED_TOLERANCE * math.fsum(each.theory or 0.0 for each in same):
             wrong.append(
-                f"{format_bytes(moved)} {op} moved over {most.dimension}, by theory over {least.dimension}"
+                f"{format_bytes(moved)} {op} went over {most.dimension} instead of {least.dimension}"
             )
     return "; ".join(wrong)
 
@@ -92,8 +92,9 @@ def call_count_mismatches(record: Record) -> str:
     """Dimensions with more or fewer collectives than in theory, in words; empty if there are none."""
     wrong = [each for each in dimension_traffic(record) if each.unexplained_calls]
     return "; ".join(
-        f"{each.calls:g} {each} per step, theory: {each.calls_theory:g}, with no known cause for "
-        f"{abs(each.unexplained_calls):g} {'more' if each.unexplained_calls > 0 else 'fewer'}"
+        f"{each}: {each.calls:g} calls per step, theory: {each.calls_theory:g}; "
+        f"{abs(each.unexplained_calls):g} {'more' if each.unexplained_calls > 0 else 'fewer'} "
+        "without a known cause"
         for each in wrong
     )
 

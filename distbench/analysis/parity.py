@@ -144,7 +144,10 @@ def _sentences(found: list[SettingDifference]) -> list[str]:
         if difference.kind == "work"
     ]
     if unknown := [difference.key for difference in found if difference.kind == "unknown"]:
-        sentences.append(f"Not known to be the same work: unclassified {join_limited(unknown)}.")
+        sentences.append(
+            "Whether the work is the same is unknown, because these settings differ and are "
+            f"unclassified: {join_limited(unknown)}."
+        )
     return sentences
 
 

@@ -99,8 +99,8 @@ class Straggler:
         """Sentence for reports."""
         return (
             f"Straggler: {self.name} is slowest in {self.slowest_trials} of "
-            f"{format_count(self.trials, 'trial')}, with {self.work_ratio:.2f}x the work of the median of "
-            f"the others (chance of that if all were alike: {_p_value_text(self.p_value)})."
+            f"{format_count(self.trials, 'trial')}, with {self.work_ratio:.2f}x the median work of "
+            f"the other ranks (probability if all ranks were equal: {_p_value_text(self.p_value)})."
         )
 
 

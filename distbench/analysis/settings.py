@@ -36,7 +36,7 @@ _PROCESS_SETTINGS = {
     "threads": SettingMeaning("speed", "different number of threads per rank"),
     "warm": SettingMeaning("speed", "ranks started differently"),
 }
-_UNKNOWN: tuple[SettingKind, str] = ("unknown", "nobody has said what this setting means for the work")
+_UNKNOWN: tuple[SettingKind, str] = ("unknown", "unclassified setting")
 
 
 def effective_settings(record: Record) -> dict[str, Any]:
@@ -108,12 +108,16 @@ def setting_meaning(key: str, *records: Record) -> tuple[SettingKind, str]:
 @functools.cache
 def _own_settings() -> Mapping[str, SettingMeaning]:
     """Meanings of all settings of distbench's own strategies and its process."""
-    known = {"effective": SettingMeaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
+    known = {"effective": SettingMeaning("work", "its effect is unknown"), **ENGINE_SETTINGS}
     known["data"] = SettingMeaning(
-        "work", "trains on other data, as versions of numpy may draw from one seed"
+        "work",
+        (
+            "may train on different data, because versions of numpy may draw different numbers from "
+            "the same seed"
+        ),
     )
     known |= {f"process.{key}": each for key, each in _PROCESS_SETTINGS.items()}
-    known["software"] = SettingMeaning("strategy", "another version, as in another Python environment")
+    known["software"] = SettingMeaning("strategy", "different version, as in another Python environment")
     for strategy in registry.built_in_plugins("strategies").values():
         known |= strategy.settings
     return known

@@ -104,8 +104,9 @@ def drift_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -
     if slowing := [row for row in measured if _slows_down(row) and row not in leaking]:
         row = max(slowing, key=lambda each: each.values["drift"].value)
         yield (
-            f"{names[row.case.id]}: steps became slower during timing{_drift_size(row)}: their work grows, "
-            f"or the machine slows down (distbench show --view telemetry){_others(slowing, row, names)}."
+            f"{names[row.case.id]}: steps became slower during timing{_drift_size(row)}: either "
+            "their work grows or the machine slows down (distbench show --view "
+            f"telemetry){_others(slowing, row, names)}."
         )
     yield from _outlier_sentences(measured, names)
 
@@ -113,8 +114,8 @@ def drift_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]) -
 def _growth_text(found: MemoryGrowth, name: str) -> str:
     return (
         f"{name}: memory grows by {format_bytes(found.per_step)} with every step, to "
-        f"{format_bytes(found.total)} after {found.steps}: something keeps tensors of each step, such as a "
-        "list of losses or logits"
+        f"{format_bytes(found.total)} after {found.steps}: tensors of each step are kept, for "
+        "example in a list of losses or logits"
     )
 
 
@@ -124,8 +125,8 @@ def _outlier_sentences(measured: Sequence[CaseSummary], names: Mapping[str, str]
         row, one = max(found, key=lambda pair: pair[1].peak / pair[1].others)
         others = _others([each for each, _ in found], row, names)
         yield (
-            f"{names[row.case.id]}: rank {one.rank} alone needs {format_bytes(one.peak)}, any other rank "
-            f"{format_bytes(one.others)} at most{others}."
+            f"{names[row.case.id]}: rank {one.rank} needs {format_bytes(one.peak)}, every other "
+            f"rank at most {format_bytes(one.others)}{others}."
         )
 
 

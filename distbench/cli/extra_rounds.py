@@ -41,11 +41,11 @@ class NoisyTrialRounds:
         )
         left = [case for case in noisy if added[case.id] < self._max_repeats]
         if left:
-            self._observer.note(f"noisy trials are repeated: {_names(left)}")
+            self._observer.note(f"repeating noisy trials of {_names(left)}")
         elif noisy and not self._has_given_up:
             self._has_given_up = True
             self._observer.note(
-                f"still noisy after {format_count(self._max_repeats, 'repeat')}, and no more are allowed "
+                f"still noisy after {format_count(self._max_repeats, 'repeat')}, the maximum "
                 f"(measure.repeat_noisy, --repeat-noisy): {_names(noisy)}"
             )
         return [case.id for case in left]
@@ -80,7 +80,7 @@ class RecommendationRounds:
             self._end = time.monotonic() + 60 * self._minutes
         analysed = RunAnalysis.read(run)
         if not any(one.speed and not one.barred for one in analysed.candidates):
-            self._observer.note("nothing to settle: no case can be recommended")
+            self._observer.note("nothing to settle, because no case can be recommended")
             return []
         self._looks += 1
         every = unsettled_candidates(analysed.candidates, self._looks)
@@ -93,10 +93,10 @@ class RecommendationRounds:
         left = [one for one in every if one.id not in failing]
         if lost := [one.name for one in every if one.id in failing]:
             self._observer.note(
-                f"not measured again, as the last trial failed: {join_limited(lost, limit=6)}"
+                f"not measured again, because the last trial failed: {join_limited(lost, limit=6)}"
             )
         if len(left) < 2:
-            self._observer.note("not settled: what may be better can't be measured any more")
+            self._observer.note("not settled: the remaining candidates fail")
             return []
         names = join_limited(
             [f"{one.name} on {format_count(one.devices, 'device')}" for one in left], limit=6
@@ -106,7 +106,7 @@ class RecommendationRounds:
                 f"not settled after {self._minutes:g} minutes (--minutes): {names} may still be the best"
             )
             return []
-        self._observer.note(f"not settled: another round of {names}")
+        self._observer.note(f"not settled: starting another round of {names}")
         return [one.id for one in left]
 
 

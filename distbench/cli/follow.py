@@ -58,9 +58,9 @@ def detach_text(folder: Path) -> str:
         f"follow it with: distbench attach {shlex.quote(str(folder))}",
     )
     if handed is None:
-        return f"the run goes on; {again}"
+        return f"the run continues; {again}"
     cancel = shlex.join(launcher_queue(handed.launcher).cancel_command(handed.job))
-    return f"job {handed.job} goes on; {again}; cancel it with: {cancel}"
+    return f"job {handed.job} continues; {again}; cancel it with: {cancel}"
 
 
 class _JobFollower:
@@ -78,7 +78,7 @@ class _JobFollower:
     @property
     def state_text(self) -> str:
         """State in the words of the engine."""
-        return self._job.state_text if self._job else "unknown, as it does not answer"
+        return self._job.state_text if self._job else "unknown, because it does not answer"
 
     @property
     def is_incomplete(self) -> bool:
@@ -108,12 +108,13 @@ class _JobFollower:
                 show(text.rstrip("\n"))
         if not self._has_begun and not any(printed):
             print_note(
-                f"nothing of job {self._handed.job} is in {self._folder}: if nodes don't see this folder, "
-                "use --out on a file system that they share"
+                f"job {self._handed.job} wrote nothing to {self._folder}: if the nodes do not see this "
+                "folder, use --out on a shared file system"
             )
         elif self._code is None and self._job_exit_code == 0:
             print_note(
-                f"the end of the run is not seen in {self._folder} yet: the exit code is that of the job"
+                f"the end of the run is not visible in {self._folder} yet, so the exit code is that of "
+                "the job"
             )
 
     @property
@@ -126,7 +127,7 @@ class _JobFollower:
         end = time.monotonic() + seconds
         if self._code is None:
             self._display.show_waiting(
-                f"job {self._handed.job}: {self.state_text}; waiting for the last of its run"
+                f"job {self._handed.job}: {self.state_text}; waiting for the last events of the run"
             )
         while self._code is None and time.monotonic() < end:
             time.sleep(_POLL_S)

@@ -45,7 +45,7 @@ class ArmOptions:
 
     def arm(self, file: Path, name: str = "") -> GateArm:
         """Arm that runs here, named *name* or after its changes."""
-        name = name or ", ".join(self.changes) or "the suite as it stands"
+        name = name or ", ".join(self.changes) or "the suite without changes"
         return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
 
 

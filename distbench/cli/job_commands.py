@@ -17,7 +17,7 @@ from distbench.record.run_folder import resumable_write_errors
 from distbench.run.interruption import raise_on_termination
 from distbench.suite import Suite
 
-_NO_JOBS = "this launcher takes no jobs; run distbench doctor on that machine"
+_NO_JOBS = "this launcher can't submit jobs; run distbench doctor on that machine"
 _POLL_S = 1.0
 _NO_ANSWER_S = 60.0
 
@@ -42,7 +42,7 @@ def run_as_job(suite: Suite, out: Path, nodes: int | None, words: Sequence[str])
         file.write_text(suite.text)
         arguments = ["doctor", str(file), "--out", str(out.resolve()), *words]
         job = submit_job(make_submission(suite, arguments, nodes, [], folder), queue)
-        print_note(f"handed over to {suite.launcher.name}: job {job}; Ctrl-C cancels it")
+        print_note(f"submitted job {job} to {suite.launcher.name}; Ctrl-C cancels it")
         ended = _wait_for_job(queue, job)
         texts = [_read_log(log) for log in queue.log_files(job, folder)]
         for text, show in zip(texts, (print_text, print_note), strict=True):
@@ -50,7 +50,7 @@ def run_as_job(suite: Suite, out: Path, nodes: int | None, words: Sequence[str])
                 show(text)
         if ended.exit_code is None or not any(texts):
             # a job that is cancelled while it waits ends with 0
-            raise InfrastructureError(f"job {job} has examined nothing: {ended.state_text}")
+            raise InfrastructureError(f"job {job} ended without a result: {ended.state_text}")
         return ended.exit_code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -71,7 +71,7 @@ def _wait_for_job(queue: JobQueue, name: str) -> QueuedJob:
                 if seen and seen.state_text != told:
                     print_note(told := seen.state_text)
                 if time.monotonic() - answered > _NO_ANSWER_S:
-                    raise InfrastructureError(f"job {name}: no answer about it for {_NO_ANSWER_S:g} s")
+                    raise InfrastructureError(f"job {name}: no status for {_NO_ANSWER_S:g} s")
                 time.sleep(_POLL_S)
     except KeyboardInterrupt:
         subprocess.run(queue.cancel_command(name), check=False, capture_output=True)

@@ -41,13 +41,13 @@ SetOption = Annotated[list[str], option("--set", "KEY=VALUE", "Override a suite 
 OnlyOption = Annotated[list[str], option("--only", "GLOB", "Only cases whose name or label matches GLOB.")]
 WorldSizesOption = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
 DeviceOption = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
-OnOption = Annotated[str, option("--on", "LAUNCHER", "Engine to hand the run to, such as slurm.")]
-NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to ask for.")]
+OnOption = Annotated[str, option("--on", "LAUNCHER", "Engine to submit the run to, such as slurm.")]
+NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to request.")]
 CheckOption = Annotated[bool, flag("--check", text="First check each case against its reference.")]
 MarkdownOption = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
 CsvOption = Annotated[bool, flag("--csv", text="Print CSV.")]
 JsonOption = Annotated[bool, flag("--json", text="Print JSON.")]
-PriceOption = Annotated[str, option("--price", "PRICE", "Price of a device and hour: '2.5 USD'.")]
+PriceOption = Annotated[str, option("--price", "PRICE", "Price per device-hour: '2.5 USD'.")]
 QuietOption = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
 
 

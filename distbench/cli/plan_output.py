@@ -121,16 +121,16 @@ def print_plan(planned: PlannedRun, *, commands: bool) -> None:
 
 def _limit_text(planned: PlannedRun) -> str:
     limits = planned.trial_limits
-    text = f"stopped at the latest after {format_duration(planned.upper_bound_s)}: only if everything hangs"
+    text = f"time limit: {format_duration(planned.upper_bound_s)}, if everything hangs"
     if not limits:
         return text
     spans = []
     for key in _TRIAL_LIMITS:
         least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
-    how = "by its size; limits in the suite sets them"
-    once = f"the limit of preparing is {format_duration(planned.prepare_limit_s)}, and those of a trial are"
-    return f"{text}, as {once} {', '.join(spans)} ({how})"
+    how = "from the size of the case; set them with limits in the suite"
+    once = f"preparation {format_duration(planned.prepare_limit_s)}; per trial:"
+    return f"{text} ({once} {', '.join(spans)}, {how})"
 
 
 def show_submission(
@@ -143,10 +143,9 @@ def show_submission(
         print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
         return
     print_text(
-        f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
-        "cases depend on their devices: distbench plan there shows them\n\n"
-        f"what is handed over ({_RUN_PLACEHOLDER} stands for the run's folder):\n\n"
-        f"{queue_submission.to_shell(submission)}"
+        f"{suite.name}: submitted to {suite.launcher.name}; the cases depend on the devices of the "
+        f"nodes that it assigns (run distbench plan there)\n\nsubmission ({_RUN_PLACEHOLDER} stands for "
+        f"the run's folder):\n\n{queue_submission.to_shell(submission)}"
     )
 
 

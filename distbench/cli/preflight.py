@@ -22,7 +22,7 @@ from distbench.system.host_state import inspect_host
 from distbench.system.machine import cache_folder, unsupported_gpu_text
 
 _SLOW_GPU_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is representative",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor is allocated by the driver, which waits for the device",
 }
 _MIN_CPU_S = 1.0
@@ -77,16 +77,16 @@ class CpuContention:
         if isinstance(taken, NotAvailable) or taken <= limit:
             return ""
         return (
-            f"warning: other processes took {taken:.0%} of the CPU time while this run prepared; above "
-            f"{limit:.1%} a trial is marked as noisy, and a case of noisy trials alone is not recommended: "
-            f"end them or wait, {self._repeat_advice()}, or, where they leave CPUs idle, raise the limit: "
-            "--set metrics.telemetry.max_foreign_cpu=0.5"
+            f"warning: other processes used {taken:.0%} of the CPU time during preparation (limit "
+            f"{limit:.1%}). Trials above the limit are marked as noisy, and a case with only noisy "
+            f"trials is not recommended. Stop those processes or wait, {self._repeat_advice()}, or, if "
+            "they leave CPUs idle, raise the limit: --set metrics.telemetry.max_foreign_cpu=0.5"
         )
 
     def _repeat_advice(self) -> str:
         if not self._repeats:
             return "add --repeat-noisy 3"
-        return f"allow more than the {format_count(self._repeats, 'repeat')} of a case (--repeat-noisy)"
+        return f"allow more than {format_count(self._repeats, 'repeat')} per case (--repeat-noisy)"
 
     def _read(self) -> Row | None:
         if self._telemetry is None:

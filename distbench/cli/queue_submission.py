@@ -23,7 +23,7 @@ from distbench.suite.yaml_reader import read_suite_text
 from distbench.system.files import slug
 
 _CANNOT_FOLLOW = (
-    "a run there can't be followed from here; use distbench launch, or start distbench where it is"
+    "a run there can't be followed from here; use distbench launch, or start distbench on that machine"
 )
 
 
@@ -87,7 +87,8 @@ def make_submission(
     submission = launcher.submission(controller)
     if submission is None:
         raise UsageError(
-            f"--on {name}: this launcher takes no runs; start distbench where it can launch them"
+            f"--on {name}: this launcher can't submit runs; start distbench on a machine where it can "
+            "launch them"
         )
     return submission
 
@@ -103,7 +104,7 @@ def _requested_nodes(suite: Suite, nodes: int | None) -> int:
     )
     if wanted is None or wanted < 1:
         given = "is missing" if wanted is None else f"= {wanted}: must be at least 1"
-        raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; it is the number of nodes to ask for")
+        raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; set the number of nodes to request")
     return int(wanted)
 
 
@@ -119,7 +120,7 @@ def submit(submission: Submission) -> str:
             submission.command, input=submission.text, capture_output=True, text=True, check=False
         )
     except OSError as error:
-        advice = "use a login node of the cluster, or --print to take it there"
+        advice = "use a login node of the cluster, or --print to get the submission"
         raise InfrastructureError(f"{program}: can't be started: {error.strerror}", advice) from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
@@ -137,7 +138,7 @@ def submit_job(submission: Submission, queue: JobQueue) -> str:
     try:
         return queue.parse_job_name(printed)
     except ValueError as error:
-        raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
+        raise InfrastructureError(str(error), "the job may still run: check the queue") from error
 
 
 def to_shell(submission: Submission) -> str:
@@ -210,13 +211,13 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
         InfrastructureError: the engine refuses.
     """
     if others := [each for each in settings if not each.startswith("launcher.")]:
-        raise UsageError(f"--resume --on {on}: only launcher.* can be set anew, not {others[0]}")
+        raise UsageError(f"--resume --on {on}: only launcher.* can be changed, not {others[0]}")
     last = submitted.read_submitted_job(run.folder)
     if last and (job := launcher_queue(last.launcher).query(last.job)) and job.state != "ended":
         follow = shlex.quote(str(run.folder))
         raise UsageError(
-            f"{run.folder}: job {last.job} does it ({job.state_text}); follow it with: distbench attach "
-            f"{follow}"
+            f"{run.folder}: already submitted as job {last.job} ({job.state_text}); follow it with: "
+            f"distbench attach {follow}"
         )
     request = submitted.read_request(run.folder)
     asked = request.set if request else []
@@ -256,5 +257,5 @@ def _submit_and_record(suite: Suite, folder: Path, submission: Submission, nodes
     )
     output, _ = queue.log_files(job, folder / SUBMISSION_FOLDER)
     write_text(output.with_suffix(".sh"), submission.text)
-    print_note(f"handed over to {suite.launcher.name}: job {job}, run {folder}")
+    print_note(f"submitted job {job} to {suite.launcher.name}; run folder: {folder}")
     return Run(folder)

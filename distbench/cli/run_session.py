@@ -157,9 +157,7 @@ def _read_info(run: Run) -> RunInfo:
         raise
     except RecordError as error:
         repair = f"distbench check {shlex.quote(str(run.folder))} --repair"
-        raise RecordError(
-            f"{error}; it can be made again from suite.yaml and the records: {repair}"
-        ) from error
+        raise RecordError(f"{error}; rebuild it from suite.yaml and the records: {repair}") from error
 
 
 def _table(run: RunAnalysis) -> str:

@@ -19,11 +19,11 @@ from distbench.report.recommendation import read_recommendation
 from distbench.tables.table import CellMapping, Field, Table, TableCell, TableRow
 
 _CAPTION = (
-    "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
-    "requirements, as it was stored with the report."
+    "Newest first. run: name to use for RUN in other commands; pick: recommendation without special "
+    "requirements, as stored with the report."
 )
 _FIELDS = (
-    Field("run", "run", "Start of its name, or its folder below the one that was asked for.", type="varchar"),
+    Field("run", "run", "Start of its name, or its folder below the given one.", type="varchar"),
     Field("folder", "", "Its folder.", type="varchar"),
     Field("created", "date (UTC)", "When it began.", type="varchar"),
     Field("suite", "suite", "Name of its suite.", type="varchar"),
@@ -31,9 +31,9 @@ _FIELDS = (
     Field("cases", "cases", "Cases of its suite.", type="bigint"),
     Field("trials", "", "Trials that have a record.", type="bigint"),
     Field("bytes", "size", "Of all files on disk.", "B"),
-    Field("pick", "pick", "Case that is recommended without further wishes.", type="varchar"),
+    Field("pick", "pick", "Case that is recommended without special requirements.", type="varchar"),
     Field("headline", "", "The recommendation in a sentence.", type="varchar"),
-    Field("problem", "", "Why it can't be read.", type="varchar"),
+    Field("problem", "", "Reason why it can't be read.", type="varchar"),
 )
 
 
@@ -76,7 +76,7 @@ def _row(run: Run, folder: Path) -> TableRow:
 def _waiting_row(run: Run, folder: Path) -> TableRow:
     """Row of a run that was submitted to an engine and has not begun."""
     place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
-    return TableRow({**place, "state": "waiting", "pick": TableCell(None, reason="it has not begun")})
+    return TableRow({**place, "state": "waiting", "pick": TableCell(None, reason="it has not started")})
 
 
 def _name(run: Run, folder: Path) -> str:
@@ -109,4 +109,4 @@ def missing_picks(rows: Sequence[TableRow]) -> list[str]:
         return []
     names = join_limited([str(row.value("run")) for row in lacking])
     again = f"distbench report {shlex.quote(str(lacking[0].value('folder')))}"
-    return ["", f"No pick of the present trials is stored: {names}. To store one:", again]
+    return ["", f"No recommendation is stored for the current trials of {names}. To store one:", again]

@@ -82,8 +82,9 @@ def drop_copies(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
             left_out.add(copy.folder)
             if own := trials[copy.folder] - trials[kept.folder]:
                 lines.append(
-                    f"{copy.folder}: a copy of run {run_id}, as is {kept.folder}, which lacks "
-                    f"{format_count(len(own), 'trial')} of it: left out; read it alone"
+                    f"{copy.folder}: skipped, because it and {kept.folder} are copies of run {run_id}. "
+                    f"It has {format_count(len(own), 'trial')} that the other copy does not have; read "
+                    "it separately"
                 )
     return [run for run in runs if run.folder not in left_out], lines
 

@@ -14,14 +14,14 @@ SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
 SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
 GOAL_QUESTIONS: dict[SuiteGoal, str] = {
     "throughput": "Which strategy trains fastest, and what memory does it take?",
-    "memory": "Which strategy takes the least memory, and what does that cost in speed?",
+    "memory": "Which strategy needs the least memory, and what does that cost in speed?",
     "scaling": "How far does each strategy scale?",
     "gate": "Did a change make training slower or larger?",
 }
 UNKNOWN_SHAPE_ADVICE = (
-    "it takes neither tokens nor numbers (rows, length) alone, or returns no logits: set kind, length and "
-    "classes yourself, and loss_function, a package.module:callable of (module, batch) that returns the mean "
-    "loss"
+    "its input is neither tokens nor numbers (rows, length), or its output is not logits: set kind, "
+    "length and classes, and loss_function, a package.module:callable of (module, batch) that returns "
+    "the mean loss"
 )
 _SAMPLES = 8
 """Samples per step on the device with the most samples."""
@@ -100,12 +100,12 @@ def render_suite(answers: SuiteAnswers, file: str) -> str:
 def _user_model_advice(shape: Mapping[str, Any] | None) -> list[str]:
     """Lines on the options of a user's own model, and whether its *shape* was tried."""
     if shape is None:
-        tried = "not tried: check them"
+        tried = "not tested: check them"
     else:
-        tried = "as a forward pass of it was seen to take and give" if shape else UNKNOWN_SHAPE_ADVICE
+        tried = "taken from a forward pass of the model" if shape else UNKNOWN_SHAPE_ADVICE
     return textwrap.wrap(
         "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
-        f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] names the "
-        "modules to shard and checkpoint one by one, by default the items of the largest nn.ModuleList.",
+        f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] sets the "
+        "modules to shard and checkpoint individually (default: the items of the largest nn.ModuleList).",
         108,
     )

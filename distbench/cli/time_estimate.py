@@ -65,7 +65,7 @@ def run_short_trials(
         try:
             stopped = execution.execute(watcher)
         except InfrastructureError as error:
-            raise InfrastructureError(error.problem, "nothing is kept of an estimate: plan again") from error
+            raise InfrastructureError(error.problem, "estimates are not stored; run plan again") from error
         asked = [(MEASURE, case.id) for case in cases]
         times = median_durations(folder, asked, suite.measure)
         records = execution.run.records()
@@ -186,7 +186,7 @@ class TimeEstimate:
         return (
             self.basis_text()
             if self.total_s is None
-            else f"{format_duration(self.total_s)} of trials, and preparing ({self.basis_text()})"
+            else f"{format_duration(self.total_s)} of trials, plus preparation ({self.basis_text()})"
         )
 
     def basis_text(self) -> str:
@@ -196,8 +196,8 @@ class TimeEstimate:
         if self.short_trial_failures:
             return f"unknown: no short trial was measured: {self._failures_text()}"
         return (
-            f"unknown: no earlier run of these cases in {self.out}; "
-            "--estimate runs one short trial of each, and tells"
+            f"unknown: no earlier run of these cases in {self.out}; --estimate measures one short trial "
+            "of each"
         )
 
     def repeats_text(self) -> str:
@@ -205,7 +205,8 @@ class TimeEstimate:
         time = f", {format_duration(self.max_repeats_s)}" if self.max_repeats_s else ""
         each = self.suite.measure.repeat_noisy
         return (
-            f"noisy trials: {self.max_repeats:,} more at most{time} (measure.repeat_noisy: {each} per case)"
+            f"noisy trials: up to {self.max_repeats:,} extra trials{time} (measure.repeat_noisy: {each} "
+            "per case)"
         )
 
     @property
@@ -232,17 +233,19 @@ class TimeEstimate:
         """List the gaps and doubts of ``total_s``."""
         lacking = []
         if noisy := sum(bool(record.degraded) for record in self.short_records):
-            lacking.append(f"others disturbed {format_count(noisy, 'short trial')}")
+            lacking.append(f"other processes disturbed {format_count(noisy, 'short trial')}")
         if self.short_trial_failures:
             lacking.append(f"without cases whose short trial was not measured: {self._failures_text()}")
         elif cases := self.cases_without_time:
-            lacking.append(f"without {format_count(len(cases), 'case')} not run yet (--estimate tries them)")
+            lacking.append(
+                f"without {format_count(len(cases), 'case')} that have not run yet (--estimate measures them)"
+            )
         unknown = [task for task in self._trials if _task_key(task) not in self.seconds]
         others = Counter(task.job.kind for task in unknown if task.job.kind != MEASURE)
         kinds = [format_count(count, f"{kind} trial") for kind, count in others.items()]
         return [
             *lacking,
-            *([f"without {join_limited(kinds)}, whose time a first run tells"] if kinds else []),
+            *([f"without {join_limited(kinds)}, whose time is unknown before a first run"] if kinds else []),
         ]
 
     def _failures_text(self) -> str:

@@ -158,12 +158,12 @@ class OptimizerConfig:
     clip_grad_norm: Positive | None = None
     """Clip the global L2 norm of the gradients to this; null: no clipping."""
     kernel: Literal["fused", "foreach", "loop"] = "fused"
-    """Which implementation steps the parameters, the same in every strategy. Adafactor, Lion and LAMB have no
+    """Implementation of the parameter update, the same in every strategy. Adafactor, Lion and LAMB have no
     fused one, so that they are foreach by default, and Muon has only the loop."""
     schedule: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = field(
         default="constant", metadata={"since": 4}
     )
-    """How the learning rate goes on after its warm-up: linear and cosine fall until total_steps, wsd
+    """Schedule of the learning rate after its warm-up: linear and cosine fall until total_steps, wsd
     (warmup-stable-decay) over the last decay_steps of them, inverse_sqrt with the number of updates."""
     warmup_steps: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
     """Updates over which the learning rate rises linearly, the first of them included."""
@@ -192,8 +192,8 @@ class PrecisionConfig:
     """Loss scale, only for fp16: a constant, by default 1024 (null: none), or dynamic. A step whose gradients
     overflow is skipped."""
     matmul: Literal["highest", "high"] = field(default="highest", metadata={"since": 4})
-    """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
-    know it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
+    """Precision of fp32 matrix products (torch.set_float32_matmul_precision); high: TF32 on GPUs that support
+    it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
 
     float8: Float8Recipe = field(default="none", metadata={"since": 4})
     """Recipe of torchao by which the linear layers inside the model's layers multiply in float8; all else is
@@ -239,15 +239,15 @@ class MeasureConfig:
     trials: Annotated[int, Bound(0, 10_000)] = 3
     """Launches per case; the launch is the unit of statistics."""
     repeat_noisy: Annotated[int, Bound(0, 10_000)] = field(default=0, metadata={"since": 4})
-    """Launches of a case that distbench run adds at most, one a round, in place of those that others
-    disturbed."""
+    """Maximum launches per case that distbench run adds, one per round, to replace trials that other
+    processes disturbed."""
     profile_steps: Annotated[int, Bound(0, 10_000)] = 2
     """Steps under the profiler, after the timed window; at least a whole period of post-local SGD."""
     keep_traces: bool = False
     """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) next to its record;
     false: only of trials in which something looks wrong."""
     unsynced_steps: Annotated[int, Bound(0, 1_000_000)] = 0
-    """Steps at the very end without communication, if the strategy has such (ddp, unless its optimizer
+    """Steps without communication at the very end, if the strategy supports them (ddp, unless its optimizer
     communicates): a second, independent measure of exposed communication."""
     check_steps: Annotated[int, Bound(1, 10_000)] = 1
     """Steps after those in which the gradient norm is measured."""

@@ -225,5 +225,7 @@ def _load_job_kinds(_plugin_path: str) -> tuple[JobKind, ...]:
     names = [word for kind in made for word in dict.fromkeys((kind.name, kind.folder))]
     for word, count in Counter(names).items():
         if count > 1:
-            raise UsageError(f"jobs: two plug-ins are called {word!r} or store their records there")
+            raise UsageError(
+                f"jobs: two plug-ins have the name {word!r} or store their records in that folder"
+            )
     return tuple(sorted(made, key=lambda kind: (kind.order, kind.name)))

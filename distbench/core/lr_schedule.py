@@ -58,17 +58,23 @@ def schedule_problems(spec: OptimizerConfig) -> Iterator[tuple[str, str]]:
     """Yield options that the schedule lacks or does not have, each with the problem and its fix."""
     name, total = spec.schedule, spec.total_steps
     if name in FINITE_SCHEDULES and total is None:
-        yield "total_steps", f"missing: {name} falls until that update; set it to that of the real training"
+        yield (
+            "total_steps",
+            f"missing: {name} falls until that update; set it to the number of updates of the real training",
+        )
     if name not in FINITE_SCHEDULES:
         asked = {"total_steps": total is not None, "final_lr_fraction": spec.final_lr_fraction != 0}
         for key in (key for key, is_set in asked.items() if is_set):
-            yield key, f"schedule = {name} never ends; only {', '.join(FINITE_SCHEDULES)} have it"
+            yield key, f"schedule = {name} never ends; only {', '.join(FINITE_SCHEDULES)} use it"
     if name == "wsd" and spec.decay_steps is None:
-        yield "decay_steps", "missing: wsd falls over that many updates, often a tenth of total_steps"
+        yield (
+            "decay_steps",
+            "missing: the number of updates over which wsd falls, often a tenth of total_steps",
+        )
     if name != "wsd" and spec.decay_steps is not None:
-        yield "decay_steps", f"only wsd has it, not {name}"
+        yield "decay_steps", f"only wsd uses it, not {name}"
     if total is not None and spec.warmup_steps + (spec.decay_steps or 0) > total:
-        yield "total_steps", "must be at least warmup_steps and decay_steps together"
+        yield "total_steps", "must be at least warmup_steps + decay_steps"
 
 
 def decay_start(spec: OptimizerConfig) -> int:

@@ -111,7 +111,7 @@ def mesh_size_problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | 
         return None
     made = " x ".join(map(str, asked.values())) + (f" = {product}" if len(asked) > 1 else "")
     if rest in asked:
-        wrong, instead = "is not", f"leave {rest} out to use the rest of the world size for it"
+        wrong, instead = "is not", f"omit {rest} to use the rest of the world size for it"
     else:
         wrong, instead = "does not divide", f"{rest} gets the rest"
     return f"mesh: {mesh_text(asked)}: {made} {wrong} the world size, {ranks}; {instead}"

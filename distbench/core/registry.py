@@ -200,7 +200,7 @@ def _import_errors_reported(file: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
+        raise UsageError(f"{file}: can't import this plug-in: {error!r}") from error
 
 
 def _single_plugin_class(module: ModuleType, base: type[Any]) -> type[Any]:
@@ -214,7 +214,7 @@ def _single_plugin_class(module: ModuleType, base: type[Any]) -> type[Any]:
     ]
     if len(classes) != 1:
         raise UsageError(
-            f"{module.__file__}: a plug-in defines exactly one public subclass of "
+            f"{module.__file__}: a plug-in must define exactly one public subclass of "
             f"{base.__module__}.{base.__name__}, found {len(classes)}"
         )
     return classes[0]

@@ -60,7 +60,7 @@ def truncate_middle(text: str, limit: int, whole: str) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    left_out = f"{len(text) - 2 * half:,} of {len(text):,} characters left out; {whole}"
+    left_out = f"{len(text) - 2 * half:,} of {len(text):,} characters omitted; {whole}"
     return f"{text[:half]} … [{left_out}] … {text[-half:]}"
 
 

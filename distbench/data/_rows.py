@@ -69,8 +69,8 @@ def tokens_problem(what: str, shape: DataShape, available: int, largest: int) ->
         return None
     mask = ", and one id more for the mask" if shape.ids < shape.classes else ""
     return (
-        f"{what} has token ids up to {largest}, so it needs a vocabulary of {largest + 1}{mask}; "
-        f"vocab_size (classes) = {shape.classes}"
+        f"{what} contains token ids up to {largest}, so it needs a vocabulary of {largest + 1}{mask}; "
+        f"set vocab_size (classes), now {shape.classes}"
     )
 
 
@@ -153,8 +153,8 @@ class TokenStream(DataSource):
         if min(cut, available - cut) >= needed:
             return None
         return (
-            f"{available:,} tokens: their last tenth, which is held out, is too short for one sample of "
-            f"{needed}; it takes {10 * needed:,} tokens"
+            f"{available:,} tokens: the last tenth is held out, and is too short for one sample of "
+            f"{needed} tokens; use at least {10 * needed:,} tokens, or shorter samples"
         )
 
     def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:

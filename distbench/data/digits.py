@@ -35,14 +35,17 @@ class Digits(DataSource):
             return wrong_kind
         if shape.kind == "images" and shape.sample_length < _SIDE:
             side = shape.sample_length
-            return f"image_size = {side}: a digit has {_SIDE} pixels a side, and is never made smaller"
+            return (
+                f"image_size = {side}: a digit has {_SIDE} pixels per side and is never scaled down; use at "
+                f"least {_SIDE}"
+            )
         if shape.kind == "features" and shape.sample_length != _SIDE**2:
             return (
-                f"in_features (length) = {shape.sample_length}: a digit has {_SIDE**2} features; as images "
-                "(kind: images) digits have any size"
+                f"in_features (length) = {shape.sample_length}: a digit has {_SIDE**2} features; set it "
+                f"to {_SIDE**2}, or use kind: images, where digits have any size"
             )
         if shape.classes < _CLASSES:
-            return f"classes = {shape.classes}: there are {_CLASSES} digits"
+            return f"classes = {shape.classes}: digits needs at least {_CLASSES} classes"
         if _digits_file() is None:
             hint = install_hint("train")
             return f"scikit-learn, which contains the digits, is not installed; install it {hint}"
@@ -52,7 +55,10 @@ class Digits(DataSource):
         return _epoch_batches(*_load_table(), shape, seed, batch_size)
 
     def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
-        doc = "Share of held-out digits that are recognised; one digit in five is held out, always the same."
+        doc = (
+            "Fraction of held-out digits that are classified correctly; the same fifth of the digits is "
+            "always held out."
+        )
         return HeldOutMetric("accuracy", "", "higher", doc, of="accuracy")
 
     def split(self, shape: DataShape, seed: int, batch_size: int, held_out: int) -> TrainHeldOutSplit:

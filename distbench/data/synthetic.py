@@ -45,7 +45,7 @@ class Synthetic(DataSource):
         if shape.kind not in TOKEN_KINDS:
             return None
         if shape.ids < 2:
-            return f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
+            return f"synthetic needs at least 2 tokens; vocab_size (classes) = {shape.classes}"
         what = "synthetic" if self.states is None else f"states = {self.states}"
         return tokens_problem(what, shape, window_length(shape), self._state_count(shape.ids) - 1)
 
@@ -69,14 +69,18 @@ class Synthetic(DataSource):
     def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
         if shape.kind not in TOKEN_KINDS:
             return HeldOutMetric(
-                "accuracy", "", "higher", "Share of fresh rows whose class is found.", of="accuracy"
+                "accuracy",
+                "",
+                "higher",
+                "Fraction of fresh rows that are classified correctly.",
+                of="accuracy",
             )
         if shape.kind == "masked_tokens":
-            doc = (
-                "Cross-entropy of the masked tokens of fresh samples, in nats; its least value is not known."
-            )
+            doc = "Cross-entropy of the masked tokens of fresh samples, in nats; its minimum is unknown."
             return HeldOutMetric("nats_per_token", "nats/token", "lower", doc)
-        doc = "Cross-entropy of fresh samples above the source's entropy rate, in nats a token; 0 is perfect."
+        doc = (
+            "Cross-entropy of fresh samples above the source's entropy rate, in nats per token; 0 is perfect."
+        )
         return HeldOutMetric(
             "excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes)
         )

@@ -31,7 +31,7 @@ class Text(TokenStream):
             return wrong_kind
         if self.path is None:
             if importlib.util.find_spec("pydoc_data.topics") is None:
-                return "this Python has no pydoc_data.topics; set path to a text file"
+                return "this Python does not include pydoc_data.topics; set path to a text file"
             return tokens_problem("text", shape, len(_python_help_text()), _MAX_BYTE)
         if problem := file_problem(self.path):
             return problem
@@ -42,7 +42,7 @@ class Text(TokenStream):
         return self.path is None
 
     def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
-        doc = "Held-out cross-entropy of a byte in bits; the held-out part is the last tenth of the text."
+        doc = "Held-out cross-entropy in bits per byte; the held-out part is the last tenth of the text."
         return HeldOutMetric("bits_per_byte", "bits/byte", "lower", doc, scale=1 / math.log(2))
 
     def tokens(self) -> np.ndarray:

@@ -54,7 +54,7 @@ class Tokens(TokenStream):
         return tokens_problem(what, shape, state.st_size // width, ids.largest)
 
     def held_out_metric(self, shape: DataShape) -> HeldOutMetric:
-        doc = "Held-out cross-entropy of a token in nats; the held-out part is the last tenth of the file."
+        doc = "Held-out cross-entropy in nats per token; the held-out part is the last tenth of the file."
         return HeldOutMetric("nats_per_token", "nats/token", "lower", doc)
 
     def tokens(self) -> np.ndarray:

@@ -70,13 +70,13 @@ def check_cluster(visit: ProbeResult, allowed: Sequence[NodeDifference]) -> Iter
     yield from _check_peer_access(visit)
 
 
-_NO_REPORT_REMEDY = "see that python -m distbench.worker runs there, in the environment of the command"
+_NO_REPORT_REMEDY = "check that python -m distbench.worker runs there, in the environment of the command"
 
 
 def _check_nodes(visit: ProbeResult) -> Iterator[Diagnosis]:
     if visit.failure:
         yield Diagnosis(
-            "nodes", "problem", visit.failure, remedy="see docs/clusters.md on what the nodes need"
+            "nodes", "problem", visit.failure, remedy="see docs/clusters.md for the requirements of the nodes"
         )
         return
     names = [visit.node_name(report) for report in visit.host_reports]
@@ -89,9 +89,7 @@ def _check_group(visit: ProbeResult) -> Iterator[Diagnosis]:
     silent = visit.missing.keys() - {report.placement.rank for report in visit.reports}
     for rank in sorted(silent):
         where = ", ".join(filter(None, [visit.nodes.get(rank, ""), f"rank {rank}"]))
-        yield Diagnosis(
-            "group", "problem", f"it has reported nothing: {visit.missing[rank]}", where, _NO_REPORT_REMEDY
-        )
+        yield Diagnosis("group", "problem", f"no report: {visit.missing[rank]}", where, _NO_REPORT_REMEDY)
     for report in visit.reports:
         if report.error or report.placement.rank in visit.missing:
             why = report.error or f"rank {report.placement.rank} {visit.missing[report.placement.rank]}"
@@ -101,8 +99,9 @@ def _check_group(visit: ProbeResult) -> Iterator[Diagnosis]:
                 "problem",
                 f"{stage}: {why}",
                 f"{visit.node_name(report)}, rank {report.placement.rank}",
-                "see that no firewall is between the nodes, whose ranks connect on any TCP port, and that "
-                "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name an interface that reaches the others",
+                "check that no firewall separates the nodes (ranks connect on any TCP port), and that "
+                "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name an interface that reaches the other "
+                "nodes",
             )
     if members:
         slowest = max(report.join.seconds for report in members if report.join)
@@ -123,17 +122,17 @@ def _check_host_names(visit: ProbeResult) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 "names",
                 "problem",
-                f"{count} nodes call themselves {name}; torch tells nodes apart by their names",
-                remedy="give each a host name of its own",
+                f"{count} nodes have the host name {name}; torch identifies nodes by host name",
+                remedy="give each node a unique host name",
             )
     for report in visit.host_reports:
         if report.host_state and not report.host_state.addresses:
             yield Diagnosis(
                 "names",
                 "warning",
-                f"its own name {report.host_state.name} resolves to no address",
+                f"its host name {report.host_state.name} does not resolve to an address",
                 visit.node_name(report),
-                "add it to /etc/hosts or to the name server; without GLOO_SOCKET_IFNAME gloo asks for it",
+                "add it to /etc/hosts or to the name server; without GLOO_SOCKET_IFNAME gloo looks it up",
             )
 
 
@@ -144,7 +143,10 @@ def _check_uniformity(visit: ProbeResult, allowed: Sequence[NodeDifference]) -> 
     apart = node_differences(facts, allowed)
     for key, how in apart.items():
         yield Diagnosis(
-            "alike", "problem", how, remedy=f"make them alike, or allow it with may_differ: [{key}]"
+            "alike",
+            "problem",
+            how,
+            remedy=f"use identical nodes, or allow the difference: may_differ: [{key}]",
         )
     if not apart:
         yield Diagnosis(
@@ -161,9 +163,9 @@ def _check_load(visit: ProbeResult) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 "load",
                 "warning",
-                f"other work keeps {own:.1f} of {format_count(cores, 'core')} busy",
+                f"other processes keep {own:.1f} of {format_count(cores, 'core')} busy",
                 visit.node_name(report),
-                "end it, or wait: trials would be marked as noisy",
+                "stop them, or wait: trials would be marked as noisy",
             )
 
 
@@ -183,7 +185,7 @@ def _check_clocks(visit: ProbeResult) -> Iterator[Diagnosis]:
                 "warning",
                 f"{format_duration(abs(each.clock_ahead_s))} {side} the first node",
                 name,
-                "have chrony or ntpd set it; runs follow the first clock, logs of the system don't",
+                "synchronize the clock (chrony, ntpd); distbench corrects for the offset, system logs do not",
             )
     if off and all(
         abs(each.clock_ahead_s) <= _MAX_CLOCK_OFFSET_S + each.round_trip_s for each in off.values()
@@ -228,7 +230,7 @@ def _slow_links(links: list[NetworkLink]) -> Iterator[Diagnosis]:
     slow = [end for end in best if best[end] < _SLOW_FRACTION * usual]
     for end in slow:
         most = format_bitrate(best[end])
-        text = f"none of its links has more than {most}, others have {format_bitrate(usual)}"
+        text = f"its fastest link has {most}, others have {format_bitrate(usual)}"
         yield Diagnosis("links", "problem", text, end, _SLOW_LINK_REMEDY)
     for link in links:
         if link.bits_per_s < _SLOW_FRACTION * usual and not {link.first, link.second} & {*slow}:
@@ -236,7 +238,7 @@ def _slow_links(links: list[NetworkLink]) -> Iterator[Diagnosis]:
             yield Diagnosis("links", "problem", text, link.name, _SLOW_LINK_REMEDY)
 
 
-_SLOW_LINK_REMEDY = "look at its cable, port and interface (ethtool -S, ibstat), and at who else uses it"
+_SLOW_LINK_REMEDY = "check its cable, port and interface (ethtool -S, ibstat), and other traffic on the link"
 
 
 def _links_below_line_rate(visit: ProbeResult, links: list[NetworkLink]) -> Iterator[Diagnosis]:

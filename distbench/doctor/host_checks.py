@@ -62,7 +62,7 @@ def _check_shared_memory(host: HostState) -> Iterator[Diagnosis]:
     if free is None:
         yield Diagnosis("shared memory", "warning", "there is no /dev/shm", remedy="mount one of several GB")
     elif free < _MIN_SHM:
-        text = f"{format_bytes(free)} free in /dev/shm; NCCL and data loaders want more"
+        text = f"{format_bytes(free)} free in /dev/shm; NCCL and data loaders need more"
         remedy = "start the container with --shm-size=8g (Kubernetes: an emptyDir with medium Memory)"
         yield Diagnosis("shared memory", "warning", text, remedy=remedy)
 
@@ -73,15 +73,15 @@ def _check_open_files(host: HostState, ranks: int) -> Iterator[Diagnosis]:
         text = (
             f"a process may open {host.max_open_files} files, {format_count(ranks, 'rank')} may need {needed}"
         )
-        yield Diagnosis("open files", "warning", text, remedy="ulimit -n 65536 in what starts the ranks")
+        yield Diagnosis("open files", "warning", text, remedy="run ulimit -n 65536 before the ranks start")
 
 
 def _check_locked_memory(host: HostState) -> Iterator[Diagnosis]:
     if host.infiniband_devices and host.max_locked_bytes >= 0:
         devices = ", ".join(host.infiniband_devices)
-        text = f"a process may lock {format_bytes(host.max_locked_bytes)}; {devices} lock buffers"
+        text = f"locked memory is limited to {format_bytes(host.max_locked_bytes)}; {devices} lock buffers"
         grade: Severity = "problem" if host.max_locked_bytes < _LITTLE_LOCKED else "warning"
-        yield Diagnosis("locked memory", grade, text, remedy="ulimit -l unlimited in what starts the ranks")
+        yield Diagnosis("locked memory", grade, text, remedy="run ulimit -l unlimited before the ranks start")
 
 
 def _check_disk(host: HostState) -> Iterator[Diagnosis]:
@@ -94,20 +94,20 @@ def _check_disk(host: HostState) -> Iterator[Diagnosis]:
                 "disk",
                 grade,
                 f"{format_bytes(free)} free for {folder}",
-                remedy="make room, or use another folder",
+                remedy="free some space, or use another folder",
             )
 
 
 def _check_build_locks(host: HostState) -> Iterator[Diagnosis]:
     for lock, age in host.build_locks.items():
         if age > _STALE_LOCK_S:
-            text = f"{lock} has been there for {format_duration(age)}: a build that was killed left it"
+            text = f"{lock} is {format_duration(age)} old: a killed build left it"
             yield Diagnosis("op locks", "warning", text, remedy=f"if nothing is being built: rm {lock}")
 
 
 def _check_gpus(host: HostState) -> Iterator[Diagnosis]:
     if host.gpu_error:
-        yield Diagnosis("GPUs", "problem", host.gpu_error, remedy="see what nvidia-smi says")
+        yield Diagnosis("GPUs", "problem", host.gpu_error, remedy="check the output of nvidia-smi")
     for index, gpu in enumerate(host.gpus):
         for grade, what, remedy in _gpu_problems(gpu):
             yield Diagnosis("GPUs", grade, f"GPU {index} ({gpu.name}) {what}", remedy=remedy)
@@ -138,12 +138,12 @@ def _gpu_problems(gpu: GpuState) -> Iterator[tuple[Severity, str, str]]:
         yield (
             "warning",
             f"has {used} in use",
-            "nvidia-smi shows by whom; processes of other containers are hidden",
+            "nvidia-smi shows the processes, except those of other containers",
         )
     # the generation of the link falls while a GPU is idle, its width doesn't
     if gpu.pcie_lanes and gpu.max_pcie_lanes and gpu.pcie_lanes < gpu.max_pcie_lanes:
         text = f"has {gpu.pcie_lanes} of {gpu.max_pcie_lanes} PCIe lanes"
-        yield "warning", text, "seat it again, or look for a shared slot"
+        yield "warning", text, "reseat it, or check for a shared slot"
     if gpu.nvlinks and not all(gpu.nvlinks):
         text = f"has {gpu.nvlinks.count(False)} of {len(gpu.nvlinks)} NVLinks down"
         yield "problem", text, "see nvidia-smi nvlink --status, and the fabric manager's log"

@@ -84,7 +84,7 @@ def probe_ranks(suite: Suite, out: Path) -> ProbeResult:
     )
     if not ranks:
         raise UsageError(
-            f"device = {suite.device!r}: launcher {suite.launcher.name} has none; use cpu, or auto"
+            f"device = {suite.device!r}: launcher {suite.launcher.name} has no such device; use cpu, or auto"
         )
     with (
         resumable_write_errors(out),

@@ -84,8 +84,8 @@ def _environment_arm(python: Path, name: str, arm: GateArm) -> GateArm:
     launcher: Launcher = registry.create_plugin("launchers", arm.suite.launcher)
     if not launcher.supports_environments:
         raise UsageError(
-            f"--baseline {name}: launcher {arm.suite.launcher.name} starts ranks by the Python of its nodes, "
-            "so both arms would be the same; use launcher: local, or give a git revision"
+            f"--baseline {name}: launcher {arm.suite.launcher.name} starts ranks with the Python of its "
+            "nodes, so both arms would be the same; use launcher: local, or give a git revision"
         )
     # the same harness in both arms, whatever version the other environment has
     place = PythonTarget(str(python), None, {"PYTHONPATH": make_python_path()})

@@ -153,7 +153,7 @@ def _resolution_problem(
     time = format_duration(needed * spread.minutes_per_pair * 60)
     more = f", gate.max_pairs to {needed} (about {time})" if needed <= MAX_PAIRS else ""
     return (
-        f"gate.{metric} = {rule.effect * 100:g}%: for {name} this machine resolves only "
-        f"{smallest * 100:.1f}% with {rule.max_pairs} pairs (distbench calibrate, {spread.when}); raise the "
+        f"gate.{metric} = {rule.effect * 100:g}%: for {name} this machine detects changes only from "
+        f"{smallest * 100:.1f}% on with {rule.max_pairs} pairs (calibrated {spread.when}); raise the "
         f"tolerance{more} or measure.steps"
     )

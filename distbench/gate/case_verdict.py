@@ -127,7 +127,7 @@ def _add_loss_findings(own: list[MetricFinding], apart: list[MetricFinding]) -> 
     """
     if not any(finding.word in FAILING_VERDICTS for finding in apart):
         return [*own, *apart]
-    praised = "another training, so this is no improvement"
+    praised = "trains differently, so this is not an improvement"
     return [
         *(
             replace(finding, word="incomparable", said=f"{praised}: {finding.said}")

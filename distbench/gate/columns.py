@@ -161,7 +161,7 @@ def _judge(mean: float, half: float, limit: float) -> tuple[GateVerdict, str]:
         return "regressed", f"{percent_change(math.exp(mean))} worse"
     if mean + half < 0 and mean <= -limit:
         return "improved", f"{percent_change(math.exp(mean))} better"
-    return ("pass" if half <= limit else "inconclusive"), "no change beyond the limit shown"
+    return ("pass" if half <= limit else "inconclusive"), "no change above the limit"
 
 
 def _format_log_change(log: float) -> str:

@@ -100,7 +100,8 @@ def forecast_matched(
         caption=(
             f"{_total_text(rows)} {min(rules.min_pairs, most)} to {most} pairs of trials per "
             f"case{_budget_text(rules, most)}; the arms alternate. A flagged case runs a second series. "
-            "stops: the smallest true slowdown per step that both series together stop in 90% of gates."
+            "stops: the smallest true slowdown per step that both series together detect in 90% of "
+            "gates."
         ),
         rows=rows,
         notes=tuple(notes),
@@ -113,7 +114,7 @@ def _total_text(rows: Sequence[CaseForecast]) -> str:
         return "Nothing to run."
     fewest, most = map(sum, zip(*(row.trials for row in rows), strict=True))
     spans = [row.minutes for row in rows if row.minutes]
-    time = "duration unknown: no case is calibrated on this machine, or has run before"
+    time = "duration unknown: no case has been calibrated on this machine or has run before"
     if spans:
         low, high = map(sum, zip(*spans, strict=True))
         rest = "" if len(spans) == len(rows) else f" for {len(spans)} of them; the others have never run"
@@ -128,8 +129,8 @@ def _unchanged_cases_note(baseline: GateArm, candidate: GateArm, matched: CaseMa
         return []
     others = join_limited([one_line(slot.candidate.name) for slot in matched.slots if slot not in same])
     return [
-        f"Of {format_count(len(matched.slots), 'case')}, {len(same)} the change does not touch; to leave "
-        f"them out, name the others with --only GLOB: {others}."
+        f"{len(same)} of {format_count(len(matched.slots), 'case')} are identical in both versions. To "
+        f"skip them, select the others with --only GLOB: {others}."
     ]
 
 

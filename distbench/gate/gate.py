@@ -217,7 +217,7 @@ class Gate:
         if stop.is_set or not tasks:
             return
         cases = format_count(len(doubted), "case")
-        self._observer.note(f"the losses part in {cases}; trying how far rounding leads the baseline")
+        self._observer.note(f"losses diverge in {cases}; measuring how far rounding alone moves the baseline")
         with TrialRunner.open(self._folder.runs[0], arm.suite, self._observer, stop, arm.target) as baseline:
             self._run_tasks(baseline, tasks, stop)
 

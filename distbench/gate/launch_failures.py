@@ -92,9 +92,7 @@ def _finding(arms: LaunchCountsByArm, chance: float, *, is_worse: bool) -> Metri
     if is_worse:
         return MetricFinding("trial", "broken", f"less reliable: {counts} ({odds}): {last}")
     meaning = f", which may be chance ({odds})" if arms[1].failures else ""
-    return MetricFinding(
-        "trial", "pass", f"{counts}{meaning}; each was launched once more: {last}", notable=True
-    )
+    return MetricFinding("trial", "pass", f"{counts}{meaning}; each was retried once: {last}", notable=True)
 
 
 @dataclass(frozen=True)

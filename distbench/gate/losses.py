@@ -54,7 +54,10 @@ def loss_findings(
     if apart := found.first_undecidable:
         return [_undecided(apart, demand, len(pairs))]
     if apart := found.first_unexpected:
-        why = f"{_difference_text(apart)}, and the baseline's own weights moved by rounding lead as far"
+        why = (
+            f"{_difference_text(apart)}, and rounding of the baseline's initial weights has as large an "
+            "effect"
+        )
         return [MetricFinding("trial", "pass", why, pairs=len(pairs), notable=True)]
     return []
 
@@ -79,7 +82,7 @@ def _without_losses(pairs: RecordPairs, demand: VerdictDemand) -> list[MetricFin
     if _losses([before for before, _ in pairs]) is None:
         why = "the losses of the arms were not compared: neither reports any"
         return [MetricFinding("trial", "pass", why, notable=demand == "required")]
-    why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
+    why = "the baseline reports its losses, the candidate doesn't, so it may train differently"
     return [MetricFinding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
 
 
@@ -100,34 +103,37 @@ def _trial_losses(record: Record) -> np.ndarray:
 
 def _difference_text(apart: LossGap) -> str:
     return (
-        f"at step {apart.step} the loss is {apart.after:.6g}, was {apart.before:.6g} on the same seed and "
-        f"batches{_EARLY_CAUSES.get(apart.step, '')}: {_percent(apart.difference)} apart"
+        f"at step {apart.step} the loss is {apart.after:.6g}, was {apart.before:.6g} with the same seed "
+        f"and batches{_EARLY_CAUSES.get(apart.step, '')}: {_percent(apart.difference)} apart"
     )
 
 
 def _different_training(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
     explained = _percent(apart.explained_difference)
-    why = f"another training: {_difference_text(apart)}, and rounding explains {explained}"
+    why = f"trains differently: {_difference_text(apart)}, and rounding explains {explained}"
     if demand == "ignored":
         return _ignored_finding(why, pairs)
-    advice = "its speed and memory are not those of the same work; if that is meant, set gate.loss: ignored"
+    advice = (
+        "its speed and memory are not those of the same work. If the difference is intended, set "
+        "gate.loss: ignored"
+    )
     return MetricFinding("trial", "invalid", f"{why}; {advice}", pairs=pairs)
 
 
 def _undecided(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
     limit = (
-        f"as far as {_percent(apart.explained_difference)} apart"
+        f"up to {_percent(apart.explained_difference)} apart"
         if np.isfinite(apart.explained_difference)
         else "anywhere"
     )
     why = (
-        f"the losses don't tell whether it is the same training: {_difference_text(apart)}, and this "
-        f"training amplifies rounding so much that it may lead {limit}, as the baseline's own weights moved "
-        "by rounding showed: a mistake could look the same"
+        f"the losses can't show whether the training is the same: {_difference_text(apart)}. This "
+        "training amplifies rounding: perturbing the baseline's initial weights by rounding moves its "
+        f"losses {limit}, so an error can't be distinguished from rounding"
     )
     if demand == "ignored":
         return _ignored_finding(why, pairs)
-    advice = "gate at a lower learning rate or with fewer steps (measure.steps), or set gate.loss: ignored"
+    advice = "use a lower learning rate or fewer steps (measure.steps), or set gate.loss: ignored"
     return MetricFinding("trial", "inconclusive", f"{why}; {advice}", pairs=pairs)
 
 

@@ -191,17 +191,19 @@ def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> Me
         return efficiency
     if efficiency.word == "inconclusive" and pace.word != "inconclusive":
         lost = f"all devices together lose {percent_change(max(1, pace.high or 1))} at most (97.5% bound)"
-        why = f"{lost}; alone it is uncertain: {efficiency.said}"
+        why = f"{lost}; efficiency alone is uncertain: {efficiency.said}"
         return replace(efficiency, word="pass", said=why, needed=0)
     if efficiency.word != "regressed":
         return efficiency
     if pace.high is not None and pace.high < 1:
-        why = f"diluted, not a regression: {efficiency.said}: one device gained more than all together"
+        why = (
+            f"diluted, not a regression: {efficiency.said}: one device gained more than all devices together"
+        )
         return replace(efficiency, word="pass", said=why, notable=True)
     if pace.word == "inconclusive":
         why = f"{efficiency.said}; whether all devices together lost anything is uncertain"
         return replace(efficiency, word="inconclusive", said=why, needed=pace.needed)
-    why = f"not a regression: {efficiency.said}: one device became faster, all together did not"
+    why = f"not a regression: {efficiency.said}: one device became faster, all devices together did not"
     return replace(efficiency, word="pass", said=why, notable=True)
 
 

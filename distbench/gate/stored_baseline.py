@@ -37,7 +37,10 @@ from distbench.suite.gate import GateRules, Tolerances
 if TYPE_CHECKING:
     import numpy as np
 
-_ADVICE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
+_ADVICE = (
+    "for a verdict, measure both versions side by side (--baseline with a git revision or a Python "
+    "environment)"
+)
 
 
 def log_step_times(run: RunAnalysis) -> dict[str, list[float]]:
@@ -63,7 +66,7 @@ def judge_throughput(
     words = COST_WORDS["tokens_per_s"]
     ratio, measured = math.exp(shift), describe_change(math.exp(shift), words)
     if known is None:
-        why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_ADVICE}"
+        why = f"{measured} than the stored run; the run-to-run variance is unknown: {why_not}; {_ADVICE}"
         return MetricFinding(name, "inconclusive", why, limit, ratio)
     trials = sum(statistics.variance(times) / len(times) for times in (before, after))
     # the variance between runs includes the noise of their trials, unless those of today are noisier
@@ -72,7 +75,8 @@ def judge_throughput(
     )
     low, high = math.exp(shift - half), math.exp(shift + half)
     resolves = (
-        f"advisory: over {known.runs} runs this machine resolves {percent_change(math.exp(half))} at best"
+        f"advisory: over {known.runs} runs this machine detects changes of "
+        f"{percent_change(math.exp(half))} at best"
     )
     span = f"{measured} (from {describe_change(low, words)} to {describe_change(high, words)}; {resolves})"
     is_sure = half <= math.log1p(limit) and ratio < 1 + limit
@@ -126,7 +130,7 @@ def judge_stored(
         gate_id=new_run_id(),
         suite=candidate.info.suite_name,
         baseline=title,
-        candidate="the suite as it stands",
+        candidate="the suite without changes",
         cases=tuple(cases),
         environment=fact_differences(
             *(merge_environments(run.timed_records, run.info.machine) for run in (baseline, candidate))
@@ -157,7 +161,7 @@ def _downgrade_single_series(finding: MetricFinding) -> MetricFinding:
 def _incomparable(baseline: RunAnalysis, candidate: RunAnalysis, same_machine: bool) -> str:
     """Reason why the throughput of two runs can't be compared; empty if it can."""
     if not same_machine:
-        return f"the stored run was made on another machine; {_ADVICE}"
+        return f"the stored run was measured on another machine; {_ADVICE}"
     before, after = (run.info.suite.get(MEASURE, {}) for run in (baseline, candidate))
     differing = [key for key in ("warmup", "steps") if before.get(key) != after.get(key)]
     return ", ".join(f"measure.{key} was {before.get(key)}, is {after.get(key)}" for key in differing)

@@ -126,7 +126,10 @@ def _combine(first: MetricFinding, second: MetricFinding) -> MetricFinding:
     if first.word == "regressed" and (first.high or 0) > (second.high or 0):
         # the smaller second value may be as much due to chance as the first
         second = replace(second, high=first.high)
-        why += f"; by the first, up to {describe_change(first.high or 1, COST_WORDS[first.metric])} may hide"
+        why += (
+            "; the first series can't exclude up to "
+            f"{describe_change(first.high or 1, COST_WORDS[first.metric])}"
+        )
     word: GateVerdict = second.word
     if second.word in _NEED_CONFIRMATION and second.low is not None:
         # one better and one worse

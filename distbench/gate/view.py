@@ -114,8 +114,8 @@ def _undetected_loss(result: GateResult) -> list[str]:
     ]
     if not hidden:
         return []
-    stops = f"; a slowdown of {max(losses):.1%} is stopped in 90% of such gates" if losses else ""
-    return [f"What a pass can't exclude (97.5% bounds): up to {', '.join(hidden)}{stops}."]
+    stops = f"; this gate detects a slowdown of {max(losses):.1%} in 90% of runs" if losses else ""
+    return [f"Cases that pass may still have up to {', '.join(hidden)} (97.5% bounds){stops}."]
 
 
 def case_sentences(case: CaseVerdict) -> list[str]:
@@ -163,7 +163,7 @@ def calibration_table(calibrations: Sequence[CaseCalibration]) -> Table:
         Field("number", "number", "Gated number.", type="varchar"),
         Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=PERCENT),
         Field("resolves", "resolves", f"Tightest tolerance for {_DEFAULT_MAX_PAIRS} pairs.", format=PERCENT),
-        Field("stops", "stops", "Smallest true loss that it then stops in 90% of gates.", format=PERCENT),
+        Field("stops", "stops", "Smallest true loss that it then detects in 90% of gates.", format=PERCENT),
         *(
             Field(f"{effect:g}", f"{effect:.0%}", "Pairs for such a tolerance.")
             for effect in _EXAMPLE_TOLERANCES
@@ -186,9 +186,9 @@ def calibration_table(calibrations: Sequence[CaseCalibration]) -> Table:
     return Table(
         "Resolution of this machine",
         "spread: standard deviation of the ratio of two equal trials run back to back. resolves: the "
-        f"tightest tolerance for which {_DEFAULT_MAX_PAIRS} pairs are enough. stops: the smallest true loss "
-        "that a gate with that tolerance stops in 90%, both series included. The other columns: pairs that a "
-        "tolerance of that size takes in a series, and their time.",
+        f"tightest tolerance for which {_DEFAULT_MAX_PAIRS} pairs are enough. stops: the smallest true "
+        "loss that a gate with that tolerance detects in 90% of runs, both series included. The other "
+        "columns: pairs that a tolerance of that size needs per series, and their time.",
         fields,
         tuple(rows),
     )
@@ -216,7 +216,7 @@ def forecast_text(forecast: GateForecast, width: int) -> str:
         _CASE,
         Field("trials", "trials", "Trials, at most."),
         Field("minutes", "minutes", "Minutes, at most."),
-        Field("sees", "stops", "Smallest true slowdown that it stops in 90% of gates.", format=PERCENT),
+        Field("sees", "stops", "Smallest true slowdown that it detects in 90% of gates.", format=PERCENT),
     )
     rows = [
         TableRow(

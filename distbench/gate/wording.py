@@ -29,7 +29,9 @@ def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pa
         return "unchanged"
     if seen.word == "pass" and seen.low <= 1 <= seen.high:
         hidden = describe_change(seen.high, words)
-        return f"no change shown; up to {hidden} may hide (97.5% bound; {pairs}; limit {limit})"
+        return (
+            f"no significant change; up to {hidden} can't be excluded (97.5% bound; {pairs}; limit {limit})"
+        )
     ends = sorted((seen.low, seen.high), key=lambda end: abs(end - 1))
     # so that values beyond the limit and within it never print alike
     digits = 1 if abs(abs(seen.ratio - 1) - rule.effect) >= 0.001 else 2

@@ -135,7 +135,7 @@ class AuthenticatedChannel:
         if len(encoded) > _MAX_MESSAGE_BYTES:
             # the other end would treat it as a message that nobody has sent
             raise ChannelError(
-                f"a message of {len(encoded):,} bytes, where {_MAX_MESSAGE_BYTES:,} are the most"
+                f"invalid message: {len(encoded):,} bytes, the maximum is {_MAX_MESSAGE_BYTES:,}"
             )
         self._send_frame(encoded)
 
@@ -203,7 +203,7 @@ class AuthenticatedChannel:
             mac, self._mac(self._other, self._received, data)
         ):
             self.close()
-            raise ChannelError("a message that the other end has not sent")
+            raise ChannelError("invalid message (wrong authentication code or too large)")
         self._received += 1
         self._pending = self._pending[head + length :]
         return data
@@ -229,7 +229,7 @@ class AuthenticatedChannel:
 
     def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
         if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
-            raise ChannelError("the other end does not know the token")
+            raise ChannelError("authentication failed: wrong token")
 
     def _receive_exactly(self, size: int, end: float) -> bytes:
         data = b""

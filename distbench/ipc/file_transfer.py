@@ -100,9 +100,9 @@ class FileReceiver:
     def _open(self, name: str) -> _PartialFile:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-            raise TransferError(f"{name!r} came, which names no file in the folder of the run")
+            raise TransferError(f"received {name!r}, which is not a file in the folder of the run")
         if not self._is_expected(name):
-            raise TransferError(f"{name!r} came, which is none of the files that its ranks write")
+            raise TransferError(f"received {name!r}, which is not one of the files that its ranks write")
         place = self._folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         rename = ExitStack()
@@ -113,7 +113,7 @@ class FileReceiver:
         file = self._partial.pop(name)
         with file.rename:
             if file.sha256.hexdigest() != digest:
-                raise TransferError(f"{name} came with another SHA-256 digest than it was sent with")
+                raise TransferError(f"received {name} with a different SHA-256 digest than it was sent with")
 
     def _drop(self, name: str) -> None:
         if file := self._partial.pop(name, None):

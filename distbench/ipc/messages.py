@@ -277,9 +277,9 @@ def decode_message(encoded: bytes) -> Message:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"a message that is no JSON: {error}") from error
+        raise MessageError(f"invalid message: not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise MessageError("a message that is no mapping")
+        raise MessageError("invalid message: not a mapping")
     name = str(fields.get("type"))
     if (kind := _TYPES.get(name)) is None:
         raise MessageError(f"a message of the unknown type {name:.60}")

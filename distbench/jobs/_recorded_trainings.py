@@ -20,7 +20,7 @@ def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
         TableColumn(
             "digest",
             "varchar",
-            "Hash of its bits, equal for identical ones; before a dash its law.",
+            "Hash of its bits, equal for identical tensors; before a dash its law.",
         ),
         *(TableColumn(name, "double", "One of the 16 sums of its CountSketch.") for name in SKETCH_COLUMNS),
     )

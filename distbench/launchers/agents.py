@@ -183,11 +183,12 @@ class AgentConnection:
         except ChannelError as error:
             raise LaunchError(f"the agent on {self.name}: {error}") from error
         if not self._channel.alive and not events:
-            where = f"; what agents have printed is in {self.log}" if self.log else ""
-            raise NodeLostError(f"the agent on {self.name} has ended, or its node has{where}")
+            where = f". Agent output: {self.log}" if self.log else ""
+            raise NodeLostError(f"lost the agent on {self.name}, or the node itself{where}")
         if self._channel.seconds_silent() > SILENCE_TIMEOUT_S:
             raise NodeLostError(
-                f"the agent on {self.name} was silent for {SILENCE_TIMEOUT_S:g} s: it or its node hangs"
+                f"no heartbeat from the agent on {self.name} for {SILENCE_TIMEOUT_S:g} s: the agent or "
+                "the node hangs"
             )
         return [event for event in events if not self._take_chunk(event)]
 
@@ -219,7 +220,7 @@ class AgentListener:
         try:
             self._listener = socket.create_server(("", port), backlog=1024)
         except OSError as error:
-            raise LaunchError(f"port {port}, to which agents connect: {error.strerror}") from error
+            raise LaunchError(f"can't listen for agents on port {port}: {error.strerror}") from error
         self._connected: list[AgentConnection] = []
         self._lock = threading.Lock()
         self._is_over = False
@@ -281,8 +282,8 @@ class AgentListener:
 def _missing_text(agents: Sequence[AgentConnection], nodes: Sequence[Node]) -> str:
     came = [agent.name for agent in agents]
     if not all(node.name for node in nodes):
-        return f"{len(came)} of {len(nodes)} agents have connected ({', '.join(came) or 'none'})"
-    return f"no agent on {', '.join(node.name for node in nodes if node.name not in came)} has connected"
+        return f"only {len(came)} of {len(nodes)} agents connected ({', '.join(came) or 'none'})"
+    return f"no agent connected from {', '.join(node.name for node in nodes if node.name not in came)}"
 
 
 def _ordered(agents: list[AgentConnection], nodes: Sequence[Node]) -> list[AgentConnection]:
@@ -298,7 +299,7 @@ def _ordered(agents: list[AgentConnection], nodes: Sequence[Node]) -> list[Agent
     for agent in agents:
         agent.close()
     raise LaunchError(
-        f"agents came from {', '.join(came)}; one was started on each of {', '.join(node_labels(nodes))}"
+        f"agents connected from {', '.join(came)}; expected one from each of {', '.join(node_labels(nodes))}"
     )
 
 
@@ -343,4 +344,4 @@ def send_inputs(spec: LaunchSpec, agents: Sequence[AgentConnection], is_cancelle
             for chunk in file_chunks(files[name], name):
                 agent.send(chunk)
                 if is_cancelled():
-                    raise LaunchError("nobody waits for it any more")
+                    raise LaunchError("cancelled")

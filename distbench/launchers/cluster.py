@@ -55,7 +55,7 @@ class ClusterLauncher(Launcher):
     start_timeout: float
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference]
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @abstractmethod
     def node_list(self) -> Sequence[Node]:
@@ -104,7 +104,7 @@ class ClusterLauncher(Launcher):
         if processes <= (slots := sum(counts)):
             return None
         listed = ", ".join(f"{name}: {count}" for name, count in zip(node_labels(nodes), counts, strict=True))
-        return f"{processes} ranks need as many slots, these nodes have {slots} ({listed})"
+        return f"{processes} ranks need {processes} slots, but the nodes have {slots} ({listed})"
 
     def commands(self, spec: LaunchSpec) -> list[list[str]]:
         ranks = [
@@ -178,9 +178,9 @@ class ClusterSession(LaunchSession):
         apart = [agent for agent, _ in placed if agent.lacks_run_folder]
         if apart and spec.needs_shared_files and len(placed) > 1:
             raise LaunchUnsupportedError(
-                f"its ranks read each other's files, and {_agent_names(apart)} can't see "
-                f"{spec.base_folder}: it needs a file system that all nodes share, or all of its ranks on "
-                "one node"
+                "this job needs a shared file system, because its ranks read each other's files, and "
+                f"{_agent_names(apart)} can't see {spec.base_folder}. Use a file system that all nodes "
+                "share, or one node"
             )
         send_inputs(spec, apart, is_cancelled)
         port, address = 0, placed[0][0].node.address
@@ -248,7 +248,7 @@ class ClusterSession(LaunchSession):
         """
         allowed = self._cluster.may_differ
         if apart := node_differences({agent.name: agent.node.facts for agent in self._agents}, allowed):
-            remedy = f"make the nodes alike, or allow it with may_differ: [{', '.join(apart)}]"
+            remedy = f"use identical nodes, or allow the difference: may_differ: [{', '.join(apart)}]"
             raise NodesUnavailableError("; ".join([*apart.values(), remedy]))
 
     def _check_gpu_counts(self, spec: LaunchSpec) -> None:
@@ -261,8 +261,9 @@ class ClusterSession(LaunchSession):
             wanted, shown = node.slots_on(spec.device), agent.node.visible_gpus
             if spec.device == "cuda" and shown < wanted:
                 raise NodesUnavailableError(
-                    f"{agent.name} takes {wanted} ranks by launcher, and {shown} GPUs are visible there; "
-                    "give it fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use device: cpu"
+                    f"{agent.name} has {shown} visible GPUs, but the launcher assigns it {wanted} "
+                    "ranks; assign fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use "
+                    "device: cpu"
                 )
 
     def _close_agents(self) -> None:
@@ -298,6 +299,6 @@ def _wait_started(agent: AgentConnection, seconds: float) -> int:
         return agent.wait_for(LaunchStarted, seconds=seconds, may_fail=True).port
     except AgentTimeoutError as error:
         raise LaunchError(
-            f"{agent.name} has not started its ranks within {seconds:g} s; its imports may take long: raise "
+            f"{agent.name} did not start its ranks within {seconds:g} s. If imports are slow, raise "
             "start_timeout"
         ) from error

@@ -78,8 +78,8 @@ class ClusterLaunch(RunningLaunch):
     def silent_node(self) -> str | None:
         for agent in self._agents:
             if (seconds := agent.seconds_silent) > _SILENCE_WARNING_S:
-                told = f"the agent on {agent.name} has been silent for {seconds:.0f} s"
-                return f"{told}: it, its node or its link hangs"
+                told = f"no heartbeat from the agent on {agent.name} for {seconds:.0f} s"
+                return f"{told}: the agent, the node or its link hangs"
         return None
 
     def fetch_logs(self) -> None:
@@ -162,7 +162,7 @@ class ClusterBuild(ClusterLaunch):
         if not isinstance(event, RankExit):
             return None
         if event.code:
-            raise LaunchError(f"{agent.name}: the process that builds it {exit_text(event.code)}")
+            raise LaunchError(f"{agent.name}: the build process {exit_text(event.code)}")
         self._building.discard(agent.name)
         return RankExit(0, 0, event.at) if not self._building else None
 

@@ -144,7 +144,7 @@ class ForkServerClient:
         """
         if self._failure is None and self.alive and (silent or self._silent_s > self._answer_timeout_s):
             why = _STATE_TEXTS.get(process_state(self.pid), "it hangs")
-            self._failure = LaunchError(f"{self._name} does not answer ({why}) and was killed")
+            self._failure = LaunchError(f"killed {self._name}, because it did not answer ({why})")
             self._kill()
         if self._failure is None and not self.alive:
             self._failure = self._exit_error()
@@ -177,7 +177,7 @@ class ForkServerClient:
             code = self._process.wait(timeout=_ANSWER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._kill()
-            return LaunchError(f"{self._name} closed its socket and was killed")
+            return LaunchError(f"killed {self._name}, because it closed its socket")
         memory = now.since(self._memory) if now and code == -signal.SIGKILL else None
         return LaunchError(f"{self._name} {exit_text(code)}", memory)
 
@@ -208,7 +208,7 @@ class ForkServerClient:
             raise self._failure
         why = f"was not ready within {timeout_s:g} s" if self.alive else "exited"
         if is_cancelled():
-            why = "is not waited for"
+            why = "was cancelled"
         self._kill()
         tail = log.read_text(errors="replace")[-2000:]
         # its last line is the error, and tables show the first line of a reason
@@ -229,7 +229,7 @@ def _start_process(
     try:
         output = log.open("ab")
     except OSError as error:
-        raise LaunchError(f"{log} can't be written: {error.strerror}") from error
+        raise LaunchError(f"can't write {log}: {error.strerror}") from error
     try:
         with output:
             return subprocess.Popen(
@@ -245,4 +245,4 @@ def _start_process(
             )
     except OSError as error:
         where = f" in {target.working_directory}" if error.filename == target.working_directory else ""
-        raise LaunchError(f"{target.python} can't be started{where}: {error.strerror}") from error
+        raise LaunchError(f"can't start {target.python}{where}: {error.strerror}") from error

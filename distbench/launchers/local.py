@@ -52,9 +52,9 @@ class Local(Launcher):
 
     warm: bool = True
     """Fork the ranks of every trial from one process that has imported torch (and deepspeed);
-    false: every trial imports afresh."""
+    false: every trial imports it again."""
     oversubscribe: bool = False
-    """Allow more ranks than CPU cores; timings then mean little."""
+    """Allow more ranks than CPU cores; timings are then not meaningful."""
     start_timeout: Positive | None = None
     """Seconds, above 0, that the fork server may take to import torch and deepspeed; null: ``limits.start``,
     at least 120."""
@@ -63,12 +63,12 @@ class Local(Launcher):
         if processes <= machine.devices:
             return None
         if machine.device == "cuda":
-            return f"{processes} ranks need {processes} GPUs, this machine shows {machine.devices}"
+            return f"{processes} ranks need {processes} GPUs, but this machine has {machine.devices}"
         if self.oversubscribe:
             return None
         return (
-            f"{processes} ranks need {processes} CPU cores, this machine has {machine.devices}; "
-            f"fewer ranks, or launcher.local.oversubscribe: true where timings don't matter"
+            f"{processes} ranks need {processes} CPU cores, but this machine has {machine.devices}; use "
+            "fewer ranks, or launcher.local.oversubscribe: true if timings don't matter"
         )
 
     def environment(self) -> Mapping[str, str]:

@@ -36,34 +36,34 @@ class Mpi(ClusterLauncher):
     """Names or addresses: [node-1, node-2]; empty: those of the hostfile, or of the
     allocation (Slurm, PBS)."""
     hostfile: str = ""
-    """Of mpirun: one host on a line."""
+    """Hostfile of mpirun, with one host per line."""
     nnodes: Annotated[int, Bound(0)] = 0
     """Hosts to use; 0: all."""
     slots: Annotated[int, Bound(0)] = 0
-    """Ranks that each host takes; 0: the GPUs of this one, or else its CPU cores."""
+    """Ranks per host; 0: the number of GPUs of this host, or else of its CPU cores."""
     mpirun: list[str] = field(default_factory=lambda: ["mpirun"])
-    """Command that starts the agents, with options of its own: [mpirun, --mca, btl_tcp_if_include, eth0]."""
+    """Command that starts the agents, with its options: [mpirun, --mca, btl_tcp_if_include, eth0]."""
     implementation: Literal["openmpi", "hydra"] = "openmpi"
-    """Whose options it takes: those of Open MPI, or of MPICH and Intel MPI."""
+    """Options that it understands: those of Open MPI, or those of MPICH and Intel MPI."""
     forward: list[str] = field(default_factory=list)
     """Names of environment variables that ranks get from this command's environment; Hydra passes all."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     def option_problem(self) -> tuple[str, str] | None:
         if self.hosts and self.hostfile:
-            return "hostfile", "hosts are given, too; keep one"
+            return "hostfile", "hosts is also set; keep one of them"
         if len(set(self.hosts)) < len(self.hosts):
-            return "hosts", "needs each host once: one agent serves all ranks of a host"
+            return "hosts", "must list each host once, because one agent serves all ranks of a host"
         if self.hostfile and not Path(self.hostfile).is_file():
             return "hostfile", "no such file"
         if not self.mpirun:
             return "mpirun", "needs a command, such as [mpirun]"
         known = len(self.hosts) or self._allocated_hosts()
         if not known:
-            return "hosts", "this is no allocation of Slurm or PBS; give hosts, or a hostfile"
+            return "hosts", "not inside a Slurm or PBS allocation; set hosts or hostfile"
         if self.nnodes > known:
             return "nnodes", f"there are {known} hosts"
         return None

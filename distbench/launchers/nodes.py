@@ -120,7 +120,7 @@ class AgentProcesses(StartedAgents):
                 )
         except OSError as error:
             self.stop()
-            raise LaunchError(f"{self._option}: {command[0]} can't be started: {error.strerror}") from error
+            raise LaunchError(f"can't run {command[0]} ({self._option}): {error.strerror}") from error
         self._running[name] = process
         assert process.stdin
         with suppress(BrokenPipeError):
@@ -166,7 +166,7 @@ def node_differences(
         if unlike and key not in allowed:
             name, other = unlike[0]
             here, there = _differing_items(told.get(key), other.get(key))
-            found[key] = f"{key} differs: {here} on {first}, {there} on {name}"
+            found[key] = f"nodes differ in {key}: {here} on {first}, {there} on {name}"
     return found
 
 

@@ -83,7 +83,10 @@ class _PretendSession(LaunchSession):
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             if not knows:
                 _write_error(
-                    folder, rank, UnsupportedCase.__name__, f"launcher pretend does not {trial.job.kind}"
+                    folder,
+                    rank,
+                    UnsupportedCase.__name__,
+                    f"launcher pretend does not support {trial.job.kind}",
                 )
             elif rank and does == "raises":
                 _write_error(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
@@ -98,7 +101,7 @@ class _PretendSession(LaunchSession):
         samples = timed | {column: [value] for column, value in self._options.values.items()}
         phases = {"start": 0.0, "build": 0.0, "warmup": 0.0, "time": 1.0}
         real = trial.case.strategy.name != PRETENDED_STRATEGY
-        degraded = "no process was started: its numbers are made up by launcher pretend" if real else ""
+        degraded = "no process was started; launcher pretend invents the numbers" if real else ""
         passes = {"step_s": "time"} if timed else {}
         return {
             **_RESULT_DEFAULTS,

@@ -36,7 +36,7 @@ class Ssh(ClusterLauncher):
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     def node_list(self) -> Sequence[Node]:
         return [_parse_host(host) for host in self.hosts]
@@ -48,7 +48,7 @@ class Ssh(ClusterLauncher):
             or not all(node.slots for node in nodes)
             or len({node.name for node in nodes}) < len(nodes)
         ):
-            return "hosts", "needs each host once, with at least one rank: [node-1:8, node-2:8]"
+            return "hosts", "must list each host once, with at least one rank: [node-1:8, node-2:8]"
         if not self.shell:
             return "shell", "needs a command that takes a host and a command line, such as [ssh]"
         return None

@@ -49,9 +49,7 @@ def partial_training_reason(effective: Mapping[str, Any]) -> NotAvailable | None
     trained = effective.get("trained_parameters", every)
     if trained == every:
         return None
-    return NotAvailable(
-        f"theory assumes that the whole model is trained, but {trained} of {every} parameters are"
-    )
+    return NotAvailable(f"theory assumes that all parameters are trained, but only {trained} of {every} are")
 
 
 class SharedResult:

@@ -25,11 +25,14 @@ class ConvergenceMetric(Metric):
             "",
             "lower",
             "mean",
-            "Fraction of the timed steps that were skipped, as gradients overflowed under the loss scale.",
+            (
+                "Fraction of the timed steps that were skipped because gradients overflowed under the loss "
+                "scale."
+            ),
         ),
         *columns_of("", None, "first", per_step=True)(
             grad_norm="Global L2 norm of the reduced gradients before clipping, taken in steps after the "
-            "timed window: it shows at once gradients that are scaled wrongly, which Adam hides.",
+            "timed window: it reveals wrongly scaled gradients, which Adam hides.",
         ),
     )
 

@@ -39,21 +39,26 @@ class ExpertLoad(Metric):
     tables = (
         TableSpec(
             _TABLE,
-            "Tokens that a rank's routers sent to each expert in one step, one row a layer and expert.",
+            "Tokens that a rank's routers sent to each expert in one step, one row per layer and expert.",
             (
                 TableColumn("router", "varchar", "Name of the router in the plain module."),
                 TableColumn("expert", "bigint", "Number of the expert in its layer."),
                 TableColumn("tokens", "bigint", "Tokens of the rank's samples that were sent to it."),
-                TableColumn("dropped", "bigint", "Those of them for which it had no room."),
+                TableColumn(
+                    "dropped",
+                    "bigint",
+                    "Those of them that were dropped, because the expert had no capacity left.",
+                ),
             ),
         ),
     )
     passes = frozenset({"count"})
     columns = columns_of("", None, "first")(
-        expert_most="Tokens of the expert that gets most, over the mean of all experts of its layer, in the "
-        "layer where that is largest, in one step of all ranks; 1: all get as many.",
-        expert_least="The same of the expert that gets least, in the layer where that is smallest.",
-        expert_dropped="Share of a step's choices of experts for which they had no room, as a fraction.",
+        expert_most="Tokens of the expert with the most, over the mean of all experts of its layer, in "
+        "the layer with the largest ratio, in one step of all ranks; 1: all get the same number.",
+        expert_least="The same for the expert with the fewest tokens, in the layer with the smallest ratio.",
+        expert_dropped="Fraction of a step's routed tokens that were dropped, because experts had no "
+        "capacity left.",
     )
 
     def start(self, context: PassContext) -> _State:
@@ -83,7 +88,7 @@ class ExpertLoad(Metric):
     def summary(self, trial: TrialData) -> Mapping[str, float | NotAvailable]:
         rows = trial.tables.get(_TABLE)
         if not rows:
-            raise NotAvailable("no router was seen: the workload has no experts, or its layers are compiled")
+            raise NotAvailable("no router was found: the workload has no experts, or its layers are compiled")
         layers = group_pairs((row["router"], row) for row in rows)
         shares = [share for same in layers.values() for share in _relative_loads(same)]
         every, dropped = (math.fsum(row[column] for row in rows) for column in ("tokens", "dropped"))

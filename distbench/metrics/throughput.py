@@ -16,9 +16,11 @@ class Throughput(Metric):
 
     columns = (
         *columns_of("tokens/s", "higher", "first")(
-            tokens_per_s=f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
+            tokens_per_s=f"Tokens per second of all ranks, all micro-batches included, {_WINDOW}.",
         ),
-        Column("samples_per_s", "samples/s", "higher", "first", f"Samples consumed in a second, {_WINDOW}."),
+        Column(
+            "samples_per_s", "samples/s", "higher", "first", f"Samples per second of all ranks, {_WINDOW}."
+        ),
         *columns_of("tokens/s", "higher", "first")(
             tokens_per_s_per_device="tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
         ),

@@ -64,8 +64,8 @@ def layout_problem(spec: OptimizerConfig, layout: TensorLayout, strategy_name: s
         return None
     rows = "" if kind.dtensor_problem else ", fsdp with version: 2"
     return (
-        f"optimizer.name = {spec.name} needs {kind.needs_full_tensors}, and {strategy_name} gives it flat "
-        f"pieces of tensors; use {whole}{rows}, or an optimizer that treats each element by itself "
+        f"optimizer.name = {spec.name} needs {kind.needs_full_tensors}, but {strategy_name} flattens "
+        f"and splits tensors; use {whole}{rows}, or an element-wise optimizer "
         f"({', '.join(_elementwise())})"
     )
 

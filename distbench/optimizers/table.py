@@ -118,7 +118,7 @@ bits."""
 ELEMENTWISE_RULES = (_one_moment, _two_moments, _optional_momentum)
 """Rules that depend only on the number of elements."""
 _IN_PLACE_NORMS = (
-    "{} changes norms in place, which fails on distributed tensors, as of FSDP2 (torch 2.13: in-place "
+    "{} changes norms in place, which fails on the distributed tensors of FSDP2 (torch 2.13: in-place "
     "operations that require placement changes are not supported)"
 )
 _ADAM_KEYS, _SGD_KEYS = ("lr", "betas", "eps", "weight_decay"), ("lr", "momentum", "weight_decay")
@@ -151,7 +151,7 @@ CATALOG: Mapping[str, OptimizerEntry] = {
         embedded_keys=("betas", "eps"),
         kernels=("loop",),
         own_defaults={"momentum": 0.95},
-        needs_full_tensors="whole matrices, whose updates it makes orthogonal",
+        needs_full_tensors="whole matrices, because it orthogonalizes their updates",
         compute_dtype="bf16",
         companion="adamw",
     ),
@@ -183,8 +183,8 @@ CATALOG: Mapping[str, OptimizerEntry] = {
         kernels=("loop",),
         package="torchao",
         needs_full_tensors=f"a scale for each {_QUANT_BLOCK} numbers of a whole tensor",
-        dtensor_problem=f"torchao cuts the rows of each rank into blocks of {_QUANT_BLOCK} numbers and keeps "
-        f"less than {_MIN_QUANTIZED} in full, so that what is rounded would depend on the number of ranks",
+        dtensor_problem=f"torchao quantizes the rows of each rank in blocks of {_QUANT_BLOCK} numbers, "
+        f"and not at all below {_MIN_QUANTIZED}, so rounding would depend on the number of ranks",
         live_module="torchao.optim.adam",
         is_compiled=True,
     ),

@@ -29,7 +29,7 @@ def detect_environments(suite: Suite, machine: Machine) -> Machine:
         return machine
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
     if not launcher.supports_environments:
-        why = f"launcher {suite.launcher.name} starts ranks by the Python of its nodes alone; use local"
+        why = f"launcher {suite.launcher.name} can't use another Python than that of its nodes; use local"
         raise SuiteError([suite.source_map.mistake((ENVIRONMENTS_KEY,), why, suite.launcher.name)])
     wrong: list[SuiteMistake] = []
     found: dict[str, Machine] = {}
@@ -68,7 +68,7 @@ def data_difference(data: DataSource, there: Machine, here: Machine) -> str | No
         return None
     return (
         f"the text that ships with Python differs between versions ({there.python} there, {here.python} "
-        "here): give both the same by data: {text: {path: FILE}}"
+        "here): give both the same text with data: {text: {path: FILE}}"
     )
 
 

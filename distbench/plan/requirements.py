@@ -42,12 +42,12 @@ def _compile_problem(case: Case, machine: Machine) -> str | None:
     if not is_compiled or machine.device != "cpu":
         return None
     if case.compile == "reduce-overhead":
-        return "compile: reduce-overhead is for CUDA graphs, which a CPU does not have; use compile: true"
+        return "compile: reduce-overhead uses CUDA graphs, which do not exist on a CPU; use compile: true"
     if not machine.has_compiler:
         who = "torch.compile" if case.compile != "none" else f"optimizer.name = {case.optimizer.name}"
         return (
-            f"{who} needs a C++ compiler, and there is none; install one (Debian: apt-get install "
-            "g++), or name it in CXX"
+            f"{who} needs a C++ compiler, but none was found; install one (Debian: apt-get install "
+            "g++), or set CXX"
         )
     return None
 
@@ -59,9 +59,9 @@ def _dtype_problem(case: Case, machine: Machine) -> str | None:
         return None
     found = f"compute capability {_AMPERE} (Ampere) or newer; this machine has {capability}"
     if "bf16" in (precision.compute, precision.reduce, precision.master, precision.optimizer_state):
-        return f"bf16 needs GPUs of {found}, which would emulate it; use precision: fp16 or fp32"
+        return f"bf16 needs GPUs of {found}, which only emulates it; use precision: fp16 or fp32"
     if precision.matmul == "high":
-        return f"precision.matmul: high needs GPUs of {found}, which know no TF32; use matmul: highest"
+        return f"precision.matmul: high needs GPUs of {found}, which do not support TF32; use matmul: highest"
     return None
 
 
@@ -75,7 +75,9 @@ def _float8_problem(case: Case, machine: Machine, tokens: int) -> str | None:
     if precision.float8_emulated:
         # torchao makes no promise about it, and torchtitan refuses it
         return "emulated float8 can't be compiled; use compile: false" if case.compile != "none" else None
-    instead = "use precision: bf16, or only check it: precision.float8_emulated: true and measure.trials: 0"
+    instead = (
+        "use precision: bf16, or only check the case: precision.float8_emulated: true and measure.trials: 0"
+    )
     if case.device == "cpu":
         return f"float8 needs NVIDIA GPUs of compute capability {_ADA} (Ada, Hopper) or newer; {instead}"
     capability = machine.compute_capability
@@ -109,7 +111,7 @@ def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, mach
         return None
     of_ranks = f" on each of {ranks} ranks" if ranks > 1 else ""
     return (
-        f"the model does not fit: by theory the model states of {parameters:,} parameters take "
-        f"{format_bytes(states)}{of_ranks}, and {where} has {format_bytes(room)} of memory; use a smaller "
-        "model, more devices, or a strategy that shards or offloads more"
+        f"the model does not fit: the model states of {parameters:,} parameters need "
+        f"{format_bytes(states)}{of_ranks} by theory, and {where} has {format_bytes(room)} of memory; "
+        "use a smaller model, more devices, or a strategy that shards or offloads more"
     )

@@ -174,7 +174,7 @@ def exit_before_time_limit(run: Run) -> NoReturn:
     Raises:
         Exit: always; what has begun is ended in order.
     """
-    why = "the time limit is near, so no more trials are begun"
+    why = "stopping: the time limit is near"
     pytest.exit(f"distbench: {why}; resume with: {resume_command(run.folder)}", returncode=EXIT_TIME_LIMIT)
 
 

@@ -91,9 +91,8 @@ class Database:
         for statement in self._database.extract_statements(sql):
             if (kind := statement.type.name) not in _QUERY_STATEMENTS:
                 raise UsageError(
-                    f"query: {kind.replace('_', ' ')} is not a query: the tables are made from the files of "
-                    "the runs each time, and nothing is written back; use select, from, with, describe, "
-                    "show, summarize or explain"
+                    f"query: {kind.replace('_', ' ')} is not supported, because runs are read-only; use "
+                    "select, from, with, describe, show, summarize or explain"
                 )
 
     def tables(self) -> list[SqlTable]:
@@ -101,7 +100,7 @@ class Database:
         names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
         every = [*TABLES, *sorted(names - TABLES.keys())]
         docs = {name: table.doc for name, table in self._documented.items()}
-        unknown = "Rows that the ranks left in their table {}.".format
+        unknown = "Rows that the ranks wrote to their table {}.".format
         made = [SqlTable(name, docs.get(name, unknown(name)), self._columns(name)) for name in every]
         return [*made, *self._views.values()]
 

@@ -107,7 +107,7 @@ class RunLoader:
             self._create_tables(database)
         except duckdb.Error as error:
             raise RecordContentError(
-                f"the records of a run can't be made tables: {first_line(error)}"
+                f"can't convert the records of a run to tables: {first_line(error)}"
             ) from error
 
     def _create_tables(self, database: duckdb.DuckDBPyConnection) -> None:
@@ -281,9 +281,7 @@ def _create_raw_rows(
             bound,
         )
     except duckdb.Error as error:
-        raise RecordContentError(
-            f"the samples or tables of a run can't be read: {first_line(error)}"
-        ) from error
+        raise RecordContentError(f"can't read the samples or tables of a run: {first_line(error)}") from error
 
 
 def create_table(

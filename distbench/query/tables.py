@@ -35,7 +35,9 @@ _RUN_ID = SqlColumn("run_id", "varchar", "Id of the run: eight hex digits.")
 CASE_COLUMNS = (
     _RUN_ID,
     SqlColumn(
-        "case_id", "varchar", "Id of the case: a hash of all that decides the work, the same in every run."
+        "case_id",
+        "varchar",
+        "Id of the case: a hash of everything that defines the work, the same in every run.",
     ),
     SqlColumn("case_name", "varchar", "Name of the case, as in reports."),
     SqlColumn("strategy", "varchar", "Short name of the strategy with its options, such as zero3+offload."),
@@ -58,7 +60,7 @@ RUNS = SqlTable(
         SqlColumn("cases", "bigint", "Cases of its suite."),
         SqlColumn("trials", "bigint", "Trials with a record."),
         SqlColumn("measured", "bigint", "Trials that were measured."),
-        SqlColumn("damaged", "bigint", "Trials of any kind that can't be read and are in no other table."),
+        SqlColumn("damaged", "bigint", "Unreadable trials of any kind, which are in no other table."),
         SqlColumn("cpu", "varchar", "Processor."),
         SqlColumn("cpu_cores", "bigint", "Cores available to this run."),
         SqlColumn("memory_bytes", "bigint", "Memory of the machine.", "B"),
@@ -74,7 +76,7 @@ CASES = SqlTable(
     (
         *CASE_COLUMNS,
         SqlColumn("status", "varchar", "measured, pending, damaged, unmeasured, or how a trial ended."),
-        SqlColumn("reason", "varchar", "Why it was not measured, or not in every trial; else empty."),
+        SqlColumn("reason", "varchar", "Reason why it was not measured, or not in every trial; else empty."),
         SqlColumn("trials", "bigint", "Trials that were measured."),
         SqlColumn("failed", "bigint", "Trials that were not."),
         SqlColumn("strategy_name", "varchar", "The strategy's plug-in."),
@@ -103,45 +105,45 @@ CASES = SqlTable(
 )
 _OUTCOME = (
     SqlColumn("status", "varchar", "measured, or how it ended."),
-    SqlColumn("reason", "varchar", "Why it was not measured; else empty."),
+    SqlColumn("reason", "varchar", "Reason why it was not measured; else empty."),
 )
 _TIMING = (
     SqlColumn("started", "timestamp", "When it was launched, UTC."),
     SqlColumn("wall_s", "double", "From the launch to the end of the last process.", "s"),
-    SqlColumn("launches", "bigint", "1, or more if it was tried again after it had failed."),
+    SqlColumn("launches", "bigint", "1; larger if the trial was retried after a failure."),
 )
 _REPORTED = (
-    SqlColumn("absent", "json", "Why numbers are missing, by column."),
+    SqlColumn("absent", "json", "Reasons for missing numbers, by column."),
     SqlColumn("effective", "json", "Settings read back from the live engine of rank 0."),
     SqlColumn("environment", "json", "Facts of the worker: versions, device, threads."),
 )
 TRIAL_FACTS = (
     *TRIAL_COLUMNS,
     *_OUTCOME,
-    SqlColumn("degraded", "varchar", "Why it is not compared (a noisy machine); else empty."),
+    SqlColumn("degraded", "varchar", "Reason why it is not compared (a noisy machine); else empty."),
     *_TIMING,
-    SqlColumn("nodes", "bigint", "Nodes that its ranks were on; null: where the command was, or nowhere."),
+    SqlColumn("nodes", "bigint", "Nodes of its ranks; null: the machine of the command, or none."),
     SqlColumn("failed_rank", "bigint", "The rank that failed first."),
-    SqlColumn("failed_phase", "varchar", "What that rank was doing."),
+    SqlColumn("failed_phase", "varchar", "Phase of that rank."),
     *_REPORTED,
 )
 """Columns of ``trials`` that are not values of metrics."""
 TRIALS = SqlTable(
     "trials",
-    "One row per trial (one launch of all ranks), the unit of statistics, with every number it gave.",
+    "One row per trial (one launch of all ranks), the unit of statistics, with all of its numbers.",
     (
         *TRIAL_FACTS,
         SqlColumn("step_s", "double", "Mean step time of the slowest rank.", "s"),
         SqlColumn("tokens_per_s", "double", "Throughput of all ranks.", "tokens/s"),
-        SqlColumn("memory_peak", "double", "Most bytes of tensors on any rank.", "B"),
+        SqlColumn("memory_peak", "double", "Peak bytes of tensors, maximum over ranks.", "B"),
         SqlColumn("comm_bytes", "double", "Payload of a rank's collectives in a step.", "B"),
         SqlColumn("final_loss", "double", "Loss of the last timed step."),
     ),
 )
 STEPS = SqlTable(
     "steps",
-    "One row per rank and step of the time pass, with every number taken in each such step. A step "
-    "lasts as long as its slowest rank: max(step_s) over ranks.",
+    "One row per rank and step of the time pass, with all numbers of that step. A step lasts as long "
+    "as its slowest rank: max(step_s) over ranks.",
     (
         *TRIAL_COLUMNS,
         _RANK,
@@ -152,16 +154,16 @@ STEPS = SqlTable(
 )
 SAMPLES = SqlTable(
     "samples",
-    "Every raw sample of every column and pass, one row each.",
+    "All raw samples of all columns and passes, one row each.",
     (
         *TRIAL_COLUMNS,
         SqlColumn("name", "varchar", "Column of the record, such as step_s."),
         _RANK,
-        SqlColumn("step", "bigint", "Step of the pass in which it was taken; 0 where there is one a trial."),
-        SqlColumn("value", "double", "The sample; null where it is not known."),
         SqlColumn(
-            "pass", "varchar", "warmup, time, count, profile or check; null where the record doesn't say."
+            "step", "bigint", "Step of the sample in its pass; 0 for columns with one sample per trial."
         ),
+        SqlColumn("value", "double", "The sample; null if unknown."),
+        SqlColumn("pass", "varchar", "warmup, time, count, profile or check; null if not recorded."),
         SqlColumn("unit", "varchar", "Its unit; empty for a pure number."),
     ),
 )
@@ -169,22 +171,20 @@ SAMPLES = SqlTable(
 
 RANK_PLACEMENT = (
     _RANK,
-    SqlColumn("node", "varchar", "Node that it ran on; null: where the command did."),
-    SqlColumn("device", "varchar", "cpu or cuda; null if it ended before it told."),
+    SqlColumn("node", "varchar", "Node of the rank; null: the machine of the command."),
+    SqlColumn("device", "varchar", "cpu or cuda; null if it exited before it reported."),
     SqlColumn("gpu", "bigint", "Number of its GPU on the node, as nvidia-smi counts."),
-    SqlColumn("gpu_uuid", "varchar", "The GPU's own id, as nvidia-smi -L shows it."),
+    SqlColumn("gpu_uuid", "varchar", "UUID of the GPU, as in nvidia-smi -L."),
 )
 RANKS = SqlTable(
     "ranks",
-    "One row per rank and trial: where it ran, and how long it worked.",
+    "One row per rank and trial: its node and device, and the time of its work.",
     (
         *TRIAL_COLUMNS,
         *RANK_PLACEMENT,
         SqlColumn("step_s", "double", "Mean of its timed steps, waiting for others included.", "s"),
         SqlColumn("work_s", "double", "Mean of its own work in the profiled steps.", "s"),
-        SqlColumn(
-            "is_slowest", "boolean", "Whether no rank of the trial has more work; null if none is known."
-        ),
+        SqlColumn("is_slowest", "boolean", "True if no rank of the trial has more work; null if unknown."),
     ),
 )
 
@@ -197,14 +197,14 @@ def metric_table(spec: TableSpec) -> SqlTable:
 
 JOBS = SqlTable(
     "jobs",
-    "One row per trial that was not made to be timed (checks, checkpoints, trainings), with its numbers. Its "
-    "tables are called as in its record.",
+    "One row per trial of other jobs (checks, checkpoints, trainings), with its numbers. Its tables "
+    "have the names in its record.",
     (
         *TRIAL_COLUMNS,
         SqlColumn("kind", "varchar", "Kind of job."),
         *_OUTCOME,
         *_TIMING,
-        SqlColumn("options", "json", "What its ranks were asked to do."),
+        SqlColumn("options", "json", "Options of the job for its ranks."),
         *_REPORTED,
     ),
 )

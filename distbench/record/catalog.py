@@ -171,4 +171,4 @@ def _hint(name: str, known: list[Run]) -> str:
         return f"did you mean {ids.get(near[0], near[0])}?"
     # sorted by start time, which their names have before the id
     latest = sorted(names, key=lambda each: each.split("-")[-3:])
-    return f"the latest: {', '.join(latest[-5:])}" if names else "it has no runs"
+    return f"the latest: {', '.join(latest[-5:])}" if names else "the folder contains no runs"

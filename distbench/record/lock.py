@@ -95,13 +95,17 @@ def _open(file: Path, flags: int) -> int:
         descriptor = os.open(file, flags | _OPEN_FLAGS, 0o644)
     except OSError as error:
         if file.is_symlink():
-            raise UsageError(f"{file}: is a link, which distbench never makes; remove it") from error
+            raise UsageError(
+                f"{file}: is a symbolic link, which distbench does not create; remove it"
+            ) from error
         raise
     found = os.fstat(descriptor)
     # a file with a second name may be any file of the user's
     if not stat.S_ISREG(found.st_mode) or (flags & os.O_RDWR and found.st_nlink > 1):
         os.close(descriptor)
-        raise UsageError(f"{file}: not a regular file with one name, as distbench makes it; remove it")
+        raise UsageError(
+            f"{file}: not a regular file with a single name, so distbench did not create it; remove it"
+        )
     return descriptor
 
 
@@ -145,8 +149,5 @@ def _write_holder(descriptor: int, text: str) -> None:
 
 def _locked_text(folder: Path, holder: LockHolder | None) -> str:
     if holder is None:
-        return f"{folder}: is running in another process; wait until it has ended, or stop it first"
-    return (
-        f"{folder}: is running in {holder}; wait until it has ended, or stop it first "
-        f"(kill {holder.process}, on {holder.host})"
-    )
+        return f"{folder}: in use by another process; wait for it, or stop it"
+    return f"{folder}: in use by {holder}; wait for it, or stop it (kill {holder.process}, on {holder.host})"

@@ -29,8 +29,8 @@ _MISFIT_ERRORS = (
     *(ArithmeticError, AssertionError, RecursionError),
 )
 _ADVICE = (
-    "either a record was changed since distbench wrote it, which distbench check RUN may show, or this is a "
-    "mistake of distbench: please report it to its authors with this line and, if you can, the run's folder"
+    "run distbench check RUN. If the files are sound, this is a bug in distbench: please report it "
+    "with this line and, if possible, the run's folder"
 )
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class RunContents:
 
 def damage_summary(damaged: Sequence[DamagedTrial]) -> str:
     """Summarise the damage to ``run.json`` and to trials; empty if there is none."""
-    of_run = [f"{each.problem}; the records tell what the run is" for each in damaged if not each.is_trial]
+    of_run = [f"{each.problem}; using the records instead" for each in damaged if not each.is_trial]
     trials = [each for each in damaged if each.is_trial]
     return "; ".join([*of_run, *([_trials_text(trials)] if trials else [])])
 
@@ -102,8 +102,8 @@ def _trials_text(damaged: Sequence[DamagedTrial]) -> str:
     worst = sorted(damaged, key=lambda trial: trial.is_other_format)[0]
     what = "of another format" if worst.is_other_format else "damaged"
     if len(damaged) == 1:
-        return f"1 trial is {what} and left out: {worst.problem}"
-    return f"{len(damaged)} trials are {what} and left out; the first: {worst.problem}"
+        return f"1 trial is {what} and skipped: {worst.problem}"
+    return f"{len(damaged)} trials are {what} and skipped; for example: {worst.problem}"
 
 
 def retry_eagerly(read: Callable[[], T]) -> T:
@@ -185,4 +185,4 @@ def untrusted_records(what: str) -> Iterator[None]:
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)][-1]
         place = f"{Path(own.filename).relative_to(_PACKAGE.parent)}:{own.lineno}"
         why = f"{type(error).__name__}: {error!s:.200}"
-        raise RecordError(f"{what}: they do not fit together: {why} (in {place}); {_ADVICE}") from error
+        raise RecordError(f"{what} are inconsistent: {why} (in {place}); {_ADVICE}") from error

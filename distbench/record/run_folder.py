@@ -196,10 +196,10 @@ class Run:
         file = self.folder / RUN_FILE
         if not os.path.lexists(file):
             if self.recorded_trials():
-                raise RecordError(f"{file}: missing, but there are records")
+                raise RecordError(f"{file}: missing, but records exist")
             if (self.folder / SUBMISSION_FOLDER).is_dir():
                 follow = f"distbench attach {shlex.quote(str(self.folder))}"
-                raise UsageError(f"{self.folder}: has not begun yet; follow it with: {follow}")
+                raise UsageError(f"{self.folder}: has not started yet; follow it with: {follow}")
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
         info = RunInfo.from_json(read_json(file), str(file))
         if info.state == "running" and not lock.is_locked(self.folder):

@@ -51,7 +51,7 @@ def rebuild_info(run: Run) -> RunInfo:
     """
     records = run.records()
     if not records:
-        raise UsageError("no record of the run can be read")
+        raise UsageError("none of its records can be read")
     suite = load_suite(run.folder / "suite.yaml", is_stored=True)
     for kind in dict.fromkeys(record.job.kind for record in records):
         if kind not in (MEASURE, *suite.jobs):
@@ -62,8 +62,8 @@ def rebuild_info(run: Run) -> RunInfo:
         record.case.name for record in records_of_kind(records, MEASURE) if record.case_id not in known
     ]:
         raise UsageError(
-            f"suite.yaml has no case {strange[0]:.100}: the command line had changed it, or this is another "
-            "machine"
+            f"suite.yaml has no case {strange[0]:.100}: it comes from command-line options or from "
+            "another machine"
         )
     told = _info_from_records(run.folder, records)
     return dataclasses.replace(told, suite_name=suite.name, suite=suite.to_resolved(), cases=cases)

@@ -25,8 +25,8 @@ QUARANTINE_FOLDER = "damaged"
 """Folder for quarantined trials, in the run's folder."""
 _TRIAL_FILE = "trial.json"
 _OPTIONAL_FILES = {
-    "suite.yaml": "no number rests on it: run.json has the suite as it was resolved",
-    "report.html": "distbench report writes it",
+    "suite.yaml": "no number depends on it: run.json contains the resolved suite",
+    "report.html": "distbench report creates it",
 }
 # other entries of a run's folder; no number depends on them
 _KNOWN_NAMES = {*_OPTIONAL_FILES, LOCK_FILE, "README.md", "prepare", "scratch", QUARANTINE_FOLDER}
@@ -209,7 +209,7 @@ def quarantine_trial(run: Path, trial: str) -> Path:
     """
     root, folder, into = run.resolve(), run / trial, run / QUARANTINE_FOLDER
     if folder.resolve() != root / trial or into.resolve() != root / QUARANTINE_FOLDER:
-        raise UsageError(f"{folder}: leads out of the run's folder by a link; remove the link")
+        raise UsageError(f"{folder}: leaves the run's folder through a symbolic link; remove the link")
     name = trial.replace("/", "-")
     with infrastructure_errors(into):
         into.mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ def refusal(row: CaseSummary) -> str:
         return one_line(row.absence_reasons.get(BENCHMARK_COLUMN, f"{row.status}: no step time"))
     if row.differs:
         return "it is not equivalent to its reference"
-    return f"disturbed while measured: {one_line(row.degraded)}" if row.degraded else ""
+    return f"measured on a noisy machine: {one_line(row.degraded)}" if row.degraded else ""
 
 
 def make_benchmark(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:

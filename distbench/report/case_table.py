@@ -175,14 +175,16 @@ def _headroom(run: RunAnalysis) -> CaseColumn:
 
     def read(row: CaseSummary) -> TableCell:
         if row.case.device == "cpu":
-            return TableCell(None, reason="the ranks share the host's memory: there is no limit for each")
+            return TableCell(
+                None, reason="there is no limit per rank, because the ranks share the memory of the host"
+            )
         limit, needed = smallest_device_memory(row.representative_trial), needs[row.case.id]
         if limit is None or needed is None:
-            return TableCell(None, reason="the records do not say how much memory a device has")
+            return TableCell(None, reason="the memory of a device is not recorded")
         left = limit - needed
         return TableCell(left, f"{format_bytes(left)} ({left / limit:.0%})")
 
-    return CaseColumn("headroom", "headroom", "Memory of a device that is left.", "B", "higher", read=read)
+    return CaseColumn("headroom", "headroom", "Free memory of a device.", "B", "higher", read=read)
 
 
 def _verdicts(run: RunAnalysis) -> list[CaseColumn]:

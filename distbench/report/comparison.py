@@ -41,11 +41,11 @@ _HEADINGS = {
 }
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
 _CAPTION = (
-    "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: spread "
-    "unknown; no sign: within the noise. A sign allows for the number of cases, so it takes more than an "
-    "interval without 1. efficiency: of scaling from one device; slower devices raise it too, so read it "
-    "next to tokens/s. Two runs are two occasions: to decide about a change of code, run both sides side by "
-    "side (distbench gate)."
+    "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: "
+    "spread unknown; no sign: within the noise. Signs are corrected for the number of cases, so not "
+    "every interval without 1 has a sign. efficiency: of scaling from one device; slower devices raise "
+    "it too, so read it next to tokens/s. The state of a machine may differ from run to run: to judge "
+    "a code change, run both versions side by side (distbench gate)."
 )
 
 
@@ -188,8 +188,7 @@ def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
     said = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in apart.items()]
     return (
         f"The runs do different work: {join_limited(said, limit=8)}. Cases are matched by strategy and "
-        "number of devices; a ratio tells what a strategy makes of the other work, and is neither better nor "
-        "worse."
+        "number of devices; ratios compare different work and are not judged."
     )
 
 
@@ -201,15 +200,14 @@ def _run_variance_note(made: RunComparison) -> list[str]:
         return []
     if not known:
         return [
-            "How much other runs of these cases differ from day to day is not known: "
-            f"{made.run_variances.absent}. So the intervals hold the differences of trials alone, and a "
-            "small change proves nothing."
+            f"The run-to-run variance of these cases is unknown: {made.run_variances.absent}. The "
+            "intervals cover trial-to-trial variance only, so a small change is not evidence."
         ]
     of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
     most = f"{min(known)} to {max(known)}" if min(known) < max(known) else f"{min(known)}"
-    rest = "" if len(known) == len(paces) else "; those of the others hold the differences of trials alone"
+    rest = "" if len(known) == len(paces) else "; those of the others cover trial-to-trial variance only"
     return [
-        f"The intervals of {of} hold how much earlier runs of them differ where nothing changed ({most} "
+        f"The intervals of {of} include the run-to-run variance of earlier runs without changes ({most} "
         f"degrees of freedom){rest}."
     ]
 

@@ -27,7 +27,7 @@ from distbench.views.charts.figures import (
 
 _CHARTS = {
     "tokens_per_s": ("Throughput", "right of 1 is better"),
-    "efficiency": ("Scaling efficiency", "right of 1 is better, where the throughput is no worse"),
+    "efficiency": ("Scaling efficiency", "right of 1 is better if the throughput is no worse"),
     "memory_peak": ("Peak memory", "left of 1 is better"),
     "comm_bytes": ("Communication a step", "left of 1 is better"),
 }
@@ -73,7 +73,7 @@ def _chart(made: RunComparison, column: str, suffix: str) -> Chart | None:
     if made.work_differences:
         direction = "different work: neither direction is better"
     cut = (
-        f" The {_MAX_CASES} of {len(changes):,} cases that changed most are drawn."
+        f" The {_MAX_CASES} of {len(changes):,} cases with the largest changes are shown."
         if changes[_MAX_CASES:]
         else ""
     )
@@ -81,7 +81,7 @@ def _chart(made: RunComparison, column: str, suffix: str) -> Chart | None:
         f"compare-{column}{suffix}",
         f"{title}, after over before",
         f"Each mark is a case, its shape and colour the strategy, furthest from 1 first; {direction}. "
-        f"Bars are 95% intervals; a bar that crosses the grey line means no measurable change.{cut}",
+        f"Bars are 95% intervals; if a bar crosses the grey line, there is no measurable change.{cut}",
         make_figure(
             _traces(changes[:_MAX_CASES], _style(made)), f"ratio ({direction})", rows=[*names.values()]
         ),

@@ -78,8 +78,8 @@ _FIELDS = (
     Field("now", "level now", "Level of the last runs."),
     Field("breaks", "breaks", "Changes of environment.", type="bigint"),
     Field("steps", "steps", "Changes of level within one environment.", type="bigint"),
-    Field("last_step", "last step", "Size of the last step, as a fraction."),
-    Field("last_word", "", "Whether the last step is better, worse or neither.", type="varchar"),
+    Field("last_step", "last step", "Size of the last level shift, as a fraction."),
+    Field("last_word", "", "Whether the last level shift is better, worse or neither.", type="varchar"),
 )
 _SINCE = Field("since", "since", "All changes since the given run, added up, as a fraction.")
 
@@ -118,8 +118,8 @@ def _no_history(made: MetricHistory) -> str:
     runs = len(made.runs)
     lead = "One run has no history" if runs == 1 else f"No case is in two of these {runs} runs"
     return (
-        f"{lead}: steps are looked for from {2 * MIN_POINTS} runs of a case in the same environment on; "
-        "distbench show RUN prints the numbers of one."
+        f"{lead}: at least {2 * MIN_POINTS} runs of a case in the same environment are needed to detect "
+        "changes. Use distbench show RUN for a single run."
     )
 
 
@@ -212,18 +212,19 @@ def _change_json(series: CaseHistory, step: LevelShift) -> dict[str, Any]:
 
 def _caption(made: MetricHistory) -> str:
     steps = (
-        "Each run is one point, the median over its trials (of memory, the largest); a break is where the "
-        f"environment changed, and steps are looked for between breaks only, with {MIN_POINTS} runs or "
-        f"more on each side and of {100 * made.min_shift:.3g}% or more."
+        "Each run is one point, the median over its trials (of memory, the largest); a break is a "
+        "change of the environment. Level shifts are searched only between breaks, with at least "
+        f"{MIN_POINTS} runs on each side, and reported from {100 * made.min_shift:.3g}% on."
     )
     added = (
-        " since: what all changes add up to in the environment of the last run, the first level against the "
-        "last or, where there is no step, along a straight line."
+        " since: the sum of all changes in the environment of the last run, from the first level to "
+        "the last or, without a level shift, along a straight line."
     )
     return (
-        f"{steps}{added if made.start else ''} A change is reported if noise and drift would produce one "
-        f"this clear in fewer than {1000 * FALSE_ALARM_RATE:.0f} of 1,000 histories. This is a monitor: it "
-        "takes several runs to see a step; to stop one, run both versions side by side with distbench gate."
+        f"{steps}{added if made.start else ''} A change is reported if noise and drift would produce "
+        f"one this clear in fewer than {1000 * FALSE_ALARM_RATE:.0f} of 1,000 histories. This is a "
+        "monitor: it needs several runs to detect a shift. To block a regression, run both versions "
+        "side by side with distbench gate."
     )
 
 
@@ -255,13 +256,12 @@ def _change(series: CaseHistory, shift: LevelShift) -> TableCell:
 
 def _count(made: MetricHistory) -> str:
     if not made.histories:
-        return f"No usable {one_line(made.metric)}: no undisturbed run has one."
+        return f"No usable {one_line(made.metric)}: no undisturbed run has a value."
     changed = sum(bool(each.shifts) for each in made.histories)
     dates = sorted(point.created for each in made.histories for point in each.points)
     sentence = (
         f"{format_count(len(made.histories), 'case')} in {format_count(len(made.runs), 'run')}, "
-        f"{dates[0]:%Y-%m-%d} to {dates[-1]:%Y-%m-%d}: {changed} with a step that noise and "
-        "drift don't explain."
+        f"{dates[0]:%Y-%m-%d} to {dates[-1]:%Y-%m-%d}: {changed} with a significant level shift."
     )
     needed = 2 * MIN_POINTS
     if short := sum(_longest(series) < needed for series in made.histories):

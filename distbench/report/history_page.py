@@ -54,21 +54,21 @@ def _chapter(made: MetricHistory, number: int) -> Chapter:
     charts = [_chart(each, made, f"history-{number}-{i}") for i, each in enumerate(ordered[:_MAX_CASES], 1)]
     behind = history_table(made)
     if len(ordered) > _MAX_CASES:
-        cut = f" Drawn are {_MAX_CASES} of {len(ordered):,} cases, those with steps first."
+        cut = f" Only {_MAX_CASES} of {len(ordered):,} cases are shown, those with level shifts first."
         behind = replace(behind, caption=behind.caption + cut)
     return Chapter(f"history-{number}", f"{one_line(made.metric)}: case by case", charts, behind)
 
 
 def _chart(series: CaseHistory, made: MetricHistory, id_: str) -> Chart:
     look = CaseStyle.for_cases(made.histories).marker(series.case.strategy.name)
-    steps = shift_sentences(series) or ["no step that noise and drift don't explain"]
+    steps = shift_sentences(series) or ["no significant level shift"]
     # of nightly environment changes, the thirtieth adds nothing
     findings = [*steps, *environment_change_sentences(series)[-_MAX_CHANGES:]]
     return Chart(
         id_,
         made.names[series.case.id],
-        "Each mark is a run, bars the range of its trials; lines are the levels between steps, dotted lines "
-        "where the environment changed.",
+        "Each mark is a run, bars the range of its trials; lines are the levels between shifts, dotted "
+        "lines mark changes of the environment.",
         make_figure(
             _traces(series, look), "run", history_title(made), xaxis=_dates(series.points), showlegend=True
         ),
@@ -168,7 +168,7 @@ def _points(series: CaseHistory) -> Table:
             for name in ("value", "lowest", "highest")
         ),
         Field("trials", "trials", "Trials.", type="bigint"),
-        Field("changes", "from here on", "Steps and changes of environment.", type="varchar"),
+        Field("changes", "from here on", "Level shifts and changes of the environment.", type="varchar"),
     )
     rows = tuple(_point(series, place, point) for place, point in enumerate(series.points))
     return Table("", "", fields, rows)

@@ -57,9 +57,9 @@ def cumulative_sentences(
         else:
             runs = format_count(len(series.points) - found.place, "run")
             first = run_label(series.points[found.place])
-            clear.append(f"{name}: {change_text(found.change, series)}, in all since run {first}, {runs}.")
+            clear.append(f"{name}: {change_text(found.change, series)}, in total since run {first}, {runs}.")
     reasons = {
-        f"No measurable change in all since {day:%Y-%m-%d}": steady,
+        f"No measurable change in total since {day:%Y-%m-%d}": steady,
         f"Too few runs since {day:%Y-%m-%d} to add up changes ({2 * MIN_POINTS} in the environment of the "
         "last are needed)": short,
         f"No run since {day:%Y-%m-%d}": absent,

@@ -65,7 +65,7 @@ def _speed_text(value: float, half: float) -> str:
 
 
 _COLUMNS = (
-    CaseColumn("status", "status", "How the case ended.", type="varchar", read=_status_cell),
+    CaseColumn("status", "status", "Final status of the case.", type="varchar", read=_status_cell),
     CaseColumn(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher", read=_speed_cell),
     RELATIVE_COLUMN,
     CaseColumn(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
@@ -81,7 +81,7 @@ def overview_table(run: RunAnalysis) -> Table:
     groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
     pick = run.selection.pick
     price = f"{run.device_cost.currency}/1e9 tok" if run.device_cost else ""
-    cost = rate_column(COST_PER_BILLION_TOKENS, price, "Money for 1e9 tokens.", better="lower")
+    cost = rate_column(COST_PER_BILLION_TOKENS, price, "Cost of 1e9 tokens.", better="lower")
     columns = (*_COLUMNS, cost) if price else _COLUMNS
     rows = [
         replace(_row(row, marks.get(row.case.id, ""), group, columns), emphasis=_emphasis(row, pick))

@@ -143,7 +143,7 @@ def _assumed_memory_notes(selection: Selection) -> list[str]:
     every = (*selection.ranked, *(one for one, _ in selection.excluded))
     assumed = group_pairs((format_bytes(one.memory_assumed), one.name) for one in every if one.memory_assumed)
     return [
-        f"{much} of the memory is assumed for CUDA's context and libraries, which nothing measured: "
+        f"Memory includes an unmeasured allowance of {much} for the CUDA context and libraries: "
         f"{join_limited(names)}."
         for much, names in assumed.items()
     ]

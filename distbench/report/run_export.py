@@ -23,7 +23,7 @@ from distbench.record import Record, records_of_kind
 from distbench.tables.table import Field, Table, TableRow
 from distbench.views.base import CASE_FIELDS, case_cells
 
-_NOT_REPORTED = "not told"
+_NOT_REPORTED = "not reported"
 """Value of a setting that an engine did not report, for programs."""
 _LEGACY_KEYS = ("convergence", "equivalence")
 """Kinds whose verdicts had their own keys before ``verdicts`` had those of all kinds."""

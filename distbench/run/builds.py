@@ -182,14 +182,14 @@ class BuildProgress:
     def process_started(self) -> None:
         """Handle the start of a build process, which loads torch first."""
         self._waiting_since = self._clock()
-        self._observer.build_started("starting the process that builds", self._done, self._total)
+        self._observer.build_started("starting the build process", self._done, self._total)
 
     def warn_if_slow(self) -> None:
         """Note once what takes long; cached items take no time."""
         if self._clock() - self._waiting_since < _SLOW_S:
             return
         self._waiting_since = float("inf")
-        what = f"building {self.current}" if self.current else "waiting for the process that builds"
+        what = f"building {self.current}" if self.current else "waiting for the build process"
         more = ", once on this machine" if self.current and not self.current.startswith(_WEIGHTS_NAME) else ""
         self._observer.note(f"{what}{more} (more than {_SLOW_S:g} s)")
 
@@ -245,7 +245,7 @@ class _EnvironmentBuilds:
             if not culprit:
                 return self._give_up(left, why)
             del left[culprit]
-            told = f"{why}; its log: {self._log}; the cache: {cache_folder()}"
+            told = f"{why}; log: {self._log}; cache: {cache_folder()}"
             self._progress.finish(culprit, BuildFailure(told))
 
     def _attempt(self, left: dict[str, BuildItem]) -> str | None:
@@ -292,7 +292,7 @@ class _EnvironmentBuilds:
 
 
 def _exit_reason(exited: RankExit) -> str:
-    how = f"the process that builds it {exit_text(exited.code)}"
+    how = f"the build process {exit_text(exited.code)}"
     return f"{how}: {sigkill_text(exited.memory)}" if exited.code == -signal.SIGKILL else how
 
 

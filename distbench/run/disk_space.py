@@ -41,7 +41,7 @@ class DiskSpace:
         free = self._free()
         if free < max(_DISK_FULL_BYTES, self._largest.get(task.job.kind, 0)):
             raise self._disk_full_error(
-                f"its disk is full ({format_bytes(free)} free): {_trial_text(task)} is not begun"
+                f"its disk is full ({format_bytes(free)} free): {_trial_text(task)} is not started"
             )
 
     def check_after(self, task: PlannedTrial, record: Record) -> None:
@@ -54,7 +54,7 @@ class DiskSpace:
         """
         if not record.status.is_failure or record.status is Status.CANCELLED:
             return
-        free, lost = self._free(), f"{_trial_text(task)} is lost ({record.reason})"
+        free, lost = self._free(), f"{_trial_text(task)} failed ({record.reason})"
         is_said = any(text in record.reason for text in _DISK_FULL_TEXTS)
         if free < (MIN_FREE_BYTES if is_said else _DISK_FULL_BYTES):
             raise self._disk_full_error(f"its disk is full ({format_bytes(free)} free): {lost}")
@@ -76,11 +76,11 @@ class DiskSpace:
         """Error that ends the run because its disk is full."""
         left = max(1, self._pending())
         largest = max(map(_disk_usage, self._run.recorded_trials()), default=0)
-        each = f", of up to {format_bytes(largest)} each so far" if largest else ""
+        each = f" (up to {format_bytes(largest)} each so far)" if largest else ""
         needed = format_bytes(max(MIN_FREE_BYTES, largest * left))
         return InfrastructureError(
-            f"{self._run.folder}: {why}; everything stored so far is intact; for the "
-            f"{format_count(left, 'trial')} to go{each}, have {needed} free",
+            f"{self._run.folder}: {why}; everything stored so far is intact; the remaining "
+            f"{format_count(left, 'trial')}{each} need {needed} of free space",
             f"free some space, then resume with: {resume_command(self._run.folder)}",
         )
 

@@ -86,7 +86,7 @@ class RunExecution:
         """
         with self.run.hold_lock() as killed, StopRequest().handle_signals() as stop:
             if killed:
-                observer.note(f"the last session was killed: {killed}")
+                observer.note(f"the previous session was killed: {killed}")
             info = self._write_state(self.info, "running")
             try:
                 with self._open_runner(observer, stop, retry_failed=retry_failed) as runner:
@@ -150,7 +150,7 @@ class RunExecution:
                 return
             tried |= {task.key for task in todo}
             words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
-            observer.note(f"following up what was measured: {format_count(len(todo), 'trial')} ({words})")
+            observer.note(f"running follow-up trials: {format_count(len(todo), 'trial')} ({words})")
             runner.build(cases_to_build(todo))
             run_trials(runner, todo, observer, stop, time_limit)
 

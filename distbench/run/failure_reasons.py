@@ -42,7 +42,7 @@ _SECONDARY_ERRORS = re.compile(
 )
 # how the C++ runtime reports an exception that nothing caught, before it aborts the process
 _UNCAUGHT = re.compile(r"^\s*what\(\):\s*(\S.*)$", re.MULTILINE)
-CANNOT_WRITE_TEXT = "which is how a rank says that it can't write"
+CANNOT_WRITE_TEXT = "and could not write its error file"
 """Part of the reason of a rank that could not even write, on its node, why it failed."""
 # how torch.compile reports an error of the C++ compiler, with its whole command and output
 _COMPILE_ERROR_PREFIX = "CppCompileError: "
@@ -143,7 +143,7 @@ def _message_text(error: RankError) -> str:
     """First line of the message of *error*, or the line that names the memory or the mistake."""
     message = error.message.strip()
     if message.startswith(_COMPILE_ERROR_PREFIX):
-        return f"{compiler_error_line(message)}; give it a C++ compiler that works, or use compile: false"
+        return f"{compiler_error_line(message)}; give it a working C++ compiler, or use compile: false"
     lines = message.splitlines() or [""]
     full = next((line for line in lines if _DEVICE_OOM.search(line)), None)
     if full is None:
@@ -151,23 +151,21 @@ def _message_text(error: RankError) -> str:
     told = full if full == lines[0] else f"{lines[0]}: {full}"
     if error.device_free is None or not _is_pinned_memory(error):
         return told
-    return f"{told} (of pinned host memory: {format_bytes(error.device_free)} of the device were free)"
+    return f"{told} (pinned host memory; {format_bytes(error.device_free)} of device memory were free)"
 
 
 def sigkill_text(memory: CgroupMemory | None) -> str:
     """Describe who sent a SIGKILL that distbench did not send, by the kernel's counters."""
     if memory is None:
-        return (
-            "distbench did not send it; often it is the kernel's, out of memory (its counters can't be read)"
-        )
+        return "not sent by distbench; probably by the kernel's OOM killer (its counters can't be read)"
     if not was_oom_killed(memory):
-        return "distbench did not send it, and the kernel has not run out of memory meanwhile"
+        return "not sent by distbench, and the kernel's OOM killer did not act during the trial"
     limit = format_bytes(memory.limit_bytes) if memory.limit_bytes is not None else "none"
     if memory.scope == "machine":
-        killed = f"{memory.oom_kills:,} process{'es' * (memory.oom_kills != 1)} of this machine"
+        killed = f"{memory.oom_kills:,} process{'es' * (memory.oom_kills != 1)} on this machine"
         return (
-            f"meanwhile the kernel killed {killed} for memory, probably this one too (by the counter of the "
-            f"whole machine, which has {limit})"
+            f"the kernel's OOM killer ended {killed} during the trial, probably this one (counter of "
+            f"the whole machine, which has {limit})"
         )
     peak = format_bytes(memory.peak_bytes) if memory.peak_bytes is not None else "not counted"
-    return f"the kernel sent it as memory ran out (limit of the cgroup {limit}, its peak {peak})"
+    return f"sent by the kernel's OOM killer (cgroup limit {limit}, peak {peak})"

@@ -29,7 +29,7 @@ _FRAME_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _STATE_TEXTS = {
     "T": "is stopped (SIGSTOP or SIGTSTP)",
     "t": "is stopped by a debugger",
-    "D": "is in an uninterruptible wait (state D), as for a device or a file system",
+    "D": "is in uninterruptible sleep (state D), as when it waits for a device or a file system",
 }
 
 
@@ -55,7 +55,7 @@ def rank_outside_collective(logs: Mapping[int, str]) -> HangSuspect | None:
     if None in places.values() or len(found) != 1 or len(places) < 2:
         return None
     ((rank, place),) = found.items()
-    return HangSuspect(rank, f"stands in {place}, where it waits for no other rank; the others wait")
+    return HangSuspect(rank, f"is in {place}, outside any collective; the other ranks are waiting")
 
 
 def waits_text(logs: Mapping[int, str]) -> str:

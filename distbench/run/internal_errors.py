@@ -29,7 +29,7 @@ def is_storage_error(error: Exception) -> bool:
 def internal_error_reason(error: Exception) -> str:
     """Describe *error* in one sentence."""
     message = (str(error).strip().splitlines() or [""])[0]
-    return f"distbench failed: {type(error).__name__}: {message[:_MAX_TEXT]}"
+    return f"internal error in distbench or a plug-in: {type(error).__name__}: {message[:_MAX_TEXT]}"
 
 
 def internal_error_outcome(error: Exception) -> TrialOutcome:

@@ -153,8 +153,8 @@ class AllocationTimeLimit:
         if self._fits(seconds):
             return ""
         left = format_duration(max(0.0, self._end_at - time.monotonic()))
-        took = f"; the next trial took {format_duration(seconds)} before" if seconds is not None else ""
-        return f"{left} are left of the time limit around this run{took}: no more trials are begun"
+        took = f", and the next trial takes about {format_duration(seconds)}" if seconds is not None else ""
+        return f"stopping: {left} are left of the time limit around this run{took}"
 
     def _fits(self, seconds: float | None) -> bool:
         return time.monotonic() + (seconds or 0.0) + _REPORT_RESERVE_S <= self._end_at

@@ -95,7 +95,8 @@ def nodes_unavailable_error(error: LaunchError, folder: Path | None) -> Infrastr
         return InfrastructureError(told)
     # on a line of its own: the message may end with a log
     return InfrastructureError(
-        f"{told}\nWhat is stored is intact. When the nodes are there, resume with: {resume_command(folder)}"
+        f"{told}\nStored results are intact. When the nodes are available, resume with: "
+        f"{resume_command(folder)}"
     )
 
 

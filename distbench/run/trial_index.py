@@ -107,7 +107,7 @@ class TrialIndex:
         """Mark references among *tasks* that are damaged, so that dependent trials can report it."""
         for task in tasks:
             if task.job.provided_reference and self._folder(task) in self.damaged:
-                self._references.setdefault(task.job.provided_reference, "its trial is damaged")
+                self._references.setdefault(task.job.provided_reference, "the trial is damaged")
 
     def attempts(self, task: PlannedTrial) -> list[Attempt]:
         """Earlier launches of *task* that failed, for the record of the next one."""

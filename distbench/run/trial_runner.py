@@ -191,14 +191,16 @@ class TrialRunner:
         self._planned = plan.trials
         self._index.mark_damaged_references(plan.trials)
         if text := damage_summary(list(self._index.damaged.values())):
-            self._observer.note(f"{text}; distbench check RUN --repair sets it aside to be measured again")
+            self._observer.note(
+                f"{text}; distbench check RUN --repair moves it aside, so that it is measured again"
+            )
         impossible = [PlannedTrial(item.case, problem=item.problem) for item in plan.cases if item.problem]
         for task in self._index.pending([*impossible, *plan.trials]):
             if task.problem:
                 self._store(task, self._skipped_record(task, Status.UNSUPPORTED, task.problem))
         todo = self._index.pending(plan.trials)
         if failed := sum(map(self._index.has_failed, todo)):
-            self._observer.note(f"trying again what failed before: {format_count(failed, 'trial')}")
+            self._observer.note(f"retrying failed trials: {format_count(failed, 'trial')}")
         if todo:
             self.build(cases_to_build(todo))
         return todo
@@ -207,7 +209,7 @@ class TrialRunner:
         """Move damaged files of *task* out of its way."""
         if damaged := self._index.damaged.pop(self._folder(task), None):
             kept = quarantine_trial(self._run.folder, damaged.trial)
-            self._observer.note(f"{damaged.trial}: was damaged and is set aside: {kept}")
+            self._observer.note(f"{damaged.trial}: damaged, moved to {kept}")
 
     def _run_guarded(self, task: PlannedTrial) -> Record:
         """Launch *task* if possible; an error that distbench itself raises becomes its outcome."""

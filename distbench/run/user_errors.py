@@ -57,7 +57,7 @@ class UserErrors:
 def _reason(records: Sequence[Record]) -> str:
     names = " and ".join([*dict.fromkeys(record.case.name for record in records)][:2])
     place = records[0].failure.user_place if records[0].failure else ""
-    return f"{NOT_LAUNCHED_TEXT}: {place} ended {names}, and would end this one"
+    return f"{NOT_LAUNCHED_TEXT}: {place} ended {names}, and would end this case"
 
 
 def _failed_before_first_step(failure: Failure, kind: str) -> bool:

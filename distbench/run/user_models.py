@@ -70,9 +70,7 @@ def construct_user_models(
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise ConstructionError(
-                f"their constructors took more than {format_duration(_LIMIT_S)}"
-            ) from error
+            raise ConstructionError(f"their constructors exceeded {format_duration(_LIMIT_S)}") from error
         if done.returncode:
             raise ConstructionError(f"the process that constructed them {exit_text(done.returncode)}")
         told = json.loads(file.with_suffix(".constructed").read_text())

@@ -27,8 +27,8 @@ def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> s
     plain = f"or set {OPTION}: false"
     if clip is not None:
         return (
-            f"optimizer.clip_grad_norm = {clip:g} needs the norm of all gradients before any update, but "
-            f"{OPTION} frees each gradient after its own update; leave clip_grad_norm out, {plain}"
+            f"optimizer.clip_grad_norm = {clip:g} needs the norm of all gradients before any update, "
+            f"but {OPTION} frees each gradient after its update; remove clip_grad_norm, {plain}"
         )
     if parts > 1:
         return (
@@ -37,13 +37,14 @@ def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> s
         )
     if scale is not None:
         return (
-            f"precision.loss_scale = {scale}: whether to skip a step is known only when all gradients are, "
-            f"after {OPTION} has updated; use precision: bf16, {plain}"
+            f"precision.loss_scale = {scale}: {OPTION} does not support a loss scale, because an "
+            "overflow is known only after all gradients exist, when parameters have already been "
+            f"updated; use precision: bf16, {plain}"
         )
     if reason := _stepping_problem(kind):
         return (
-            f"optimizer.name = {case.optimizer.name}: {OPTION} steps the optimizer for one parameter at a "
-            f"time, {reason}; use {', '.join(_supported_optimizers(on_dtensors=on_dtensors))}, {plain}"
+            f"optimizer.name = {case.optimizer.name}: {OPTION} updates one parameter at a time, "
+            f"{reason}; use {', '.join(_supported_optimizers(on_dtensors=on_dtensors))}, {plain}"
         )
     return transform_problem(case, OPTION)
 
@@ -51,10 +52,10 @@ def optimizer_in_backward_problem(case: Case, *, on_dtensors: bool = False) -> s
 def _stepping_problem(kind: OptimizerEntry) -> str:
     """Reason why the optimizer can't step one parameter at a time; empty: it can."""
     if kind.companion:
-        return "but this is two optimizers"
+        return "but this optimizer combines two"
     if kind.package == "pytorch-optimizer":
-        return "but this one counts updates of all parameters together"
-    return "" if kind.package == "torch" else "which is untested with this one"
+        return "but this optimizer counts updates of all parameters together"
+    return "" if kind.package == "torch" else "which is untested with this optimizer"
 
 
 def _supported_optimizers(*, on_dtensors: bool) -> list[str]:

@@ -59,10 +59,10 @@ class RemovedFromDeepSpeed(Strategy):
             )
         # which is this one
         instead = instead.replace(_OLDER_RELEASE_TEXT, "")
-        has = f"{self.technique}: DeepSpeed {version} still has it"
+        has = f"{self.technique}: this DeepSpeed ({version}) still supports it"
         if needs := _REQUIREMENTS.get(self.technique):
-            has += f", and it needs {needs}; distbench has no engine for it"
+            has += f", and it needs {needs}; distbench does not support it"
         return has + instead
 
     def build(self, context: RankContext) -> Engine:
-        raise UnsupportedCase(f"{self.technique}: there is no engine for it")
+        raise UnsupportedCase(f"{self.technique}: distbench does not support it")

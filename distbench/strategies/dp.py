@@ -36,16 +36,17 @@ class DataParallel(ReplicatedStrategy):
         if case.device != "cuda":
             return "nn.DataParallel needs CUDA devices"
         if machine.devices < 2:
-            return f"nn.DataParallel needs at least 2 CUDA devices, and this machine has {machine.devices}"
+            return f"nn.DataParallel needs at least 2 CUDA devices, but this machine has {machine.devices}"
         if case.world_size < 2:
-            return "nn.DataParallel needs a world size of at least 2, and this case has 1"
+            return "nn.DataParallel needs a world size of at least 2, but this case has 1"
         if case.compile != "none":
             return (
-                "nn.DataParallel copies the module in each step, but compiled layers would run the original"
+                "nn.DataParallel can't be compiled: it replicates the module in each forward pass, and "
+                "compiled layers would run the original; use compile: false, or ddp"
             )
         if case.precision.compute != case.precision.master:
             return (
-                "nn.DataParallel computes in the dtype of the parameters: precision.compute = "
+                "nn.DataParallel computes in the dtype of the parameters, so precision.compute = "
                 f"{case.precision.compute} needs the same precision.master"
             )
         return super().problem(case, machine)

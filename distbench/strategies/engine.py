@@ -115,7 +115,7 @@ class Engine(ABC):
         Raises:
             NotImplementedError: the engine of a plug-in does not report buffers; the message is the reason.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not show its buffers")
+        raise NotImplementedError(f"{type(self).__name__} does not provide its buffers")
 
     def evaluate(self, score: Callable[[nn.Module], T]) -> T:
         """``score(module)`` with the module in evaluation mode and without gradients.
@@ -208,7 +208,7 @@ class Engine(ABC):
         Raises:
             NotImplementedError: it can't be loaded; the message is the reason.
         """
-        raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
+        raise NotImplementedError(f"{type(self).__name__} can't load a full state")
 
     def memory_by_kind(self) -> dict[str, int] | None:
         """Bytes of this rank's live tensors by kind, at this moment; None if the engine does not report them.

@@ -41,8 +41,8 @@ def reduce_dtype_problem(case: Case, strategy_name: str, alternative: str = "") 
     if precision.reduce == precision.master:
         return None
     return (
-        f"{strategy_name} reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} "
-        f"with precision.master = {precision.master}; use the same for "
+        f"{strategy_name} reduces gradients in the parameters' dtype, but precision.reduce = "
+        f"{precision.reduce} and precision.master = {precision.master}; use the same dtype for "
         f"both{alternative and f', or {alternative}'}"
     )
 
@@ -75,11 +75,11 @@ def undeclared_problem(
     cls = registry.load_plugin("workloads", name)
     if option in {field.name for field in dataclasses.fields(cls)}:
         return (
-            f"{technique}: workload.{name} has no {option}, which says {parts}; add it (docs/strategies.md, "
-            f'"Plans of models"), or use {alternative}'
+            f"{technique}: workload.{name} has no {option}, which declares {parts}; add it "
+            f'(docs/strategies.md, "Plans of models"), or use {alternative}'
         )
     which = f"workload.{name}.model = {model!r}" if model else f"the workload {name}"
-    unread = ", and a plan does not import the model to find them" if model else ""
+    unread = ", and distbench does not import the model to find out" if model else ""
     if cls.__module__.startswith(_OWN_PACKAGE):
         write = f"write a plug-in, a subclass of {cls.__module__}.{cls.__name__} with {methods}"
     else:
@@ -102,7 +102,7 @@ def unused_option_problem(
     for option, (counts, needed) in needs.items():
         value = getattr(strategy, option)
         if not counts and value != getattr(defaults, option):
-            return f"{option} = {as_yaml(value)} has no effect without {needed}; leave it out"
+            return f"{option} = {as_yaml(value)} has no effect without {needed}; remove it"
     return None
 
 

@@ -142,7 +142,7 @@ class AxisParser:
             return []
         if path in {axis.path for axis in axes}:
             self.problems.append(
-                Problem(origin, f"{key} already lists several values; keep one of the two", values)
+                Problem(origin, f"{key} also has a list of values; keep only one of the two", values)
             )
             return []
         return self._make_axis(path, values, origin)
@@ -241,13 +241,13 @@ def _expand_value(path: tuple[str, ...], value: Any) -> list[Any]:
 def _path_problem(path: tuple[str, ...], work: RawMapping) -> str | None:
     root, *rest = path
     if root == "strategies":
-        return "list the values at the strategy itself: strategies: [{name: {option: [1, 2]}}]"
+        return "set the values in the strategy: strategies: [{name: {option: [1, 2]}}]"
     if root not in WORK_KEYS:
         return f"not a field of a case; {did_you_mean(root, WORK_KEYS)}"
     if not rest:
         return None
     if root in SCALAR_KEYS or (root in SECTION_KEYS and len(rest) > 1):
-        return f"{'.'.join(path[: 1 if root in SCALAR_KEYS else 2])} has no keys below"
+        return f"{'.'.join(path[: 1 if root in SCALAR_KEYS else 2])} has no sub-keys"
     if root in PLUGIN_KEYS and isinstance(work.get(root), dict) and rest[0] not in work[root]:
         return f"not the suite's {root}; {did_you_mean(rest[0], work[root])}"
     return None

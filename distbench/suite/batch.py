@@ -25,12 +25,12 @@ class BatchConfig:
     """Samples per forward and backward pass of a device; by default those of the device, divided by
     gradient_accumulation_steps."""
     gradient_accumulation_steps: _Count | None = None
-    """Forward and backward passes per optimizer step; by default 1, or what micro_batch_size makes of it."""
+    """Forward and backward passes per optimizer step; by default 1, or derived from micro_batch_size."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How optimizer.lr scales with the global batch: not at all, with its square root (usual for Adam:
     Malladi et al. 2022, arXiv 2205.10287), or linearly (SGD: Goyal et al. 2017, arXiv 1706.02677)."""
     lr_batch_size: _Count | None = None
-    """Global batch size that optimizer.lr is meant for; required for lr_scaling."""
+    """Global batch size for which optimizer.lr was chosen; required for lr_scaling."""
 
     def problems(self) -> list[Problem]:
         """Mistakes that do not depend on the world size."""
@@ -44,7 +44,10 @@ class BatchConfig:
             ]
         if self.lr_scaling == "none" or self.lr_batch_size is not None:
             return []
-        needs = f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
+        needs = (
+            f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size for which optimizer.lr was "
+            "chosen"
+        )
         return [Problem(("batch",), needs, combined_fields=("lr_scaling", "lr_batch_size"))]
 
     def learning_rate(self, lr: float, global_batch_size: int) -> float:
@@ -68,7 +71,7 @@ class BatchConfig:
         """Each data-parallel rank's share of the batch, for *ranks* of *world_size*."""
         if self.per_device_batch_size is not None:
             size, sharing = self.per_device_batch_size, world_size // ranks
-            verb = "is" if sharing == 1 else f"x {sharing} devices that share samples is"
+            verb = "is" if sharing == 1 else f"x {sharing} devices per data-parallel rank is"
             fitting = self._divisible_sizes(size, 1, sharing)
             return _RankShare("per_device_batch_size", size, size * sharing, fitting, verb)
         assert self.global_batch_size is not None
@@ -102,7 +105,7 @@ class BatchConfig:
             instead = f"use {share.divisible_sizes}, or " if share.divisible_sizes else ""
             raise share.error(
                 f"not {share.names}micro_batch_size x gradient_accumulation_steps = "
-                f"{share.numbers}{micro} x {steps}; {instead}leave one of them out to have it derived"
+                f"{share.numbers}{micro} x {steps}; {instead}remove one of them to have it derived"
             )
         return micro, steps
 

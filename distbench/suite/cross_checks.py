@@ -47,10 +47,10 @@ def parse_environments(given: Mapping[str, Any], file: str) -> tuple[dict[str, s
 
 def _environment_problem(name: str, path: object) -> str | None:
     if name == CURRENT_ENVIRONMENT:
-        return f"{CURRENT_ENVIRONMENT} is the environment that distbench itself runs in; choose another name"
+        return f"{CURRENT_ENVIRONMENT} is the name of distbench's own environment; choose another name"
     if not _ENVIRONMENT_NAME.fullmatch(name):
         return (
-            "expected a name of letters, digits, dots, dashes and underscores, as it stands in those of cases"
+            "use letters, digits, dots, dashes and underscores, because the name becomes part of case names"
         )
     if not isinstance(path, str) or not path.strip():
         return "expected the path of a virtual environment or of its python, relative to the suite file"
@@ -73,7 +73,7 @@ def _unknown_environment_advice(value: str, names: Sequence[str]) -> str:
     if len(names) > 1:
         return did_you_mean(value, names)
     missing = f"environments: {{{value}: path of a virtual environment}}"
-    return f"the suite names no environment but {CURRENT_ENVIRONMENT}; use that, or add {missing}"
+    return f"the suite defines no environment other than {CURRENT_ENVIRONMENT}; use that, or add {missing}"
 
 
 def _environment_values(
@@ -113,7 +113,5 @@ def _optimizer_sections(
 
 
 def _unused_key_message(key: str, names: Sequence[str]) -> str:
-    each = [f"{name} does not read it (but {', '.join(CATALOG[name].setting_keys)})" for name in names]
-    return (
-        f"{', '.join(each)}; remove it, or use an optimizer that does: {', '.join(optimizers_with_key(key))}"
-    )
+    each = [f"{name} has no such option (it has {', '.join(CATALOG[name].setting_keys)})" for name in names]
+    return f"{', '.join(each)}; remove it, or use one of: {', '.join(optimizers_with_key(key))}"

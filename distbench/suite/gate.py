@@ -44,7 +44,7 @@ class GateRules:
     strategies: dict[str, Tolerances] = field(default_factory=dict)
     """Glob on the label or name of a case -> its tolerances; the first match applies."""
     loss: VerdictDemand = "required"
-    """required: at each step, the candidate must have the baseline's loss but for rounding."""
+    """required: at each step, the candidate must have the loss of the baseline, except for rounding."""
     equivalence: VerdictDemand = "ignored"
     """required: the candidate must be equivalent to its reference (turns on check)."""
     convergence: VerdictDemand = "ignored"

@@ -63,7 +63,7 @@ def _choose_launcher(tree: dict[str, Any], places: SourceMap, launcher: str) -> 
         # a mistake in its form is found with all others
         return []
     if choice.name != "auto":
-        why = f"is not {launcher}, as --on {launcher} asks; use --on {choice.name}, or launcher: auto"
+        why = f"does not match --on {launcher}; use --on {choice.name}, or launcher: auto"
         return [places.mistake(("launcher",), why, choice.name)]
     _replace_key(tree, places, "launcher", launcher, f"--on {launcher}")
     return []
@@ -154,7 +154,7 @@ def _parent_of(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
             node = None
         wanted = list if isinstance(path[depth], int) else dict
         if not isinstance(node, wanted):
-            raise _error(option, path, f"{key_text(path[:depth])} has no keys below; set all of it instead")
+            raise _error(option, path, f"{key_text(path[:depth])} has no sub-keys; set the whole value")
     return node
 
 

@@ -44,11 +44,11 @@ class TopLevelKeys:
     strategies: list[Any]
     """Names, or names with options."""
     name: str = ""
-    """What runs are called after; by default the name of the file."""
+    """Name of the suite, used for its runs; by default the name of the file."""
     description: str = ""
-    """What the suite is for, in words."""
+    """Purpose of the suite, in words."""
     data: Any = None
-    """What is trained on: a name, or a name with options; by default that of the workload."""
+    """Training data: a name, or a name with options; by default that of the workload."""
     optimizer: Any = field(default_factory=dict)
     """adamw, sgd, or a mapping with the hyperparameters."""
     precision: Any = field(default_factory=dict)
@@ -65,7 +65,7 @@ class TopLevelKeys:
     world_sizes: Any = "auto"
     """Numbers of devices; auto: powers of two up to the device count, and the device count."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What to train on; auto: GPUs if there are any."""
+    """Device to train on; auto: GPUs if there are any."""
     axes: dict[str, Any] = field(default_factory=dict)
     """Dotted path -> values: one case per combination."""
     include: list[dict[str, Any]] = field(default_factory=list)
@@ -79,11 +79,11 @@ class TopLevelKeys:
     gate: dict[str, Any] | None = None
     """Allowed changes between two arms of distbench gate, such as tokens_per_s: 3%."""
     cost: dict[str, Any] | None = None
-    """What a device costs, for numbers in money and hours."""
+    """Price of a device, to show the cost and the duration of a training."""
     launcher: Any = "auto"
-    """What starts the ranks; auto: that of the cluster that this process is inside of, or else local."""
+    """Launcher of the ranks; auto: that of the cluster in which this process runs, or else local."""
     metrics: list[Any] | None = None
-    """What is measured: names, or names with options; by default all."""
+    """Metrics to measure: names, or names with options; by default all."""
 
 
 @functools.cache

@@ -163,7 +163,7 @@ class Suite:
         jobs = suite.jobs.items()
         if not reader.problems and all(job_kind(word).is_empty(section) for word, section in jobs):
             others = [kind.name for kind in job_kinds() if kind.name not in suite.jobs]
-            message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
+            message = f"nothing to run: set it above 0, or set one of {', '.join(others)}"
             reader.problems.append(Problem((MEASURE, "trials"), message, 0))
         if reader.problems:
             raise SuiteError(locate_problems(reader.problems, places))

@@ -33,7 +33,7 @@ class ScalarSettings:
     """full: recompute each layer in the backward pass instead of keeping its activations; selective: keep
     the outputs of its matrix products and of attention, and recompute the rest, which is cheap."""
     compile: bool | Literal["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = False
-    """Make code of each layer with torch.compile: true, or one of its modes. What it takes is no part of the
+    """Compile each layer with torch.compile: true, or one of its modes. The compile time is not part of the
     timed window."""
     threads: Annotated[int, Bound(1, 4096)] | Literal["auto"] = "auto"
     """Intra-op threads per rank; auto: the cores divided by the largest world size."""
@@ -41,7 +41,7 @@ class ScalarSettings:
     """Seed of the weights and of the data."""
     initial_weights: Literal["drawn", "exact"] = "drawn"
     """drawn: by each rank in place, from the distributions that the model's constructor draws from, whatever
-    the size. exact: just the constructor's own numbers, whole in one process and in a file."""
+    the size. exact: the constructor's own numbers, created in one process and stored in a file."""
     environment: Name = CURRENT_ENVIRONMENT
     """Python environment in which the processes of a case run: current, that of distbench itself, or a name
     of environments."""
@@ -49,8 +49,8 @@ class ScalarSettings:
 
 _DTYPE_FIELDS = ("compute", "reduce", "master", "optimizer_state")
 _FLOAT8_ADVICE = (
-    "linear layers multiply in float8 and all else computes in bf16; write precision: float8, or precision: "
-    "{compute: bf16, float8: tensorwise} or another recipe"
+    "with float8, linear layers multiply in float8 and everything else computes in bf16; set "
+    "precision: float8, or precision: {compute: bf16, float8: tensorwise} or another recipe"
 )
 
 SCALAR_KEYS = tuple(field.name for field in dataclasses.fields(ScalarSettings))
@@ -206,10 +206,10 @@ def _precision_problems(value: PrecisionConfig) -> list[Problem]:
             message = f"only a dynamic loss scale has {name}; set loss_scale: dynamic"
             return [Problem(("precision", name), message, getattr(value, name), (name, "loss_scale"))]
     if value.float8 != "none" and value.compute != "bf16":
-        message = f"float8 needs compute: bf16 for all that is not in float8, not {value.compute}"
+        message = f"float8 needs compute: bf16 for everything outside float8, not {value.compute}"
         return [Problem(("precision", "float8"), message, value.float8, ("compute", "float8"))]
     if value.float8_emulated and value.float8 == "none":
-        message = "there is no float8 to emulate; name a recipe in precision.float8, such as tensorwise"
+        message = "no float8 to emulate; set a recipe in precision.float8, such as tensorwise"
         return [Problem(("precision", "float8_emulated"), message, value.float8_emulated)]
     return []
 

@@ -43,9 +43,9 @@ def ensure_built(library: Path, build: Callable[[], object], outputs: Path) -> l
         if not library.exists():
             build()
             if still := load_error(library):
-                raise NativeLibraryError(f"{library} was just built and can't be loaded: {still}")
+                raise NativeLibraryError(f"can't load the newly built {library}: {still}")
             _sync(outputs)
-    return [f"{library} was damaged ({why}); it was removed and built again"] if why else []
+    return [f"rebuilt {library}, because the cached copy was damaged ({why})"] if why else []
 
 
 def load_error(library: Path) -> str | None:

@@ -35,8 +35,8 @@ REQUIRED_PACKAGES = {
 """Modules that all ranks import -> the distributions that provide them."""
 
 _LIMIT_S = 120.0
-_EXPECTED = "the folder of a virtual environment, or its python"
-_REMAKE_HINT = "make that environment anew on this machine, or give another"
+_EXPECTED = "the folder of a virtual environment or its python"
+_REMAKE_HINT = "recreate the environment on this machine, or give another one"
 # must run on any Python up to its check of the version
 _PROBE_CODE = f"""
 import json, sys
@@ -104,16 +104,18 @@ def inspect_interpreter(path: Path) -> Interpreter:
     version = ".".join(map(str, told["python"]))
     if told["python"] < MIN_PYTHON:
         raise InterpreterError(
-            f"it is Python {version}; distbench needs {'.'.join(map(str, MIN_PYTHON))} or newer; "
-            "make that environment with such a Python"
+            f"it is Python {version}; distbench needs {'.'.join(map(str, MIN_PYTHON))} or newer; create "
+            "the environment with such a Python"
         )
     if os.path.realpath(told["prefix"]) == os.path.realpath(sys.prefix):
         raise InterpreterError(
-            "it is the environment that distbench runs in, which is called current; name another"
+            "this is distbench's own environment, which is called current; name another one"
         )
     if missing := [REQUIRED_PACKAGES[name] for name in told["missing"]]:
         command = shlex.join([str(python), "-m", "pip", "install", *missing])
-        raise InterpreterError(f"it lacks {', '.join(missing)}, which trials need; install with: {command}")
+        raise InterpreterError(
+            f"it does not contain {', '.join(missing)}, which trials need; install with: {command}"
+        )
     return Interpreter(str(python), told["prefix"], version, told["packages"], told["deepspeed"])
 
 
@@ -123,8 +125,8 @@ def _missing_text(path: Path) -> str:
     if link:
         return f"{link} is a link to {link.readlink()}, which does not exist on this machine; {_REMAKE_HINT}"
     if not path.exists():
-        return f"{path} does not exist; make an environment there, or give {_EXPECTED}"
-    why = "has no bin/python" if path.is_dir() else "is no program"
+        return f"{path} does not exist; create an environment there, or give {_EXPECTED}"
+    why = "has no bin/python" if path.is_dir() else "is not a program"
     return f"{path} {why}; give {_EXPECTED}"
 
 
@@ -144,25 +146,23 @@ def _query(python: Path) -> dict[str, Any]:
         return {**told, "python": tuple(map(int, told["python"].split(".")))}
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
-        why = f"{python} is no Python that works: it ended with {error.returncode}: {last}; {_REMAKE_HINT}"
+        why = f"{python} does not work: it exited with code {error.returncode}: {last}; {_REMAKE_HINT}"
         raise InterpreterError(why) from error
     except subprocess.TimeoutExpired as error:
         raise InterpreterError(f"{python} did not answer within {_LIMIT_S:g} s; {_REMAKE_HINT}") from error
     except OSError as error:
-        raise InterpreterError(
-            f"{python} can't be started: {_start_error_text(error)}; {_REMAKE_HINT}"
-        ) from error
+        raise InterpreterError(f"can't start {python}: {_start_error_text(error)}; {_REMAKE_HINT}") from error
     except (ValueError, LookupError, TypeError) as error:
-        why = f"{python} is no Python: it did not do what it was asked with -c; give {_EXPECTED}"
+        why = f"{python} is not a Python interpreter (it ignored -c); give {_EXPECTED}"
         raise InterpreterError(why) from error
 
 
 def _start_error_text(error: OSError) -> str:
     """Reason why an existing file is not a program."""
     if error.errno == errno.ENOEXEC:
-        return f"it is no program for this platform ({platform.system()}, {platform.machine()})"
+        return f"it is not a program for this platform ({platform.system()}, {platform.machine()})"
     if error.errno == errno.ENOENT:
-        return "the program that its first line names, or its loader, does not exist"
+        return "the program in its first line, or its loader, does not exist"
     return str(error.strerror)
 
 

@@ -56,7 +56,7 @@ class BoundedLogs:
 
 def _omission_line(omitted: int) -> bytes:
     """Line in place of the *omitted* bytes; nothing if there are none."""
-    text = f"\n[distbench left out {omitted:,} bytes here: a log may have {MAX_LOG_BYTES >> 20} MiB]\n"
+    text = f"\n[distbench removed {omitted:,} bytes here: logs are limited to {MAX_LOG_BYTES >> 20} MiB]\n"
     return text.encode() if omitted else b""
 
 

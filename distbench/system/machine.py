@@ -112,7 +112,7 @@ def visible_gpu_count() -> int:
 
 def unsupported_gpu_text(rocm_device: Path = _ROCM_DEVICE) -> str:
     """Reason why ranks can't use GPUs that this machine seems to have; otherwise empty."""
-    return "AMD's GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _gpu_names() else ""
+    return "AMD GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _gpu_names() else ""
 
 
 def gpu_index(uuid: str) -> int | None:

@@ -49,10 +49,10 @@ _MIB = 2**20
 _MAX_OPERATIONS = 8
 _PAIRED_BARS = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
 """Bars of an operation: the attribute of its volume, the offset from its case's position, and the opacity."""
-OPERATION = Field("op", "collective", "Operation as asked for by the strategy.", type="varchar")
+OPERATION = Field("op", "collective", "Operation that the strategy calls.", type="varchar")
 _VOLUME = (
     Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
 )
 _MESSAGE = (
     Field("group_size", "ranks", "Ranks of the process group.", type="bigint"),
@@ -69,11 +69,16 @@ _DIMENSION = (
     Field("dimension", "over", "Dimension of the device mesh.", type="varchar"),
     OPERATION,
     Field("calls", "calls", "Calls per step.", format="{:g}".format),
-    Field("calls_theory", "calls, theory", "Calls per step by the strategy's model.", format="{:g}".format),
+    Field(
+        "calls_theory",
+        "calls, theory",
+        "Calls per step by the strategy's communication model.",
+        format="{:g}".format,
+    ),
     Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
 )
-_NO_CALLS = "theory does not say how many"
+_NO_CALLS = "theory gives no number of calls"
 
 
 def communication_charts(run: RunAnalysis) -> Iterator[Chart]:
@@ -174,10 +179,10 @@ def _dimension_chart(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-mesh",
         "Volume by mesh dimension",
-        "Payload of a rank per step, by the dimension of the device mesh over which it moves: dp_replicate "
-        "between copies of the model, dp_shard between its shards, tp inside its layers, pp between its "
-        "stages. Lower is better; the inner dimensions (tp) want the fastest links. The table has each "
-        f"collective with its number of calls, next to theory.{shown.truncation_note}",
+        "Payload of a rank per step, by the dimension of the device mesh over which it moves: "
+        "dp_replicate between copies of the model, dp_shard between its shards, tp inside its layers, "
+        "pp between its stages. Lower is better; the inner dimensions (tp) need the fastest links. The "
+        f"table has each collective with its number of calls, next to theory.{shown.truncation_note}",
         make_figure(
             _dimension_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"
         ),
@@ -238,10 +243,10 @@ def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-busbw",
         "Bus bandwidth against message size",
-        "Each mark is one kind of collective of one case at one message size: bus bandwidth as nccl-"
-        "tests defines it, the median over its calls, higher is better. Both axes are logarithmic: where "
-        "marks fall to the left, messages are too small for the link. Lines are the same collectives alone, "
-        f"if the suite measures them.{shown.truncation_note}",
+        "Each mark is one kind of collective of one case at one message size: bus bandwidth as "
+        "nccl-tests defines it, the median over its calls, higher is better. Both axes are "
+        "logarithmic: if the bandwidth falls to the left, messages are too small for the link. Lines "
+        f"are the same collectives alone, if the suite measures them.{shown.truncation_note}",
         make_figure(
             [
                 *(_marks(family, of, style) for family, of in families.items()),
@@ -307,8 +312,8 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
         "communication-exposed",
         "Exposed communication",
         "Time of a step in which a rank communicates: its share of a profiled step (mean over ranks) "
-        "times the step time without the profiler. What no computation hides costs time, lower is "
-        f"better; what is hidden costs little on a GPU.{shown.truncation_note}",
+        "times the step time without the profiler. Exposed communication costs time (lower is better); "
+        f"hidden communication costs little on a GPU.{shown.truncation_note}",
         make_figure(
             stacked_bars(
                 bars, labels, COMMUNICATION, lambda _, time: format_value(time, "s"), 1e-3, axis.positions

@@ -32,17 +32,17 @@ from distbench.views.charts.figures import (
 )
 
 _BASELINE_CAPTION = (
-    "of alone: the time that the same messages take when nothing else runs, as the collectives of this run "
-    "measured it, over transfer. Near 100% the link is the limit, far below it the training leaves some "
-    "unused; bursts that a link lets through after a pause, and calls that overlap, give more."
+    "of alone: the time of the same messages when nothing else runs (measured by the section "
+    "collectives of this run), over transfer. Near 100% the link is the limit; far below, the training "
+    "does not use the full link. Bursts after a pause and overlapping calls give more than 100%."
 )
-_NO_BANDWIDTH = TableCell(None, reason="too small to say anything of bandwidth")
+_NO_BANDWIDTH = TableCell(None, reason="too small to measure bandwidth")
 
 
 _TRAFFIC = (
     Field("dtype", "", "Dtype of what it moves.", type="varchar"),
     Field("group_size", "", "Ranks of the process group.", type="bigint"),
-    Field("dimension", "", "Dimension of the device mesh that the group is over.", type="varchar"),
+    Field("dimension", "", "Dimension of the device mesh of the group.", type="varchar"),
     Field("nodes", "", "Nodes that these ranks are on; 1: inside a node.", type="bigint"),
     Field("calls", "", "Calls per step."),
     Field("bytes", "payload", "Payload per step, by nccl-tests' convention: full arrays.", "B", "lower"),
@@ -78,7 +78,7 @@ _TRAFFIC = (
 _UTILIZATION = Field(
     "attained",
     "of alone",
-    "Time that the same messages take alone (section collectives of the suite), over transfer.",
+    "Time of the same messages alone (section collectives of the suite), over transfer.",
     "",
     "higher",
     format="{:.0%}".format,
@@ -91,14 +91,15 @@ class CommunicationView(View):
     title = "Communication"
     order = 50
     caption = (
-        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its number of "
-        "calls. payload: the full array of each, as asked for; wire: what a rank sends, of a recv receives, "
-        "by the algorithm that the backend ran; transfer: the shortest time of any rank of the group; wait: "
-        "the rest, waiting for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as "
-        "nccl-tests defines them, from payload and transfer. Lower is better, except for those two. Calls "
-        "that run at once are added up, so that a row may exceed the step; and a message that is asked for "
-        "early and waited for late seems to take until then. On a CPU, gloo's threads share the cores with "
-        "the computation: hidden communication still slows it down, and busbw is that of memory."
+        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its "
+        "number of calls. payload: the full array of each, as called; wire: what a rank sends, of a "
+        "recv receives, by the algorithm that the backend ran; transfer: the shortest time of any rank "
+        "of the group; wait: the rest, waiting for the slowest; exposed: not hidden by computation; "
+        "algbw, busbw: GB/s as nccl-tests defines them, from payload and transfer. Lower is better, "
+        "except for those two. Concurrent calls are added up, so a row may exceed the step; a message "
+        "that is posted early and awaited late counts until then. On a CPU, gloo's threads share the "
+        "cores with the computation: hidden communication still slows it down, and busbw is that of "
+        "memory."
     )
     fields = (*(replace(field, heading="") for field in CASE_FIELDS), OPERATION, *_TRAFFIC, _UTILIZATION)
 
@@ -143,7 +144,7 @@ def _node_traffic_note(row: CaseSummary) -> str:
         return ""
     return (
         f" A node sent {format_bytes(sent.value)} in a timed step, headers included; "
-        f"{format_bytes(theory.value)} must leave it by theory."
+        f"{format_bytes(theory.value)} is the theoretical minimum."
     )
 
 

@@ -26,27 +26,27 @@ class CostView(View):
     title = "Cost"
     order = 65
     caption = (
-        "Money for 1e9 tokens, and hours and money for the whole training, from tokens/s and the price of a "
-        "device; each is as uncertain, relatively, as tokens/s, and lower is better. They hold for the model "
-        "and the number of devices that were measured."
+        "Cost of 1e9 tokens, and duration and cost of the whole training, computed from tokens/s and "
+        "the price of a device. Lower is better; the relative uncertainty is that of tokens/s. They "
+        "apply to the measured model and number of devices."
     )
     fields = (
         *CASE_FIELDS,
         CaseColumn(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher", read=_speed),
-        rate_column(COST_PER_BILLION_TOKENS, "per 1e9 tokens", "Money for 1e9 tokens.", better="lower"),
-        rate_column(TRAINING_HOURS, "hours", "Hours of the whole training.", "h", "lower"),
-        rate_column(TRAINING_COST, "whole", "Money for the whole training.", better="lower"),
+        rate_column(COST_PER_BILLION_TOKENS, "per 1e9 tokens", "Cost of 1e9 tokens.", better="lower"),
+        rate_column(TRAINING_HOURS, "hours", "Duration of the whole training in hours.", "h", "lower"),
+        rate_column(TRAINING_COST, "whole", "Cost of the whole training.", better="lower"),
     )
 
     def table(self, run: RunAnalysis) -> Table:
         cost = run.device_cost
         if cost is None:
             said = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
-            return self.make_table([], [f"It is not known what a device costs; {said}."])
+            return self.make_table([], [f"The price of a device is unknown; {said}."])
         made = self.make_table(
             [self.case_row(row) for row in sorted_by_value(run.cases, COST_PER_BILLION_TOKENS)],
             [
-                f"Price: {format_number(cost.per_device_hour)} {cost.currency} for a device and hour. Whole "
+                f"Price: {format_number(cost.per_device_hour)} {cost.currency} per device-hour. Whole "
                 f"training: {format_number(cost.tokens)} tokens (cost.tokens)."
             ],
         )

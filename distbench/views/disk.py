@@ -16,15 +16,17 @@ _COLUMNS = (
     CaseColumn(
         "disk_read", "read/step", "Bytes that all ranks read in a step, by the kernel's count.", "B", "lower"
     ),
-    CaseColumn("disk_read_theory", "theory", "Bytes to read in a step by theory, at most.", "B"),
+    CaseColumn("disk_read_theory", "theory", "Upper bound on the bytes read in a step, by theory.", "B"),
     CaseColumn(
         "disk_written", "written/step", "Bytes that all ranks write in a step, likewise.", "B", "lower"
     ),
-    CaseColumn("disk_written_theory", "theory", "Bytes to write in a step by theory, at most.", "B"),
+    CaseColumn(
+        "disk_written_theory", "theory", "Upper bound on the bytes written in a step, by theory.", "B"
+    ),
     CaseColumn(
         "disk_read_rate",
         "reads, GB/s",
-        "What the disk gives by itself.",
+        "Read throughput of the disk alone.",
         "B/s",
         "higher",
         format=format_gb_per_s,
@@ -32,12 +34,12 @@ _COLUMNS = (
     CaseColumn(
         "disk_written_rate",
         "writes, GB/s",
-        "What the disk takes by itself.",
+        "Write throughput of the disk alone.",
         "B/s",
         "higher",
         format=format_gb_per_s,
     ),
-    CaseColumn("disk_least_s", "disk at least", "Least time that a step takes for its disk.", "s", "lower"),
+    CaseColumn("disk_least_s", "disk at least", "Minimum time of a step for its disk traffic.", "s", "lower"),
     CaseColumn("step_s", "step", "Length of a step, the slowest rank's.", "s", "lower"),
 )
 
@@ -48,10 +50,10 @@ class DiskView(View):
     title = "Offload to a disk"
     order = 45
     caption = (
-        "What all ranks read and write in a step, by the kernel's count of storage, beside theory (at most: "
-        "what is smaller than 1 MiB stays in memory); and what the disk gives by itself, in blocks as "
-        "DeepSpeed moves them. Disk at least: those bytes over that throughput, and its share of the step. "
-        "Medians over trials."
+        "Bytes that all ranks read and write in a step, as counted by the kernel for storage, next to "
+        "theory (an upper bound: tensors smaller than 1 MiB stay in memory); and the throughput of the "
+        "disk alone, in blocks of the size that DeepSpeed uses. Disk at least: those bytes over that "
+        "throughput, and its share of the step. Medians over trials."
     )
     fields = (
         *CASE_FIELDS,
@@ -70,7 +72,7 @@ class DiskView(View):
         rows = [row for row in run.cases if row.measured and "disk_read" in row.values]
         notes = [*_disk_bound_notes(run, rows), *_absence_notes(run, rows)]
         if not rows:
-            notes = ["No case was measured that offloads training state to a disk."]
+            notes = ["No measured case offloads training state to a disk."]
         return self.make_table([self.case_row(row) for row in rows], notes)
 
 
@@ -86,8 +88,9 @@ def _disk_bound_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
         row.case.id: share for row in rows if (share := _share(row)) is not None and share > _DOMINANT_SHARE
     }
     return [
-        f"{names[case_id]}: at least {share:.0%} of a step is its disk's. A faster disk, more nodes with "
-        "disks of their own, or less on the disk make it faster; a faster device hardly."
+        f"{names[case_id]}: at least {share:.0%} of a step is disk traffic. A faster disk, more nodes "
+        "with separate disks, or less data on the disk would make it faster; a faster device hardly "
+        "would."
         for case_id, share in shares.items()
     ]
 
@@ -95,6 +98,5 @@ def _disk_bound_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
 def _absence_notes(run: RunAnalysis, rows: list[CaseSummary]) -> list[str]:
     reasons = absence_reasons(rows, ("disk_read_rate",), run.short_names(rows))
     return [
-        f"Throughput of the disk by itself: {reason} ({', '.join(of)})."
-        for (_, reason), of in reasons.items()
+        f"Throughput of the disk alone: {reason} ({', '.join(of)})." for (_, reason), of in reasons.items()
     ]

@@ -24,7 +24,10 @@ _CAPTION = (
 )
 _AXIS_HINTS = {
     "steps": "Strategies that do the same work lie on one line.",
-    "tokens": "Here cases with different batches compare too: what they learned from the same data.",
+    "tokens": (
+        "On this axis cases with different batches can be compared: it shows what they learned from the "
+        "same data."
+    ),
     "seconds": "The curve that falls fastest learns most per second. The first step may compile.",
 }
 

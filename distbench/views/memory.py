@@ -37,12 +37,12 @@ from distbench.views.charts.pairs import default_pair, paired_figure
 
 _MIB = 2**20
 _CAPTION = (
-    "{unit} of the rank with the largest model states, lower is better: each kind at its largest over the "
-    "phases of one counted step (after forward, backward and optimizer), so not all at the same time. "
-    "optim.: optimizer states. master: weights that the optimizer updates in place of the parameters. "
-    "buffers: communication buckets, and gathered shards. activ.: what the step adds to all that. peak: most "
-    "at once in the timed steps on any rank, which need not be this one. states: the first four together, "
-    "next to ZeRO's table with the dtypes in use (theory)."
+    "{unit} of the rank with the largest model states, lower is better: each kind at its maximum over "
+    "the phases of one counted step (after forward, backward and optimizer), so not all at the same "
+    "time. optim.: optimizer states. master: weights that the optimizer updates in place of the "
+    "parameters. buffers: communication buckets, and gathered shards. activ.: all other memory of the "
+    "step. peak: maximum at one time in the timed steps on any rank, not necessarily this one. states: "
+    "the first four together, next to ZeRO's table with the dtypes in use (theory)."
 )
 
 
@@ -51,13 +51,13 @@ def _bytes(name: str, heading: str, doc: str) -> Field:
 
 
 _KINDS = (
-    _bytes("parameters", "params", "Parameters, at their largest over the phases of a step."),
-    _bytes("gradients", "grads", "Gradients, at their largest."),
-    _bytes("optimizer_state", "optim.", "Optimizer states, at their largest."),
+    _bytes("parameters", "params", "Parameters, maximum over the phases of a step."),
+    _bytes("gradients", "grads", "Gradients, maximum over the phases."),
+    _bytes("optimizer_state", "optim.", "Optimizer states, maximum over the phases."),
     _bytes("master", "master", "Weights that the optimizer updates in place of the parameters."),
-    _bytes("buffers", "buffers", "Communication buckets and gathered shards, at their largest."),
-    _bytes("activations", "activ.", "What the step adds to all other kinds, at its largest."),
-    _bytes("other", "other", "What no kind explains."),
+    _bytes("buffers", "buffers", "Communication buckets and gathered shards, maximum over the phases."),
+    _bytes("activations", "activ.", "All other memory of the step, maximum over the phases."),
+    _bytes("other", "other", "Memory of unknown kind."),
 )
 _LEGEND = {field.name: field.name for field in _KINDS}
 _LEGEND |= {"optimizer_state": "optimizer states", "master": "master weights"}
@@ -72,7 +72,7 @@ class MemoryView(View):
     fields = (
         *CASE_FIELDS,
         *_KINDS,
-        _bytes("memory_peak", "peak", "Most at once on any rank in the timed steps."),
+        _bytes("memory_peak", "peak", "Maximum at one time on any rank in the timed steps."),
         _bytes("states", "states", "Model states: parameters, gradients, optimizer states, master weights."),
         _bytes("theory", "theory", "Model states by ZeRO's table with the dtypes in use."),
         Field("difference", "diff", "Model states over theory, less 1.", format="{:+.1%}".format),
@@ -128,10 +128,10 @@ class MemoryView(View):
         yield Chart(
             "memory-parts",
             "Memory of a rank by kind",
-            "MiB of the rank with the largest model states, lower is better. Each kind is at its "
-            "largest over the phases of a step, so a bar may be longer than the peak (circle), at "
-            "which they are not all at their largest. The model states are the first four parts; the "
-            f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.truncation_note}",
+            "MiB of the rank with the largest model states, lower is better. Each kind is shown at its "
+            "own maximum over the phases of a step, so a bar may exceed the true peak (circle). The "
+            "model states are the first four parts; the vertical line is their size by ZeRO's table "
+            f"with the dtypes in use.{shown.truncation_note}",
             make_figure(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
         )
@@ -154,11 +154,11 @@ def _steps(shown: ChartSelection[RankMemory]) -> Iterator[Chart]:
     yield Chart(
         "memory-steps",
         "Memory over one step",
-        "Phases of one counted step from top to bottom, of the rank with the largest model states; lower is "
-        "better. Bars are what it holds when a phase ends, by kind: a sample. Circles are peaks: most "
-        "bytes of tensors at once during the phase, by the allocator's own books. What lies between is not "
-        "known. Where the device's memory is known and not over four times as much, a line shows it."
-        f"{shown.truncation_note}",
+        "Phases of one counted step from top to bottom, of the rank with the largest model states; "
+        "lower is better. Bars are samples: the memory at the end of each phase, by kind. Circles are "
+        "peaks: maximum bytes of tensors at one time during the phase, as counted by the allocator; "
+        "values in between are unknown. A line marks the memory of the device if it is known and at "
+        f"most four times as large.{shown.truncation_note}",
         paired_figure(choices, default_pair([row for row, _ in made]), "MiB (lower is better)", "stack"),
         height=150 + 2 * 34 * max(len(choice.rows) for choice in choices),
     )
@@ -213,8 +213,12 @@ def _transient_peak_notes(
     for _, name, rank in ranks:
         phase, passing = rank.transient_peak
         if passing > rank.maximum_or_zero("allocated"):
-            told = f"{passing / size:,.2f} {unit} of its peak come and go within the phase {phase}"
-            yield f"{name}: {told}, so no other column has them; buckets that are freed at its end do so."
+            told = (
+                f"{passing / size:,.2f} {unit} of its peak are allocated and freed within the phase {phase}"
+            )
+            yield (
+                f"{name}: {told}, so no other column includes them. Buckets that are freed at its end do so."
+            )
 
 
 def _host_memory_notes(
@@ -225,7 +229,10 @@ def _host_memory_notes(
             yield f"{name}: {host / size:.2f} {unit} of it are in host memory, not on the device."
     on_cpu = [name for row, name, _ in ranks if offloads_to_same_memory(row.case, row.representative_trial)]
     if on_cpu:
-        yield f"{join_limited(on_cpu)}: on a CPU, offloaded states stay in the same memory: nothing is saved."
+        yield (
+            f"{join_limited(on_cpu)}: on a CPU, offloaded states stay in the same memory, so nothing is "
+            "saved."
+        )
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from distbench.views.base import View
 _GROUP_HEADINGS = {
     "work": "Changes the work",
     "unknown": "Unclassified",
-    "speed": "Changes the pace, not the work",
+    "speed": "Changes the speed, not the work",
     "strategy": "Intended differences",
 }
 _MAX_NAMES = 20
@@ -30,16 +30,16 @@ class ParityView(View):
     title = "Did every case do the same work?"
     order = 90
     caption = (
-        "What the live engines and processes really did, read back from their objects, against the reference "
-        "of each comparison (single, else ddp): cases with the same requested model, data, precision, "
-        "optimizer and global batch."
+        "Settings read back from the running engines and processes, compared with the reference of "
+        "each comparison (single, else ddp). Each comparison has the cases with the same requested "
+        "model, data, precision, optimizer and global batch."
     )
     fields = (
         Field("setting", "setting", "Setting of the live engine or process.", type="varchar"),
         Field("reference_case", "", "Name of the reference of the comparison.", type="varchar"),
         Field("kind", "", "work, unknown, speed or strategy: what the difference changes.", type="varchar"),
-        Field("reference", "reference", "What the reference did.", type="varchar"),
-        Field("found", "found", "What the cases did.", type="varchar"),
+        Field("reference", "reference", "Setting of the reference.", type="varchar"),
+        Field("found", "found", "Setting of the cases.", type="varchar"),
         Field("cases", "cases", "Names of the cases, separated by commas.", type="varchar"),
     )
 
@@ -111,7 +111,7 @@ def _notes(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> list[
             *(f"{each} ({join_limited(cases[each], _MAX_NAMES)})." for each in serious),
         ]
     if not group.is_known:
-        return [f"Not known: none of {others + 1} cases, such as {reference}, reported its settings."]
+        return [f"Unknown: none of {others + 1} cases, such as {reference}, reported its settings."]
     if not others:
         return [f"{reference} has nothing to be compared with."]
     others_did = "The case" if others == 1 else f"All {others} cases"

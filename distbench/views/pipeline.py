@@ -15,7 +15,7 @@ from distbench.views.charts.figures import Chart, ChartSelection
 from distbench.views.charts.pairs import default_pair
 from distbench.views.charts.pipeline import MAX_BOXES, ScheduleCase, schedule_figure, schedule_height
 
-_ACTIVATIONS_UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
+_ACTIVATIONS_UNKNOWN = "the activations of a forward pass or the theoretical number in flight are unknown"
 
 
 def _ms(seconds: float) -> str:
@@ -32,14 +32,14 @@ class PipelineView(View):
     title = "Pipelines"
     order = 27
     caption = (
-        "Mean over the profiled steps of the first trial that counts, in milliseconds. bubble: the share "
-        "of the step in which a rank computes nothing and waits for another; theory: the same if all "
-        "stages take as long and nothing is lost on the way. waits: the bubble's time; messages: the time "
-        "in which a rank computes nothing while a message is under way: exposed communication. Lower is "
-        "better. in flight: of how many micro-batches each stage kept activations at once, and by the "
-        "schedule's theory; activ.: most MiB of activations, and what a forward pass leaves times the "
-        "theory of in flight, summed over the rank's stages. The profiler slows the step: compare shares, "
-        "not steps."
+        "Mean over the profiled steps of the first trial that counts, in milliseconds. bubble: the "
+        "share of the step in which a rank computes nothing and waits for another; theory: the same if "
+        "all stages take equally long and messages take no time. waits: the bubble's time; messages: "
+        "the time in which a rank computes nothing while a message is under way: exposed "
+        "communication. Lower is better. in flight: of how many micro-batches each stage kept "
+        "activations at once, and by the schedule's theory; activ.: maximum MiB of activations, and "
+        "the activations of one forward pass times the theory of in flight, summed over the rank's "
+        "stages. The profiler slows the step: compare shares, not steps."
     )
     fields = (
         *(replace(field, heading="") for field in CASE_FIELDS),
@@ -52,11 +52,16 @@ class PipelineView(View):
         Field("transfer_s", "messages", "Computes nothing while a message moves.", "s", "lower", format=_ms),
         Field("in_flight", "in flight", "Micro-batches kept at once by each of its stages.", type="varchar"),
         Field("in_flight_theory", "theory", "The same by the schedule's theory.", type="varchar"),
-        Field("activations", "activ.", "Most activations at the end of a phase.", "B", "lower", format=_mib),
+        Field(
+            "activations", "activ.", "Maximum activations at the end of a phase.", "B", "lower", format=_mib
+        ),
         Field(
             "activations_theory",
             "theory",
-            "What a forward pass leaves, times the micro-batches in flight by theory, over its stages.",
+            (
+                "Activations of one forward pass, times the micro-batches in flight by theory, summed over "
+                "its stages."
+            ),
             "B",
             "lower",
             format=_mib,
@@ -77,11 +82,11 @@ class PipelineView(View):
         yield Chart(
             "pipeline-schedule",
             "The schedule as it ran",
-            "One profiled step, a lane for each rank: each box is a pass of a stage over a micro-batch, "
-            "and bears their numbers (stage.micro-batch, from 0 on). Where a lane is blank, the rank "
-            "waits, moves messages, or does what belongs to no micro-batch. Two cases on one axis of time; "
-            "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
-            f"nodes are not compared.{shown.truncation_note}",
+            "One profiled step, a lane for each rank: each box is a pass of a stage over a "
+            "micro-batch, labelled with their numbers (stage.micro-batch, from 0 on). In a blank part "
+            "of a lane the rank waits, sends or receives messages, or does other work. Two cases on "
+            "one axis of time; drag to zoom, double-click to return. Ranks of one node share its "
+            f"clock; clocks of several nodes are not compared.{shown.truncation_note}",
             schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
             height=schedule_height(cases),
@@ -95,7 +100,7 @@ class PipelineView(View):
         ]
         names = run.short_names([row for row, _ in found])
         rows = [_row(row, names[row.case.id], rank) for row, ranks in found for rank in ranks]
-        return self.make_table(rows, [] if rows else ["No record keeps a profiled step of a pipeline."])
+        return self.make_table(rows, [] if rows else ["No pipeline step was profiled."])
 
 
 def _row(row: CaseSummary, name: str, of: RankWaits) -> TableRow:
@@ -124,7 +129,7 @@ def _per_stage(of: RankWaits, number: Callable[[StageActivations], int | None]) 
     """Cell with a number for each stage of a rank."""
     numbers = [number(stage) for stage in of.stages]
     if None in numbers:
-        return TableCell(None, reason="the engine does not tell it")
+        return TableCell(None, reason="the engine does not report it")
     return TableCell(", ".join(map(str, numbers)))
 
 

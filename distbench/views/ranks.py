@@ -41,7 +41,7 @@ class RanksView(View):
     fields = (
         *CASE_FIELDS,
         Field("rank", "rank", "Rank, from 0 on.", type="bigint"),
-        Field("node", "", "Node that it ran on; null: where the command did.", type="varchar"),
+        Field("node", "", "Node of the rank; null: the machine of the command.", type="varchar"),
         Field("gpu", "", "Number of its GPU on the node.", type="bigint"),
         Field("column", "of", "work_s, or step_s where no rank reported its work.", type="varchar"),
         Field("mean_s", "work", "Mean over the steps.", "s", "lower"),
@@ -51,7 +51,7 @@ class RanksView(View):
     def table(self, run: RunAnalysis) -> Table:
         # only the samples of these cases are read
         rows = [row for grid in notable_rank_times(run.cases, _MAX_CASES) for row in _rows(grid)]
-        notes = [] if rows else ["No case of several ranks has a sample of their steps."]
+        notes = [] if rows else ["No multi-rank case has per-step samples."]
         return self.make_table(rows, [*notes, *(each.sentence for each in run.stragglers)])
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
@@ -82,8 +82,8 @@ def _rank_cells(record: Record | None, rank: int) -> dict[str, Any]:
     device = record.devices[rank] if rank < len(record.devices) else None
     return {
         "rank": TableCell(rank, rank_name(record, rank).removeprefix("rank ")),
-        "node": TableCell(record.node_of(rank) or None, reason="it ran where the command did"),
-        "gpu": TableCell(device.index if device else None, reason="it used none, or the record does not say"),
+        "node": TableCell(record.node_of(rank) or None, reason="it ran on the machine of the command"),
+        "gpu": TableCell(device.index if device else None, reason="it used none, or its GPU is not recorded"),
     }
 
 
@@ -108,9 +108,9 @@ def _heatmap(grid: RankStepTimes, name: str, i: int) -> Chart:
     return Chart(
         f"ranks-{i}",
         name,
-        f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step. The scale is the "
-        f"same for all cases: {_RANGE[0]} to {_RANGE[1]} times the median rank's mean; what is beyond has "
-        "the colour of the end.",
+        f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step. The scale is "
+        f"the same for all cases: {_RANGE[0]} to {_RANGE[1]} times the median rank's mean; values "
+        "outside the scale are clipped.",
         make_figure([trace], "step", "", **_axes(grid, ranks, steps)),
         _step_table(seconds, ranks, min(steps, _MAX_COLUMNS)),
         finding=_finding(grid),

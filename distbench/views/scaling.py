@@ -52,11 +52,12 @@ _PARTS = {
     "work": "extra compute per device",
 }
 _BREAKDOWN_CAPTION = (
-    "Each bar is the device time of a step. The first part is the efficiency: what one device "
-    "alone would have done in it. Then what is lost: communication that no computation hides, split into "
-    "the transfer itself and waiting for slower ranks (imbalance), and the rest: devices that compute, "
-    "but for longer than the same work takes on one device alone. The parts add up to 100%; where devices "
-    "together compute for less than one alone, the last is negative and drawn to the left of 0."
+    "Each bar is the device time of a step. The first part is the efficiency: the device time that one "
+    "device alone would need for the same work. The other parts are losses: exposed communication, "
+    "split into transfer and waiting for slower ranks (imbalance), and extra compute: devices compute "
+    "for longer than one device alone would for the same work. The parts add up to 100%; if devices "
+    "together compute for less time than one alone, the last part is negative and drawn to the left of "
+    "0."
 )
 
 
@@ -80,7 +81,7 @@ class ScalingView(View):
         "each number of devices, whatever its strategy; X₁ is that of the fastest on one device."
     )
     fields = (
-        Field("series", "series", "Strategy, with what tells series apart.", type="varchar"),
+        Field("series", "series", "Strategy, with the options that distinguish series.", type="varchar"),
         Field("case_name", "", "Name of the case.", type="varchar"),
         Field("case_id", "", "Id of the case.", type="varchar"),
         Field("kind", "", "strong: fixed global batch; weak: fixed batch per device.", type="varchar"),
@@ -94,7 +95,7 @@ class ScalingView(View):
         _ratio("efficiency_high", "high", "Upper end of its 95% interval."),
         Field("nodes", "", "Nodes that the ranks were on.", type="bigint"),
         _ratio("inside", "", "Efficiency of one whole node."),
-        _ratio("between", "", "What its nodes do together, relative to what each does alone."),
+        _ratio("between", "", "Throughput of its nodes together, relative to the sum of each alone."),
         _ratio("between_low", "", "Lower end of its 95% interval."),
         _ratio("between_high", "", "Upper end of its 95% interval."),
         Field("transfer", "transfer", "Exposed transfer.", "", "lower", format=PERCENT),
@@ -145,7 +146,9 @@ class ScalingView(View):
             Bar(each.name, point.row.case.id, vars(parts)) for each, point, parts in known[:MAX_CHART_CASES]
         ]
         cut = (
-            f" The first {MAX_CHART_CASES} of {len(known)} are drawn." if len(known) > MAX_CHART_CASES else ""
+            f" Only the first {MAX_CHART_CASES} of {len(known)} are shown."
+            if len(known) > MAX_CHART_CASES
+            else ""
         )
         yield Chart(
             "scaling-losses",
@@ -296,5 +299,7 @@ def _line_end(
 
 def _left_out(series: Sequence[ScalingSeries]) -> str:
     return (
-        f" The {MAX_CHART_CASES} fastest of {len(series)} are drawn." if len(series) > MAX_CHART_CASES else ""
+        f" Only the {MAX_CHART_CASES} fastest of {len(series)} are shown."
+        if len(series) > MAX_CHART_CASES
+        else ""
     )

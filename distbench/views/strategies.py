@@ -80,15 +80,15 @@ class StrategiesView(View):
     title = "Which strategy, and why"
     order = 25
     caption = (
-        "What each strategy shards, the payload of a rank's collectives per step and the model states that a "
-        "rank keeps, beside theory with the dtypes in use; lower is better. x ddp: tokens/s relative to ddp, "
-        "higher is better. comm/step, and its theory: mean over ranks. The payload of an "
-        "all-reduce counts once; the cards count what goes over the wire, twice that. The largest number of "
-        "devices alone. A card for each strategy says when to use it."
+        "State that each strategy shards, payload of a rank's collectives per step, and model states "
+        "of a rank, next to theory with the dtypes in use; lower is better. x ddp: tokens/s relative "
+        "to ddp, higher is better. comm/step, and its theory: mean over ranks. The payload of an "
+        "all-reduce counts once; the cards count its traffic, which is twice as much. Only cases on "
+        "the most devices. The cards say when to use each strategy."
     )
     fields = (
         *CASE_FIELDS,
-        Field("shards", "shards", "What is divided among ranks.", type="varchar"),
+        Field("shards", "shards", "State that is divided among ranks.", type="varchar"),
         CaseColumn(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
         CaseColumn(_TRAFFIC_THEORY, "theory", "The same by theory, mean over ranks.", "B", "lower"),
         CaseColumn(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
@@ -179,7 +179,7 @@ def _measured_claim(row: CaseSummary, claim: Claim) -> MeasuredClaim:
 
 
 def _bytes(row: CaseSummary, column: str) -> str:
-    return format_bytes(row.values[column].value) if column in row.values else "not known"
+    return format_bytes(row.values[column].value) if column in row.values else "unknown"
 
 
 def _card_sentences(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:

@@ -58,11 +58,11 @@ class TelemetryView(View):
     title = "Machine conditions"
     order = 120
     caption = (
-        "What a thread next to the ranks saw in and around the timed window, medians over the trials that "
-        "count; on several nodes one on each, and the worst node is shown (of power and energy the sum). "
-        "Others' CPU (share of the usable CPU time that other processes took) and steal (that a "
-        "hypervisor took) disturb a measurement: near 0 is good. A disturbed trial is kept, but is used only "
-        "if its case has no undisturbed one; then the case is not compared."
+        "Machine load during and around the timed window, sampled outside of the ranks; medians over "
+        "the trials that count. On several nodes the worst node is shown (for power and energy, the "
+        "sum). Others' CPU (share of the usable CPU time that other processes took) and steal (share "
+        "that the hypervisor took) disturb a measurement: near 0 is good. A disturbed trial is used "
+        "only if its case has no undisturbed one; then the case is not compared."
     )
     fields = (
         *CASE_FIELDS,
@@ -88,7 +88,7 @@ def _disturbance_notes(rows: Sequence[CaseSummary]) -> list[str]:
     reasons = [f"{one_line(row.case.name)}: {one_line(row.degraded)}." for row in rows if row.degraded]
     # the numbers are in the table: a few show which limits were exceeded
     left = len(reasons) - _MAX_REASONS
-    return [*reasons[:_MAX_REASONS], *([f"{left} more cases likewise."] if left > 0 else [])]
+    return [*reasons[:_MAX_REASONS], *([f"{left} more cases are similar."] if left > 0 else [])]
 
 
 def _absence_notes(rows: Sequence[CaseSummary]) -> list[str]:

@@ -90,7 +90,7 @@ class ThroughputView(View):
         rows = _rows(run)
         facets = _by_device_count(rows)
         drawn_rows = sum(map(len, facets))
-        alone = " What is alone on its number of devices is not drawn." if drawn_rows < len(rows) else ""
+        alone = " Numbers of devices with a single case are left out." if drawn_rows < len(rows) else ""
         for facet in facets:
             yield self._facet(run, facet, alone + _left_out(run.cases), is_first=facet is facets[0])
 
@@ -282,7 +282,7 @@ def _front_text(row: CaseSummary) -> str:
 
 def _design_note(row: CaseSummary) -> str:
     return (
-        f"{DIFFERENT_BY_DESIGN}, not seen to converge as well: {row.unproven_design.why}"
+        f"{DIFFERENT_BY_DESIGN}, not shown to converge: {row.unproven_design.why}"
         if row.unproven_design
         else ""
     )

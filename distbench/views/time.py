@@ -89,8 +89,8 @@ class TimeView(View):
         yield Chart(
             "time-parts",
             "Parts of a step",
-            "Each bar is a step without the profiler: its length is the step time, lower is better. How "
-            "it divides is what the profiled steps show (mean over ranks; parts in the order of the "
+            "Each bar is a step without the profiler: its length is the step time, lower is better. "
+            "Its parts are the shares in the profiled steps (mean over ranks; in the order of the "
             f"legend).{shown.truncation_note}",
             make_figure(
                 stacked_bars(

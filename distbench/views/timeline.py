@@ -45,13 +45,14 @@ class TimelineView(View):
     title = "One step"
     order = 25
     caption = (
-        "Milliseconds of one profiled step of the first trial that counts: the step of median length, of up "
-        "to four ranks (the first, the last, those with most and with least work of their own). forw., "
+        "Milliseconds of one profiled step of the first trial that counts: the step of median length, "
+        "of up to four ranks (the first, the last, those with the most and the least work). forw., "
         "backw., optim., data, other: computation (on a GPU that of its kernels, by where they were "
         "launched; data: making the batch). comm: communication; expos.: the part that no computation "
-        "hides; wait: the part that waits for the slowest rank of the group. idle: nothing of all that ran, "
-        "such as Python between operations. Computation and communication overlap, so that a row does not "
-        "add up to its step. The profiler slows the step: compare parts, not steps. Lower is better."
+        "hides; wait: the part that waits for the slowest rank of the group. idle: none of these ran, "
+        "as when Python runs between operations. Computation and communication overlap, so that a row "
+        "does not add up to its step. The profiler slows the step: compare parts, not steps. Lower is "
+        "better."
     )
     fields = (
         *(replace(field, heading="") for field in CASE_FIELDS),
@@ -62,13 +63,13 @@ class TimelineView(View):
         _time("backward_s", "backw.", "Computation of the backward pass."),
         _time("optimizer_s", "optim.", "Computation of clipping and the update."),
         _time("other_s", "other", "Other computation."),
-        _time("communication_s", "comm", "Communication; what runs at once counts once."),
+        _time("communication_s", "comm", "Communication; concurrent calls count once."),
         _time("exposed_s", "expos.", "Communication that no computation hides.", cost=True),
         _time("wait_s", "wait", "Communication that waits for the slowest rank of its group.", cost=True),
         _time("copy_s", "copies", "Copies to, from and on a GPU."),
-        _time("idle_s", "idle", "Time in which nothing of all that ran.", cost=True),
-        _time("longest_gap_s", "", "Longest time in one piece in which nothing ran."),
-        _time("bridged_s", "", "Gaps up to this long are not shown as gaps."),
+        _time("idle_s", "idle", "Time in which none of these ran.", cost=True),
+        _time("longest_gap_s", "", "Longest gap in which nothing ran."),
+        _time("bridged_s", "", "Gaps up to this length are not shown."),
     )
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
@@ -79,11 +80,10 @@ class TimelineView(View):
         yield Chart(
             "timeline-lanes",
             self.title,
-            "What each kept rank did in one profiled step, from its begin: computation by the part of the "
-            "step, communication by collective, copies of a GPU; where nothing ran, the lane is blank. Two "
-            "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
-            "its clock; clocks of several nodes are not compared. The profiler slows the "
-            f"steps.{shown.truncation_note}",
+            "What each recorded rank did in one profiled step: computation by phase, communication by "
+            "collective, copies of a GPU; a lane is blank if nothing ran. Two cases on one axis of "
+            "time; drag to zoom, double-click to return. Ranks of one node share its clock; clocks of "
+            f"several nodes are not compared. The profiler slows the steps.{shown.truncation_note}",
             timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
             height=timeline_height(cases),
@@ -92,7 +92,7 @@ class TimelineView(View):
     def table(self, run: RunAnalysis) -> Table:
         shown = _shown(run)
         rows = [_row(row, name, step) for row, name, steps in shown for step in steps]
-        notes = [*_gap_notes(shown), *_trace_notes(shown)] if rows else ["No record keeps a profiled step."]
+        notes = [*_gap_notes(shown), *_trace_notes(shown)] if rows else ["No profiled step was recorded."]
         made = self.make_table(rows, notes)
         if any(row.value("copy_s") for row in rows):
             return made
@@ -106,8 +106,8 @@ def _finding(items: Sequence[ShownCase]) -> str:
     exposed = max((_share(steps, partial(_exposed, row)), name) for row, name, steps in items)
     idle = max((_share(steps, lambda step: step.idle), name) for _, name, steps in items)
     return (
-        f"Most exposed communication in the kept step: {exposed[1]}, {exposed[0]:.0%} of it; "
-        f"most idle: {idle[1]}, {idle[0]:.0%} (mean over the kept ranks)."
+        f"Most exposed communication in the recorded step: {exposed[1]}, {exposed[0]:.0%} of it; most "
+        f"idle: {idle[1]}, {idle[0]:.0%} (mean over the recorded ranks)."
     )
 
 
@@ -170,8 +170,8 @@ def _gap_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
     for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MAX_GAPS]:
         after, before = one_line(gap.previous) or "the step's begin", one_line(gap.following) or "its end"
         yield (
-            f"{name}, rank {step.rank}: idle for {format_duration(gap.seconds)} from "
-            f"{format_duration(gap.begin)} on, between {after} and {before}."
+            f"{name}, rank {step.rank}: idle for {format_duration(gap.seconds)} at "
+            f"{format_duration(gap.begin)}, between {after} and {before}."
         )
 
 
@@ -192,4 +192,4 @@ def _trace_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
     if files:
         more = f" ({len(files):,} in all)" if len(files) > 1 else ""
         first = one_line(files[0])
-        yield f"Full traces are in the run's folder, to be opened at {PERFETTO_URL}: {first}{more}."
+        yield f"Full traces are in the run's folder, open them at {PERFETTO_URL}: {first}{more}."

@@ -59,10 +59,10 @@ class TrialsView(View):
         yield Chart(
             "trials-throughput",
             "Throughput of every trial",
-            "Each mark is one trial, the upright stroke the mean that counts; further right is "
-            "better, and marks close together are a steady case. Trials of a case are drawn one below "
-            "the other in the order they ran. Hollow: on a noisy machine, used only if the case has "
-            f"no undisturbed trial. The axis does not begin at 0.{shown.truncation_note}",
+            "Each mark is one trial, the vertical stroke the mean that counts; further right is "
+            "better, and close marks mean a steady case. Trials of a case are shown from top to bottom "
+            "in the order in which they ran. Hollow: on a noisy machine, used only if the case has no "
+            f"undisturbed trial. The axis does not begin at 0.{shown.truncation_note}",
             make_figure(
                 [*strips, _mean_marks([row for row, *_ in shown.items])],
                 "tokens/s (higher is better)",

@@ -121,7 +121,7 @@ def _connect(addresses: list[str], token: str) -> AuthenticatedChannel:
             return AuthenticatedChannel(connection, token, AGENT_ROLE)
         except (OSError, ChannelError) as error:
             failures.append(f"{address}: {error}")
-    raise ChannelError(f"the controller can't be reached: {'; '.join(failures)}")
+    raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")
 
 
 class NodeAgent:
@@ -218,7 +218,7 @@ class NodeAgent:
             self._mirror = self._mirror or RunMirror(offer.root)
             self._enqueue(MissingFiles(tuple(self._mirror.missing_files(offer.files))))
         except OSError as error:
-            self._enqueue(LaunchFailed(f"no copy of {offer.root} can be made: {error}"))
+            self._enqueue(LaunchFailed(f"can't copy {offer.root}: {error}"))
 
     def _launch(self, request: StartLaunch) -> None:
         try:
@@ -249,7 +249,7 @@ class NodeAgent:
             # an import from the missing folder then fails by name
             folder = folder if folder.is_dir() else self._mirror.folder
         if not folder.is_dir():
-            raise OSError(f"there is no folder {folder}, in which the command runs")
+            raise OSError(f"the working directory {folder} does not exist on this node")
         target = replace(spec.target, python=CURRENT_PYTHON.python, working_directory=str(folder))
         return replace(spec, environment={**sockets, **spec.environment}, target=target)
 
@@ -302,4 +302,4 @@ class NodeAgent:
                 self._outbox.popleft()
         except OSError as error:
             self._outbox.clear()
-            self._channel.send(LaunchFailed(f"what ranks have written can't be read: {error}"))
+            self._channel.send(LaunchFailed(f"can't read the files of the ranks: {error}"))

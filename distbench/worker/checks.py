@@ -51,13 +51,13 @@ def check_data(reader: MicroBatchReader, context: RankContext) -> None:
         twin, first = fingerprints.index(fingerprint), parts.index(parts[rank])
         if twin > first:
             raise Mismatch(
-                f"data: rank {rank} gets different samples than rank {first}, with which it splits one copy "
-                "of the model; both must get the same part of the global batch"
+                f"data: rank {rank} gets different samples than rank {first}, although they share one "
+                "copy of the model; both must get the same part of the global batch"
             )
         if twin < first:
             raise Mismatch(
-                f"data: rank {rank} gets the same samples as rank {twin}; "
-                "every rank must get its own part of the global batch"
+                f"data: rank {rank} gets the same samples as rank {twin}; every rank must get a "
+                "different part of the global batch"
             )
 
 

@@ -49,7 +49,9 @@ def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str])
         # user code: any exception is an answer
         traceback.print_exc()
         told = truncate_middle(
-            message_with_line(error, choice), _MAX_PROBLEM_LENGTH, "distbench run has the whole in its log"
+            message_with_line(error, choice),
+            _MAX_PROBLEM_LENGTH,
+            "the full text is in the log of distbench run",
         )
         return {"problem": told, "shape": {}, "refused": {}}
     refused = {compute: why for compute in compute_dtypes if (why := _refusal(module, device, compute))}

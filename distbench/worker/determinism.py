@@ -43,8 +43,9 @@ def share_nondeterministic_operation(exchange: StoreExchange, operation: str) ->
         if not operation:
             raise
         raise UnsupportedCase(
-            f"rank {exchange.rank} needs {operation}, of which torch has no deterministic form here, and "
-            "others don't: the model does different work on each rank, so nothing can be compared"
+            f"rank {exchange.rank} uses {operation}, for which torch has no deterministic "
+            "implementation here, and other ranks don't: the model does different work on each rank, "
+            "so its trainings can't be compared"
         ) from error
 
 
@@ -65,8 +66,8 @@ def run_deterministically(job: Callable[[], T], share: Callable[[str], str]) -> 
     # outside of the handler, as the error holds the engine in which it was raised
     result.clear()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    needed = f"the training needs {lacking}, of which torch has none here"
-    return job(), f"operations without a deterministic form were allowed: {needed}"
+    needed = f"torch has no deterministic implementation of {lacking} here"
+    return job(), f"non-deterministic operations were allowed: {needed}"
 
 
 def match_nondeterministic_operation(error: Exception) -> re.Match[str] | None:

@@ -63,8 +63,9 @@ def refuse_dropout(context: RankContext) -> None:
     """Raise UnsupportedCase if the model has dropout."""
     if found := list(_probabilities(weights.meta_module(context.workload))):
         raise UnsupportedCase(
-            f"dropout ({_summary(found)}) drops other elements of a row where rows are divided otherwise "
-            "among ranks, so nothing can be compared; check: {dropout: off} checks the model without it"
+            f"dropout ({_summary(found)}) drops different elements of a row if rows are divided "
+            "differently among ranks, so trainings can't be compared; check: {dropout: off} checks "
+            "the model without dropout"
         )
 
 

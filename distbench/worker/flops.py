@@ -93,7 +93,7 @@ def count_flops(case: Case, workload: Workload, device: torch.device) -> Flops:
     except Exception as error:
         # an arbitrary model, run in a way that its author did not foresee
         said = (str(error).strip().splitlines() or [""])[0][:_MAX_REASON_LENGTH]
-        why = f"FLOPs can't be counted: on tensors without values the model raised {type(error).__name__}"
+        why = f"FLOPs can't be counted: the model raised {type(error).__name__} on tensors without values"
         return Flops(model, None, f"{why}: {said}" if said else why)
 
 
@@ -158,8 +158,9 @@ class _UncountedError(Exception):
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(
-            f"FLOPs can't be counted: torch's FlopCounterMode does not know the work of {join_words(names)}; "
-            "give it a formula with torch.utils.flop_counter.register_flop_formula where the model is defined"
+            f"FLOPs can't be counted: torch's FlopCounterMode has no formula for {join_words(names)}; "
+            "register one with torch.utils.flop_counter.register_flop_formula in the module of the "
+            "model"
         )
 
 

@@ -24,7 +24,8 @@ def fp64_memory_problem(context: RankContext) -> str:
     free = _free_memory(context)
     reasons: list[str] = [""] * context.world_size
     text = (
-        f"its states take {needed / 2**30:.3g} GiB on rank {context.rank}, where {free / 2**30:.3g} are free"
+        f"its states need {needed / 2**30:.3g} GiB on rank {context.rank}, and {free / 2**30:.3g} GiB "
+        "are free"
     )
     dist.all_gather_object(reasons, text if needed > free else "")
     return next(filter(None, reasons), "")

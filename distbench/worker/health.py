@@ -99,14 +99,17 @@ class TrainingHealth:
     ) -> str:
         """Repeat the forward pass of *step*; report the first module of *rank* with non-finite output."""
         if engine.updates_in_backward:
-            text = "which module was first is not known: the backward pass has already updated the parameters"
+            text = (
+                "the first non-finite module is unknown, because the backward pass has already updated the "
+                "parameters"
+            )
             self._add(step, rank, "", "not finite", text)
             return text
         # every rank repeats all of them, as the modules of some strategies communicate
         firsts = [engine.evaluate(partial(self._first_non_finite, batch)) for batch in batches]
         of_ranks: list[Any] = [None] * self._context.world_size
         dist.all_gather_object(of_ranks, next(filter(None, firsts), None))
-        module, text = of_ranks[rank] or ("", "when the step was repeated, every module was finite")
+        module, text = of_ranks[rank] or ("", "the values were finite when the step was repeated")
         self._add(step, rank, module, "not finite", text)
         return text
 

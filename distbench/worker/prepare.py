@@ -37,7 +37,7 @@ def _build_and_report(item: BuildItem) -> BuildEvent:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
         why = truncate_middle(
-            _failure_text(error, item), _MAX_REASON_LENGTH, "the whole is in the log of the preparation"
+            _failure_text(error, item), _MAX_REASON_LENGTH, "the full text is in the log of the preparation"
         )
         return BuildEvent(item.name, ended=True, failed=why, refused=isinstance(error, UnsupportedCase))
 
@@ -53,8 +53,8 @@ def _error_text(error: Exception) -> str:
     """One line about *error*: of a compiler's output, the line with the error."""
     cache = cache_folder()
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
-        problem = f"the cache {cache} can't be written ({error.strerror})"
-        return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
+        problem = f"can't write to the cache {cache} ({error.strerror})"
+        return f"{problem}; set DISTBENCH_CACHE to a writable folder with free space"
     text = str(error)
     # these are sentences already
     kind = (

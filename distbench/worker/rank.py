@@ -136,7 +136,7 @@ def _write_error(report: RankError, folder: Path, rank: int) -> int:
 
 
 def _error_report(error: BaseException, phase: str, log: Path) -> RankError:
-    whole = f"the whole is in {log.name}"
+    whole = f"the full text is in {log.name}"
     return RankError(
         at=clock.now(),
         phase=phase,
@@ -223,7 +223,7 @@ def _set_up_device(case: Case) -> torch.device:
         return torch.device("cpu")
     if torch.cuda._is_in_bad_fork():
         raise RuntimeError(
-            "CUDA was initialised before the fork of the ranks; set launcher.local.warm: false"
+            "an import initialised CUDA before the ranks were forked; set launcher.local.warm: false"
         )
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)

@@ -54,7 +54,7 @@ class RunMirror:
         try:
             self._arrivals.receive(chunk)
         except (OSError, TransferError) as error:
-            self._problem = f"{chunk.name} can't be put into {self.folder}: {_error_text(error)}"
+            self._problem = f"can't write {chunk.name} to {self.folder}: {_error_text(error)}"
 
     def open_trial(self, spec: LaunchSpec, file_label: str) -> MirroredTrial:
         """Open the trial of *spec*, whose files are in the run's folder, for its ranks here.

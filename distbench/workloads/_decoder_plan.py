@@ -34,8 +34,8 @@ def tensor_splits(dims: Dimensions, seq_len: int) -> TensorSplits:
         replicated_tensors=2 * dims.depth + 1,
         padded_option="vocab_size",
         tied=dims.tied,
-        unsupported_reason=f"it does not split experts (experts = {dims.experts}); use ep, "
-        "which distributes them"
+        unsupported_reason=f"experts can't be split (experts = {dims.experts}); use ep, which distributes "
+        "them"
         if dims.experts
         else "",
     )

@@ -64,7 +64,7 @@ class Dimensions:
 
     def expert_capacity(self, positions: int) -> int:
         """Maximum tokens of one sample for one expert (Switch, arXiv:2101.03961, section 2.2)."""
-        assert self.experts and self.capacity_factor, "without experts there is no capacity"
+        assert self.experts and self.capacity_factor, "only applies with experts"
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
     def tensor_shapes(self) -> Iterator[tuple[int, ...]]:
@@ -93,8 +93,8 @@ class Dimensions:
             yield f"heads = {self.heads} does not divide dim = {self.dim}"
         elif self.head_dim % 2:
             yield (
-                f"heads = {self.heads} cuts dim = {self.dim} into heads of width {self.head_dim}, "
-                "and rotary positions need an even width"
+                f"heads = {self.heads} divides dim = {self.dim} into heads of width {self.head_dim}, "
+                "but rotary positions need an even width"
             )
         if self.heads % self.kv_heads:
             yield f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}"

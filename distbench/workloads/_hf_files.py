@@ -41,7 +41,7 @@ def stored_configuration(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(given, dict) or not isinstance(given.get("model_type"), str):
-        raise ValueError("no configuration of transformers: it has no model_type")
+        raise ValueError("not a configuration of transformers: it has no model_type")
     if "quantization_config" in given:
         raise ValueError("its weights are quantized (quantization_config); use the model before quantization")
     return {key: value for key, value in given.items() if _decides(key, value)}
@@ -51,21 +51,21 @@ def folder_problem(folder: Path) -> str | None:
     """Reason why the weights of a model can't be loaded from *folder*; None if they can."""
     if not folder.is_dir():
         return (
-            f"no such folder (looked in {Path.cwd()}); nothing is downloaded: fetch a model of the hub "
-            "first, with: hf download NAME --local-dir FOLDER"
+            f"no such folder (looked in {Path.cwd()}); distbench does not download models; download it "
+            "first with: hf download NAME --local-dir FOLDER"
         )
     if not (folder / "config.json").is_file():
-        adapter = " (it has an adapter, whose weights have to be merged into its base)"
-        return f"has no config.json{adapter if (folder / 'adapter_config.json').is_file() else ''}"
+        adapter = " (it contains an adapter; merge its weights into the base model)"
+        return f"contains no config.json{adapter if (folder / 'adapter_config.json').is_file() else ''}"
     present = {file.name for file in folder.glob("*.safetensors")}
     if (folder / _INDEX).is_file():
         if absent := sorted(_shards(folder / _INDEX) - present):
-            return f"lacks {', '.join(absent)}, which {_INDEX} names"
+            return f"does not contain {', '.join(absent)}, which {_INDEX} refers to"
         return None
     if "model.safetensors" in present:
         return None
     pickled = " (a .bin file is a pickle, which can run code)" if any(folder.glob("*.bin")) else ""
-    return f"has no model.safetensors and no {_INDEX}, the only weights that are loaded{pickled}"
+    return f"contains neither model.safetensors nor {_INDEX}, the only supported weights{pickled}"
 
 
 def _shards(index: Path) -> set[str]:

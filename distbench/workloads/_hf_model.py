@@ -71,7 +71,7 @@ def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -
     if unlike := [*_key_names(found["missing_keys"]), *_key_names(found["mismatched_keys"])]:
         more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         raise ValueError(
-            f"from_pretrained = {folder!r} has no weights, or some of another shape, for "
+            f"from_pretrained = {folder!r} has missing weights, or weights of another shape, for "
             f"{', '.join(unlike[:3])}{more} of {type(model).__name__}; save the whole model of this "
             "task with save_pretrained, or use another task"
         )
@@ -110,7 +110,7 @@ def make_config(model_type: str, options: dict[str, Any], data_sizes: dict[str, 
         raise ValueError(f"config: {model_type} has no {', '.join(unknown)}; {hint}")
     if "vocab_size" in data_sizes and "vocab_size" not in known:
         raise ValueError(
-            f"model_type = {model_type!r} is made of several models and has no vocab_size of its own"
+            f"model_type = {model_type!r} consists of several models and has no single vocab_size"
         )
     sizes = {key: value for key, value in data_sizes.items() if key in known}
     given = {key: value for key, value in options.items() if key != "model_type"}
@@ -133,8 +133,8 @@ def check_positions(model: nn.Module, length: int) -> None:
         first = 0 if part.padding_idx is None else part.padding_idx + 1
         if length > part.num_embeddings - first:
             raise ValueError(
-                f"seq_len or target_len = {length}, but {name} has {part.num_embeddings - first} positions; "
-                "make rows shorter, or set config: max_position_embeddings (n_positions)"
+                f"seq_len or target_len = {length}, but {name} has {part.num_embeddings - first} "
+                "positions; use shorter rows, or set config: max_position_embeddings (n_positions)"
             )
 
 
@@ -182,8 +182,8 @@ def _check_balance(model: PreTrainedModel) -> None:
         has_function and hasattr(model, "num_experts_per_tok") and hasattr(model, "router_aux_loss_coef")
     ):
         raise ValueError(
-            f"config: output_router_logits: the balancing loss of {type(model).__name__} is not the one of "
-            "Mixtral, and no other is known here; set it to false, or use the workload 'user'"
+            f"config: output_router_logits: the balancing loss of {type(model).__name__} is not that of "
+            "Mixtral, and others are not supported; set it to false, or use the workload 'user'"
         )
 
 

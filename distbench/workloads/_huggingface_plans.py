@@ -18,9 +18,7 @@ _STAGE_CHAIN = [
 """Inputs and outputs of embedding, layers and norm in a plan that distbench can cut into stages."""
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 _OPTIONS = ("intermediate_size", "vocab_size")
-_SEQUENCE = (
-    "transformers makes positions and masks for the positions that a rank has, as if they were a whole row"
-)
+_SEQUENCE = "transformers computes positions and masks as if the positions of a rank were a whole row"
 
 
 def plan_fields(module: nn.Module) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def _pipeline_problem(model: Any) -> str:
     if [(list(taken), list(given)) for taken, given in plan.values()] != _STAGE_CHAIN:
         return f"base_model_pp_plan of {name} is more than an embedding, layers and a norm: {', '.join(plan)}"
     if getattr(config, "output_router_logits", False):
-        return "the balancing loss takes the routers of all layers (config.output_router_logits: true)"
+        return "the balancing loss needs the routers of all layers (config.output_router_logits: true)"
     return ""
 
 

@@ -127,9 +127,9 @@ def _ask_process(request: str) -> tuple[str, str]:
             timeout=_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"the modules of the model can't be listed: {error}"
+        return "", f"can't list the modules of the model: {error}"
     *_, last = done.stdout.strip().splitlines() or [""]
     if done.returncode == 0:
         return last, ""
     *_, said = done.stderr.strip().splitlines() or [""]
-    return "", f"the modules of the model can't be listed: {said[:_MAX_REASON_LENGTH]}"
+    return "", f"can't list the modules of the model: {said[:_MAX_REASON_LENGTH]}"

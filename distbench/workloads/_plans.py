@@ -110,8 +110,8 @@ def _stage_problems(layout: Layout) -> Iterator[str]:
     for copy, plain in layout.tied.items():
         if of[copy] != of[plain] and not (_is_in(copy, layout.after) and _is_in(plain, layout.before)):
             yield (
-                f"{copy} is tied to {plain}; in stages only a parameter after the layers may be tied, to one "
-                "before them, which the model has to make first"
+                f"{copy} is tied to {plain}; in a pipeline, only a parameter after the layers can be "
+                "tied to one before them, and the model must create that one first"
             )
 
 
@@ -120,7 +120,7 @@ def _style_problems(layout: Layout) -> Iterator[str]:
     plan = {name: style for name, style in layout.tensor_plan.items() if style not in _KNOWN_STYLES}
     if plan:
         other = join_words([f"{name} ({style})" for name, style in plan.items()])
-        only = f"only what is {join_words(_KNOWN_STYLES)}"
+        only = f"only {join_words(_KNOWN_STYLES)}"
         yield f"distbench does not split {other} of its plan, {only}; use pp, fsdp or zero"
         return
     plain = {
@@ -132,16 +132,12 @@ def _style_problems(layout: Layout) -> Iterator[str]:
     for style, kind in plain.items():
         named = _modules_of_style(layout, style)
         if style in (EMBEDDING_ROWWISE, COLWISE_GATHER_OUTPUT) and len(named) != 1:
-            yield f"its plan names {len(named)} modules as {style}, where there must be one"
+            yield f"its plan names {len(named)} modules as {style}, but must name exactly one"
         for name in _wildcard_names(each for each in named if each not in kind):
-            what = (
-                "embedding, each of whose rows is only looked up"
-                if style == EMBEDDING_ROWWISE
-                else "linear layer"
-            )
-            yield f"{name} is {style} in its plan, and no plain {what}"
+            what = "embedding whose rows are only looked up" if style == EMBEDDING_ROWWISE else "linear layer"
+            yield f"{name} is {style} in its plan, but is not a plain {what}"
     for name in _wildcard_names(_unmentioned_modules(layout)):
-        yield f"its plan does not say how {name} is split, or that it is {REPLICATE}"
+        yield f"its plan does not say how to split {name}, or that it is {REPLICATE}"
 
 
 def _unmentioned_modules(layout: Layout) -> Iterator[str]:

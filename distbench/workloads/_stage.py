@@ -139,7 +139,7 @@ def activation_shape(module: nn.Module, cut: PipelineCut, shape: DataShape) -> t
     probes, other = (_probe_layers(module, cut, _rows(module, shape, value), fake) for value in (0, 1))
     taken = _layer_input(probes, other)
     if len(cut.layers) > 1 and _run(make_stage(module, cut, range(1, 1), shape), taken, fake) is not taken:
-        raise ValueError("its forward pass can't begin at its second layer")
+        raise ValueError("its forward pass can't start at its second layer")
     return tuple(taken.shape[1:])
 
 
@@ -210,7 +210,7 @@ def _probe_layers(
     kinds = {**dict.fromkeys(before, 0), **dict.fromkeys(probes, 1), **dict.fromkeys(after, 2)}
     for name, later in itertools.pairwise(ran):
         if kinds[name] > kinds[later]:
-            raise ValueError(f"its plan has {later} before {name}, and the model runs it after that")
+            raise ValueError(f"its plan has {later} before {name}, but the model runs it later")
     return [*probes.values()]
 
 
@@ -240,14 +240,16 @@ def _layer_input(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
         raise ValueError("its forward pass does not run each of its layers once")
     chain = itertools.pairwise(probes)
     if any(after.taken is not before.given for before, after in chain):
-        raise ValueError("between its layers it does more than pass on their first argument")
+        raise ValueError("between its layers it does more than pass on the first argument")
     if not all(_are_alike(one.others, two.others) for one, two in zip(probes, other, strict=True)):
         raise ValueError(
-            "its layers take another argument that depends on the rows, which only one stage has"
+            "its layers take another argument that depends on the rows, and only one stage has it"
         )
     taken: torch.Tensor = probes[0].taken
     if len(taken) != _ROWS:
-        raise ValueError(f"the first dimension of what its layers take is not of rows: {tuple(taken.shape)}")
+        raise ValueError(
+            f"the first dimension of the input of its layers is not the rows: {tuple(taken.shape)}"
+        )
     return taken
 
 

@@ -53,7 +53,7 @@ def _problems(module: nn.Module, pipeline: list[str], shape: DataShape) -> Itera
         yield f"pp_plan must name one nn.ModuleList or nn.ModuleDict, the layers; {found}"
     if len(shape.inputs) > 1:
         inputs = join_words(shape.inputs)
-        yield f"a stage takes one tensor, and kind = {shape.kind} has {inputs}; remove pp_plan"
+        yield f"a stage takes one tensor, but kind = {shape.kind} has {inputs}; remove pp_plan"
 
 
 def _layer_containers(module: nn.Module, names: Iterable[str]) -> list[str]:

@@ -55,10 +55,10 @@ def check_computable(module: nn.Module, compute: str) -> None:
     for name, layer in batch_norm_layers(module).items():
         if is_synchronised(layer):
             raise UnsupportedCase(
-                f"{ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank"
+                f"{ON_GPUS}, and the model contains one; use nn.BatchNorm, and batch_norm: per_rank"
             )
         if compute in ("bf16", "fp16") and layer.running_mean is not None:
             raise UnsupportedCase(
-                f"{plain_name(name)} is a BatchNorm whose weights are in {compute} and whose running "
-                "statistics are in fp32, which torch can't compute on CPUs; use precision: fp32"
+                f"{plain_name(name)} is a BatchNorm with weights in {compute} and running statistics in "
+                "fp32, which torch does not support on CPUs; use precision: fp32"
             )

@@ -64,15 +64,16 @@ class HuggingFace(PlannedWorkload):
     seq_len: Count = 128
     """Tokens in one sample; for seq2seq those of the source."""
     config: dict[str, Any] | str = field(default_factory=dict)
-    """What differs from the defaults of the architecture's configuration class, by its own names; or the path
-    of a config.json, relative to the working directory. Beside from_pretrained, what differs from that of
-    the folder."""
+    """Values that differ from the defaults of the architecture's configuration class, by their names there;
+    or the path of a config.json, relative to the working directory. With from_pretrained, values that differ
+    from the configuration of the folder."""
     task: Task = field(default="causal-lm", metadata={"since": 4})
-    """What the model learns: causal-lm, the next token; masked-lm, the 15% of tokens that are masked, as many
-    in each row; seq2seq, the tokens that follow the source; image-classification, the class of an image."""
+    """Training task. causal-lm: predict the next token. masked-lm: predict the 15% of tokens that are masked,
+    the same number in each row. seq2seq: predict the tokens that follow the source. image-classification:
+    predict the class of an image."""
     from_pretrained: str | None = field(default=None, metadata={"since": 4})
-    """Folder of a model, config.json and safetensors, with whose weights every case starts; relative to the
-    working directory. Null: drawn weights."""
+    """Folder of a model (config.json and safetensors), relative to the working directory; every case starts
+    from its weights. Null: random weights."""
     target_len: Count | None = field(default=None, metadata={"since": 4})
     """Tokens of the target of seq2seq; null: 128."""
     mask_token_id: Annotated[int, Bound(0)] | None = field(default=None, metadata={"since": 4})
@@ -84,10 +85,10 @@ class HuggingFace(PlannedWorkload):
     classes: Count | None = field(default=None, metadata={"since": 4})
     """Classes of images; null: those of a configuration in a file or folder, otherwise 10."""
     batch_norm: Statistics | None = field(default=None, metadata={"since": 4})
-    """Statistics of BatchNorm where ranks have rows of their own. per_rank: meant to be those of the rows
-    that a rank has at a time, so trainings are compared with one process that divides the batch as they do.
-    sync: those of all ranks, by torch's SyncBatchNorm, on GPUs. null: as the model is, compared with one
-    process that has the whole batch."""
+    """Statistics of BatchNorm if ranks have different rows. per_rank: intended to be those of the rows of a
+    rank, so trainings are compared with one process that divides the batch in the same way. sync: those of
+    all ranks, with torch's SyncBatchNorm, on GPUs. null: as in the model, compared with one process that has
+    the whole batch."""
 
     @classmethod
     def default_data_for(cls, options: Mapping[str, Any]) -> str:
@@ -237,12 +238,12 @@ class HuggingFace(PlannedWorkload):
             return
         if model_type is None:
             yield (
-                "model_type is missing; name the architecture, or give config: config.json or "
+                "missing model_type; set it to an architecture, or set config: config.json or "
                 "from_pretrained: FOLDER"
             )
             return
         if stored not in (None, model_type):
-            yield f"model_type = {model_type!r}, but the configuration is of {stored!r}; remove model_type"
+            yield f"model_type = {model_type!r}, but the configuration has {stored!r}; remove model_type"
             return
         types = _hf_source.model_types_for(self.task)
         if types and model_type not in types:
@@ -258,9 +259,15 @@ class HuggingFace(PlannedWorkload):
             return
         for option, (key, _) in self._sizes.items():
             if key in self._keys:
-                yield f"config: set {option} as an option of the workload, which the data is checked against"
+                yield (
+                    f"config: set {option} as an option of the workload, because the data is checked "
+                    "against it"
+                )
         if self.task == "causal-lm" and _is_encoder(model_type) and self._keys.get("is_decoder") is False:
-            yield "config: is_decoder = false lets a token see later ones; remove it, or use task: masked-lm"
+            yield (
+                "config: is_decoder = false lets tokens attend to later tokens; remove it, or use task: "
+                "masked-lm"
+            )
         keys = _hf_source.config_keys(model_type)
         names = keys.names if keys else set(self._keys)
         if unknown := sorted(key for key in self._keys if key not in names and not key.endswith("_token_id")):
@@ -282,7 +289,7 @@ class HuggingFace(PlannedWorkload):
 
     def _size_mismatch_text(self, stored: int) -> str:
         folder = f"from_pretrained = {self.from_pretrained!r}"
-        return f"but the weights of {folder} are of a model with {stored}; remove it"
+        return f"but the weights of {folder} belong to a model with {stored}; remove it"
 
     def _option_problems(self) -> Iterator[str]:
         tasks: dict[str, str] = {
@@ -292,14 +299,20 @@ class HuggingFace(PlannedWorkload):
         }
         for option, task in tasks.items():
             if getattr(self, option) is not None and self.task != task:
-                yield f"{option} is of task: {task} alone, and task = {self.task}; remove it"
+                yield f"{option} only applies to task: {task}, but task = {self.task}; remove it"
         if self.task == "image-classification":
             for option in ("vocab_size", "seq_len"):
                 if getattr(self, option) != getattr(type(self), option):
-                    yield f"{option} is of tokens, and task = image-classification has none; remove it"
+                    yield (
+                        f"{option} only applies to tokens, but task = image-classification has none; remove "
+                        "it"
+                    )
         sides = {**self._stored_keys(), **self._keys}.get("image_size")
         if isinstance(sides, list) and len(set(sides)) > 1 and self.image_size is None:
-            yield f"the configuration has images of {' x '.join(map(str, sides))}; set image_size of a square"
+            yield (
+                f"the configuration has images of {' x '.join(map(str, sides))}; set image_size to use "
+                "square images"
+            )
         if self.task == "masked-lm" and self.mask_token_id is not None:
             ids = self._size("vocab_size", {**self._stored_keys(), **self._keys})
             if self.mask_token_id >= ids:
@@ -329,6 +342,6 @@ def _other_tasks_text(model_type: str, task: str, types: tuple[str, ...]) -> str
         return f"is not for task: {task}; set task: {' or '.join(others)}"
     near = ", ".join(difflib.get_close_matches(model_type, types, n=3)) or ", ".join(types[:3])
     return (
-        f"is unknown to the installed transformers as a model for task: {task}; it has {len(types)}, such as "
-        f"{near}; the workload 'user' with loss_function takes any module"
+        f"is not a model for task: {task} in the installed transformers, which has {len(types)}, such "
+        f"as {near}; the workload 'user' with loss_function supports any module"
     )

@@ -61,13 +61,13 @@ class Transformer(Workload):
     tied: bool | None = None
     """Whether the output head is the embedding."""
     norm_eps: _OptionalPositive = None
-    """What RMSNorm adds to the mean square."""
+    """Epsilon that RMSNorm adds to the mean square."""
     rope_theta: _OptionalPositive = None
     """Base of the rotary frequencies."""
     attention: Literal["full", "sliding_window"] = field(default="full", metadata={"since": 4})
-    """full: every position sees all before it. sliding_window: only the last ones, as window says."""
+    """full: every position attends to all before it. sliding_window: only to the last ones, see window."""
     window: _OptionalCount = field(default=None, metadata={"since": 4})
-    """Positions that each one sees under sliding_window, its own among them."""
+    """Positions that each position attends to with sliding_window, including itself."""
     experts: Annotated[int | None, Bound(2)] = field(default=None, metadata={"since": 4})
     """Feed-forward networks of a block, to some of which a router sends each token (Mixtral,
     arXiv:2401.04088). null: from the preset, all but moe-tiny have one network for all tokens."""
@@ -75,8 +75,8 @@ class Transformer(Workload):
     """Experts that each token takes, weighted by the softmax over those; of one alone over all, as in Switch
     (arXiv:2101.03961), or the router would learn nothing. null: from the preset, or 2."""
     capacity_factor: _OptionalPositive = field(default=None, metadata={"since": 4})
-    """Let an expert take no more than this times its even share of a sample's tokens, and drop the others.
-    null: from the preset; all presets drop nothing."""
+    """Maximum tokens of an expert, as a multiple of its even share of a sample's tokens; the others are
+    dropped. null: from the preset; all presets drop nothing."""
 
     @property
     def shape(self) -> DataShape:
@@ -197,13 +197,19 @@ class Transformer(Workload):
     def _expert_problems(self) -> Iterator[str]:
         given = [name for name in ("top_k", "capacity_factor") if getattr(self, name) is not None]
         if given and self._dimensions.experts is None:
-            yield f"{' and '.join(given)}: there are no experts; set experts, or preset: moe-tiny"
+            yield f"{' and '.join(given)}: the model has no experts; set experts, or preset: moe-tiny"
 
     def _window_problems(self) -> Iterator[str]:
         if self.attention == "sliding_window" and self.window is None:
-            yield f"attention = sliding_window needs a window; set window: {max(1, self.seq_len // 4)}, say"
+            yield (
+                "attention = sliding_window needs a window; set window, for example "
+                f"{max(1, self.seq_len // 4)}"
+            )
         if self.attention == "full" and self.window is not None:
-            yield f"window = {self.window} is of sliding_window alone; set attention: sliding_window"
+            yield (
+                f"window = {self.window} only applies to sliding-window attention; set attention: "
+                "sliding_window"
+            )
 
     @property
     def _attended_positions(self) -> int:

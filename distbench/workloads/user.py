@@ -39,9 +39,7 @@ Style = Literal[
 ]
 """Tensor-parallel style of a module, in the terms of transformers."""
 
-_SEQUENCE = (
-    "the module may make positions and masks for the positions that a rank has, as if they were a whole row"
-)
+_SEQUENCE = "the module may compute positions and masks as if the positions of a rank were a whole row"
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,14 @@ class UserModel(PlannedWorkload):
     model: str
     """``package.module:callable``; called without arguments it returns the nn.Module."""
     loss_function: str | None = None
-    """``package.module:callable`` of (module, batch) that returns the mean loss, or the sum and the number of
-    what it sums, as two scalar tensors, where rows count unequally; null: cross-entropy. It calls the module
-    and nothing inside of it: each strategy wraps it in its own way."""
+    """``package.module:callable`` of (module, batch) that returns the mean loss or, if rows count unequally,
+    the sum and the number of its terms as two scalar tensors; null: cross-entropy. It must call only the
+    module itself, because each strategy wraps the module differently."""
     kind: DataKind = "tokens"
-    """What the module is called with: tokens and masked_tokens, input_ids (rows, length); pairs, input_ids
-    (rows, length) and decoder_input_ids (rows, target_length); features, features (rows, length); images,
-    pixel_values (rows, channels, image_size, image_size). The first three have labels of the tokens, -100
-    where nothing is masked; the other two one label a row."""
+    """Arguments of the module. tokens and masked_tokens: input_ids (rows, length). pairs: input_ids (rows,
+    length) and decoder_input_ids (rows, target_length). features: features (rows, length). images:
+    pixel_values (rows, channels, image_size, image_size). The first three have labels of the tokens, -100 for
+    tokens that are not masked; the other two have one label per row."""
     length: Count = 128
     """Tokens, or features, in one sample; of pairs tokens of the source. Images have image_size instead."""
     classes: Count = 256
@@ -125,7 +123,7 @@ class UserModel(PlannedWorkload):
             if name is not None and (problem := _name_problem(name))
         ]
         problems += [
-            f"{option} is of kind: {kind} alone, and kind = {self.kind}; remove it"
+            f"{option} only applies to kind: {kind}, but kind = {self.kind}; remove it"
             for option, kind in {
                 "target_length": "pairs",
                 "image_size": "images",
@@ -134,9 +132,9 @@ class UserModel(PlannedWorkload):
             if getattr(self, option) is not None and self.kind != kind
         ]
         if self.pp_plan is not None and self.layer_classes:
-            problems.append("layer_classes: pp_plan names the layers; remove layer_classes")
+            problems.append("layer_classes: pp_plan already names the layers; remove layer_classes")
         if self.kind == "images" and self.length != type(self).length:
-            problems.append("length is not of kind: images; remove it, or set image_size")
+            problems.append("length does not apply to kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
 
     def device_problem(self, device: str) -> str | None:
@@ -231,7 +229,7 @@ class UserModel(PlannedWorkload):
         if not _is_scalar(loss):
             raise ValueError(
                 f"loss_function = {self.loss_function!r} returned {_type_text(loss)}; it must return a "
-                "scalar tensor, or two of them: a sum and the number of what it sums"
+                "scalar tensor, or two: a sum and the number of its terms"
             )
         return at_least_fp32(loss)
 
@@ -253,9 +251,10 @@ class UserModel(PlannedWorkload):
         if getattr(logits, "shape", None) != wanted:
             returned = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__
             raise ValueError(
-                f"the module of model = {self.model!r} returned {returned} where logits of shape {wanted} "
-                "are needed: (rows, length, classes) for tokens and masked_tokens, (rows, target_length, "
-                "classes) for pairs, (rows, classes) for features and images; or set loss_function"
+                f"the module of model = {self.model!r} returned {returned}, but must return logits of "
+                f"shape {wanted}: (rows, length, classes) for tokens and masked_tokens, (rows, "
+                "target_length, classes) for pairs, (rows, classes) for features and images; or set "
+                "loss_function"
             )
         return cross_entropy(logits, labels)
 

@@ -134,8 +134,9 @@ def _several_dtypes_text(names: Mapping[torch.dtype, Sequence[str]]) -> str:
         for dtype, of in sorted(names.items(), key=lambda group: len(group[1]))
     )
     return (
-        f"the model has parameters of {len(names)} dtypes: {', '.join(groups)}; distbench keeps all in "
-        "precision.master, which would make another model of it: construct all in one dtype"
+        f"the model has parameters of {len(names)} dtypes: {', '.join(groups)}; distbench keeps all "
+        "parameters in precision.master, which would change the model; construct all parameters in one "
+        "dtype"
     )
 
 
@@ -187,8 +188,8 @@ def load_into(module: nn.Module, file: Path) -> None:
         missing, unexpected = sorted(targets.keys() - initial.names), sorted(initial.names - targets.keys())
         if missing or unexpected:
             raise ValueError(
-                f"initial weights {file.name} are not of this module: "
-                f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+                f"initial weights {file.name} do not match this module: missing "
+                f"{', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
             )
         for name, target in targets.items():
             fill_tensor(target, initial, name)
@@ -207,7 +208,7 @@ def load_stage(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
         for name, target in named_tensors(part).items():
             known = copies.get(name, name)
             if known not in initial.names:
-                raise ValueError(f"initial weights {file.name} are not of this model: they have no {known}")
+                raise ValueError(f"initial weights {file.name} do not match this model: they have no {known}")
             fill_tensor(target, initial, known)
 
 
@@ -268,7 +269,8 @@ def check_shape(target: torch.Tensor, initial: WeightFile, name: str) -> None:
     """
     if list(target.shape) != initial.shape(name):
         raise ValueError(
-            f"initial weights: {name} has shape {initial.shape(name)}, the module's has {list(target.shape)}"
+            f"initial weights: {name} has shape {initial.shape(name)}, but the module expects "
+            f"{list(target.shape)}"
         )
 
 

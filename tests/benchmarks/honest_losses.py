@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--rates", nargs="+", type=float, default=RATES)
     asked = parser.parse_args()
-    honest = "| compute | model | rate | another, usual | another, tried | not told apart"
+    honest = "| compute | model | rate | another, usual | another, tried | inconclusive"
     honest += " | gate: invalid, usual | invalid, tried | inconclusive"
     print(honest, *MISTAKES, LATE, sep=" | ", end=" |\n")  # noqa: T201
     for compute in asked.compute:

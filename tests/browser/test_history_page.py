@@ -92,7 +92,7 @@ def test_short_flat_and_long_histories_have_a_page(
     page = seen(browser, tmp_path, days(values))
     page.scroll_through()
     assert page.trouble == []
-    assert "No step that noise and drift don't explain." in page.page.inner_text("main")
+    assert "No significant level shift." in page.page.inner_text("main")
 
 
 def test_the_command_writes_the_page_and_tells_what_it_could_not_read(

@@ -158,7 +158,7 @@ def test_the_small_page_has_the_answer_and_runs_no_script(records: tuple[Record,
     assert "script-src 'none'" in unescape(text)
     assert f"{least:,}" in text if least else "No recommendation" in text
     assert text.count("<svg") == bool(records)
-    assert ("120 more cases stand in the full report" in text) == (len(records) == 200)
+    assert ("120 more cases are in the full report" in text) == (len(records) == 200)
 
 
 def test_mail_cuts_no_column_of_the_small_page(browser: Browser, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_node_whose_disk_is_full_is_named(tmp_path: Path, drill: Drill) -> Non
             assert run.ends() == 4
             (line,) = (line for line in run.log().splitlines() if "distbench: error: " in line)
             drill.seen(line)
-            assert "the disk of a node is full: measure " in line and ", round 2, is lost (" in line
+            assert "the disk of a node is full: measure " in line and ", round 2, failed (" in line
             assert "No space left on device" in line and full in line
             assert run.statuses() == ["measured"]
             assert not run.left()

@@ -84,7 +84,7 @@ def test_an_agent_that_is_lost_is_named_and_replaced(faulty: Faulty, drill: Dril
     drill.noticed(faulty.noticed(_AT_ONCE_S))
     record = faulty.record(1)
     drill.seen(record["reason"])
-    assert f"the agent on {faulty.bench.nodes[1]} has ended" in record["reason"]
+    assert f"lost the agent on {faulty.bench.nodes[1]}" in record["reason"]
     assert record["failure"]["phase"] == "node"
     assert faulty.ends() == 1
     assert faulty.statuses() == ["measured", "crashed", "measured"]

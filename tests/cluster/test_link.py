@@ -60,4 +60,4 @@ def test_a_node_sends_what_theory_says_and_headers(run: Run) -> None:
 
 
 def test_the_first_sentence_names_the_link(run: Run) -> None:
-    assert "held back by the link between nodes" in recommend(RunAnalysis.read(run)).headline
+    assert "limited by the link between nodes" in recommend(RunAnalysis.read(run)).headline

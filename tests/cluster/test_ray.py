@@ -16,7 +16,7 @@ from support.fault_table import Drill
 from support.network_nodes import Bench, join_ray
 from support.shell_jobs import sleepers, soon
 
-LOST = "the agent on {} has ended"
+LOST = "lost the agent on {}"
 TRIAL = """
 import pathlib, sys
 from support.shell_jobs import launch_of

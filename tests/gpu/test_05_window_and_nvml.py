@@ -54,7 +54,7 @@ def test_it_is_the_gpu_that_trained(ran: Record, check: Check) -> None:
     own = values.get("gpu_memory_own")
     check.figure("gpu_memory_own", own or ran.absent["gpu_memory_own"], "B" * bool(own))
     # in a container with its own process ids NVML can't say which processes are ours, and that is told
-    assert own is not None or "process ids" in ran.absent["gpu_memory_own"]
+    assert own is not None or "process namespace" in ran.absent["gpu_memory_own"]
     if own:
         check.figure("outside of torch's allocator, by NVML", own - values["memory_reserved_peak"], "B")
         assert own > values["memory_reserved_peak"]

@@ -37,8 +37,8 @@ strategies: [{{planted: {{bug: [none, summed, same-samples]}}}}]
 @pytest.mark.parametrize(
     ("model", "precision", "told"),
     [
-        ("Synchronised", "fp32", "torch's SyncBatchNorm runs on GPUs only, and the model has one"),
-        ("BatchNorm", "bf16", "norm is a BatchNorm whose weights are in bf16 and whose running statistics"),
+        ("Synchronised", "fp32", "torch's SyncBatchNorm runs on GPUs only, and the model contains one"),
+        ("BatchNorm", "bf16", "norm is a BatchNorm with weights in bf16 and running statistics"),
     ],
 )
 def test_layers_that_cpus_can_not_compute_are_refused(

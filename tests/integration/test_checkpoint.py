@@ -82,7 +82,7 @@ def test_every_strategy_goes_on_as_the_same_training(variant: tuple[str, Finishe
     name, finished = variant
     assert finished.code == 0, finished.errors
     told = [(each["training"], each["verdict"]) for each in finished.checkpoints]
-    assert told.count(("sharded", "same")) == told.count(("full", "same")) == CASES[name], "bit for bit"
+    assert told.count(("sharded", "same")) == told.count(("full", "same")) == CASES[name], "bit-identical"
     exchanged = [verdict for training, verdict in told if training == "exchanged"]
     assert len(exchanged) == 2 * (CASES[name] - 1)
     assert set(exchanged) <= {"same", "rounding"}
@@ -208,7 +208,7 @@ def test_a_strategy_that_can_not_gather_its_state_says_so_and_is_no_failure(
     )
     (back,) = finished.folder.glob("checkpoints/single-*/1/record.json")
     assert Finished.read(back)["status"] == "unsupported"
-    assert "forgets-gathering/ws2/mb4/fp32 left no full state" in Finished.read(back)["reason"]
+    assert "forgets-gathering/ws2/mb4/fp32 stored no full state" in Finished.read(back)["reason"]
 
 
 def test_a_save_that_fails_is_a_failed_trial_and_no_lost_run(run_suite: Callable[..., Finished]) -> None:
@@ -277,7 +277,7 @@ exclude:
     own = [each for each in done.checkpoints if each["training"] in ("sharded", "full")]
     # DDP orders its buckets after a first step, and sums over more than two ranks by another order then
     inexact = {each["case"].split("/")[0] for each in own if each["verdict"] != "same"}
-    assert inexact <= {"cp"}, "bit for bit"
+    assert inexact <= {"cp"}, "bit-identical"
     others = [each for each in done.checkpoints if each["training"] == "exchanged"]
     assert {each["source"].split("/")[0] for each in others} == {reference, *MESHES}
     assert {each["way"] for each in others} == {"directly"}

@@ -43,7 +43,7 @@ def test_compiled_layers_train_alike_and_are_compiled_before_the_window(
         assert "compile" not in plain["effective"]
         assert (compiled["effective"]["compile"], compiled["effective"]["compiled_layers"]) == ("default", 2)
         assert compiled["values"]["compile_s"] > 0
-        assert compiled["absent"]["compile_in_window_s"] == "nothing was compiled in it"
+        assert compiled["absent"]["compile_in_window_s"] == "nothing was compiled inside it"
         losses = [each["values"]["final_loss"] for each in (plain, compiled)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-2 if "bf16" in more else 1e-5), label
 

@@ -44,8 +44,8 @@ def test_a_job_that_does_is_done_again_and_says_what_it_needs() -> None:
 
     with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
         done = run_deterministically(job, alone)
-    told = "were allowed: the training needs put_, of which torch has none here"
-    assert done == (1.0, f"operations without a deterministic form {told}")
+    told = "were allowed: torch has no deterministic implementation of put_ here"
+    assert done == (1.0, f"non-deterministic operations {told}")
     assert began == [2, 1]
 
 
@@ -87,7 +87,7 @@ def test_a_rank_that_lacks_what_the_others_do_without_is_refused() -> None:
     from distbench.worker.determinism import share_nondeterministic_operation
 
     _, second = agreements(0.01)
-    with pytest.raises(UnsupportedCase, match=r"rank 1 needs put_, .* and others don't"):
+    with pytest.raises(UnsupportedCase, match=r"rank 1 uses put_, .* and other ranks don't"):
         share_nondeterministic_operation(second, "put_")
 
 
@@ -104,4 +104,4 @@ def test_a_job_that_another_rank_has_to_do_again_is_done_again_here() -> None:
 
     done, told = run_deterministically(job, lambda lacking: "put_")
     assert (done, began) == (2, [2, 1])
-    assert "the training needs put_" in told
+    assert "no deterministic implementation of put_" in told

@@ -227,7 +227,7 @@ def test_a_model_that_fails_in_fp64_is_checked_without_it(
     for arm in found["arms"]:
         (note,) = [note for note in arm["notes"] if "fp64" in note]
         assert note.startswith(
-            "nothing was trained in fp64, so bounds are wider: the model fails in it (Runt"
+            "the fp64 training was skipped, so bounds are wider: the model fails in it (Runt"
         )
 
 
@@ -276,7 +276,7 @@ def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: d
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("odd:DrawsInForward zero3", "the model draws random numbers while it trains"),
+        ("odd:DrawsInForward zero3", "the model draws random numbers during training"),
         ("odd:Unused ddp", "find_unused_parameters"),
         (
             "small:NotANumber ddp",
@@ -300,7 +300,7 @@ strategies: [ddp]
     for found in (norm, mask):
         assert found["verdict"] == DIFFERS
         assert all("is not the mean of the losses of its parts" in arm["cause"] for arm in found["arms"])
-    statistics = "batch norm in norm takes its statistics from the rows of one rank"
+    statistics = "batch norm in norm computes its statistics from the rows of one rank"
     assert all(statistics in arm["cause"] for arm in norm["arms"])
     assert all("batch_norm: per_rank" in arm["advice"] for arm in norm["arms"])
     assert all("return total, count" in arm["advice"] for arm in mask["arms"])

@@ -116,7 +116,7 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, 
     drill.seen(record["reason"])
     assert record["failure"]["rank"] == 1, "both ranks are in the same step, but rank 0 waits for rank 1"
     assert "limits.step" in record["reason"]
-    assert "rank 1 stands in trouble (small.py:" in record["reason"]
+    assert "rank 1 is in trouble (small.py:" in record["reason"]
     assert "in trouble" in record["failure"]["log"]
 
 

@@ -131,7 +131,7 @@ def test_recurrent_layers_are_counted_as_their_products() -> None:
 def test_a_kernel_of_unknown_work_is_named() -> None:
     found = of_user("Fused")
     assert found.model is None
-    assert "does not know the work of counted::kernel" in found.unknown
+    assert "has no formula for counted::kernel" in found.unknown
     assert "register_flop_formula" in found.unknown
 
 

@@ -80,7 +80,7 @@ def test_a_model_whose_logits_are_one_percent_larger_is_another_training(tmp_pat
     """Same parameters, bytes and calls, and each arm is equivalent to its own reference."""
     done = gate(tmp_path, "--env", "SMALL_SCALES=1.01")
     assert (done.code, done.result["word"]) == (1, "invalid")
-    assert "another training: at step 1 " in done.result["cases"][0]["said"]
+    assert "trains differently: at step 1 " in done.result["cases"][0]["said"]
 
 
 @pytest.mark.deep
@@ -229,7 +229,7 @@ def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None
     result = json.loads(done.stdout)
     assert result["baseline"].startswith("main (")
     assert result["cases"][0]["word"] == "invalid"
-    assert "another training" in result["cases"][0]["said"]
+    assert "trains differently" in result["cases"][0]["said"]
     assert git(repository, "worktree", "list").count("\n") == 1, "the checkout is taken away again"
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
@@ -276,7 +276,7 @@ def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
         (("--baseline", "/bin/false"), "--baseline /bin/false: its Python can't run trials"),
         (
             ("--baseline", sys.prefix, "--set", "launcher={ssh: {hosts: [localhost]}}"),
-            "launcher ssh starts ranks by the Python of its nodes",
+            "launcher ssh starts ranks with the Python of its nodes",
         ),
         (("--env-baseline", "A"), "--env-baseline 'A': expected NAME=VALUE"),
         (("--env", "A"), "--env 'A': expected NAME=VALUE"),

@@ -93,5 +93,5 @@ def test_a_count_that_is_not_that_of_the_labels_is_an_error_that_says_so(
     )
     (case,) = done.cases.values()
     assert case["status"] == "crashed"
-    assert "and Workload.loss_denominator says 64 before the forward pass" in case["reason"]
+    assert "but Workload.loss_denominator returned 64 before the forward pass" in case["reason"]
     assert "count_function" in case["reason"]

@@ -113,7 +113,11 @@ def test_the_numbers_of_a_plan_are_those_of_the_model() -> None:
     [
         ("gpt2", "GPT2Config of transformers has no base_model_tp_plan", "no base_model_pp_plan"),
         ("mixtral", "does not split model.model.layers.*.mlp.experts.gate_up_proj (packed_colwise)", ""),
-        ("gemma2", "model.model.embed_tokens is embedding_rowwise in its plan, and no plain embedding", ""),
+        (
+            "gemma2",
+            "model.model.embed_tokens is embedding_rowwise in its plan, but is not a plain embedding",
+            "",
+        ),
     ],
 )
 def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(
@@ -147,7 +151,7 @@ def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:
     one: Any = registry.create_plugin(
         "workloads", PluginChoice("huggingface", {"model_type": "mixtral", "config": config})
     )
-    assert "the balancing loss takes the routers of all layers" in one.pipeline_stages().unsupported_reason
+    assert "the balancing loss needs the routers of all layers" in one.pipeline_stages().unsupported_reason
 
 
 def test_a_plan_needs_no_torch_and_asks_once(tmp_path: Path) -> None:
@@ -161,4 +165,4 @@ def test_a_plan_needs_no_torch_and_asks_once(tmp_path: Path) -> None:
     again = call_outside("plan", "--json", str(suite), **cache)
     assert again.stdout == planned.stdout
     assert kept.stat().st_mtime_ns == made_at
-    assert "sequence_parallel: transformers makes positions" in planned.stdout
+    assert "sequence_parallel: transformers computes positions" in planned.stdout

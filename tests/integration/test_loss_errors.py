@@ -35,7 +35,7 @@ def test_a_loss_that_uses_parts_of_the_module_is_explained_alike(
     assert [case["status"] for case in done.cases.values()] == ["unsupported"] * 2
     for case in done.cases.values():
         assert re.search(
-            r"the loss function uses .* of the module beside calling it \(chunked", case["reason"]
+            r"the loss function uses .* of the module in addition to calling it \(chunked", case["reason"]
         )
         assert all(part in case["reason"] for part in used)
         assert "in the module's forward, and only call module(...)" in case["reason"]
@@ -45,7 +45,7 @@ def test_another_mistake_in_a_loss_stays_what_it_is(run_suite: Callable[..., Fin
     done = run_suite(f"{suite('Small', 'wrong')}{TIMED}\nstrategies: [ddp]")
     (case,) = done.cases.values()
     assert case["status"] == "crashed"
-    assert "beside calling it" not in case["reason"]
+    assert "in addition to calling it" not in case["reason"]
 
 
 def test_a_chunked_head_inside_forward_trains_under_wrappers(run_suite: Callable[..., Finished]) -> None:

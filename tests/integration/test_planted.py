@@ -156,7 +156,7 @@ def test_buffers_that_are_not_synchronised_are_found(lab: Laboratory) -> None:
     assert found["none"].word == ROUNDING, found["none"].sentence
     assert "from step 0 on" in found["buffers-not-synchronised"].sentence
     assert "first in buffer of mean: relative error" in found["buffers-not-synchronised"].sentence
-    assert "it keeps what it has seen" in found["buffers-not-synchronised"].sentence
+    assert "it accumulates statistics of the batch" in found["buffers-not-synchronised"].sentence
 
 
 # causes
@@ -186,7 +186,7 @@ def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -
     for arm in found["none"].detail.arms:
         assert arm.from_fp64 is None
         assert (
-            "nothing was trained in fp64, so bounds are wider: the suite asks for none (check.fp64)"
+            "the fp64 training was skipped, so bounds are wider: the suite disables it (check.fp64)"
             in arm.notes
         )
         assert arm.cause == ""

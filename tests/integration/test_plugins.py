@@ -111,7 +111,7 @@ def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
             if record.case.strategy.name != "pp":
                 continue
             for theory in ("comm_bytes_theory", "memory_states_theory"):
-                assert record.absent[theory].startswith("theory assumes that the whole model is trained")
+                assert record.absent[theory].startswith("theory assumes that all parameters are trained")
 
 
 MISNAMED = """
@@ -186,4 +186,4 @@ def test_ranks_that_split_a_copy_of_the_model_and_get_other_data_are_a_mismatch(
     finished = run_suite(suite + "strategies: [tp]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
-    assert "rank 1 gets different samples than rank 0, with which it splits one copy" in case["reason"]
+    assert "rank 1 gets different samples than rank 0, although they share one copy" in case["reason"]

@@ -116,13 +116,13 @@ def without(plan: dict[str, Any], name: str) -> dict[str, Any]:
     [
         (
             without(TENSOR, "head"),
-            "its plan names 0 modules as colwise_gather_output, where there must be one",
+            "its plan names 0 modules as colwise_gather_output, but must name exactly one",
         ),
         (
             without(TENSOR, "blocks.*.norm"),
-            "its plan does not say how blocks.*.norm is split, or that it is replicate",
+            "its plan does not say how to split blocks.*.norm, or that it is replicate",
         ),
-        ({**TENSOR, "norm": "rowwise"}, "norm is rowwise in its plan, and no plain linear layer"),
+        ({**TENSOR, "norm": "rowwise"}, "norm is rowwise in its plan, but is not a plain linear layer"),
     ],
 )
 def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str, str], why: str) -> None:
@@ -138,20 +138,20 @@ def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str,
         (
             "Decoder",
             {"norm": [["hidden"], ["hidden"]], **without(PIPELINE, "norm")},
-            "its plan has norm before blocks.2, and the model runs it after that",
+            "its plan has norm before blocks.2, but the model runs it later",
         ),
-        ("Scaled", PIPELINE, "between its layers it does more than pass on their first argument"),
+        ("Scaled", PIPELINE, "between its layers it does more than pass on the first argument"),
         (
             "Masked",
             PIPELINE,
-            "its layers take another argument that depends on the rows, which only one stage has",
+            "its layers take another argument that depends on the rows, and only one stage has it",
         ),
         ("Skipping", PIPELINE, "its forward pass does not run each of its layers once"),
         (
             "HeadFirst",
             PIPELINE,
-            "tokens.weight is tied to head.weight; in stages only a parameter after the layers may be tied, "
-            "to one before them, which the model has to make first",
+            "tokens.weight is tied to head.weight; in a pipeline, only a parameter after the layers "
+            "can be tied to one before them, and the model must create that one first",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_numbers_of_plans_are_those_of_the_module() -> None:
     assert stages is not None
     assert (splits.regions, splits.layers, splits.hidden_size, splits.vocab_size) == (6, 3, 32, 256)
     assert "the size of blocks.*.attention.q = 32" in (splits.problem(3) or "")
-    assert "may make positions and masks" in splits.sequence_parallel_problem
+    assert "may compute positions and masks" in splits.sequence_parallel_problem
     every = sum(parameter.numel() for parameter in made().module().parameters())
     assert (
         stages.embedding_parameters
@@ -220,7 +220,7 @@ def test_stages_one_after_the_other_are_the_module() -> None:
         ),
         (
             {"kind": "pairs"},
-            "a stage takes one tensor, and kind = pairs has input_ids and decoder_input_ids; remove pp_plan",
+            "a stage takes one tensor, but kind = pairs has input_ids and decoder_input_ids; remove pp_plan",
         ),
     ],
 )
@@ -238,7 +238,10 @@ def test_a_plan_of_modules_that_are_not_there_is_refused(plans: dict[str, Any], 
             "workload.user.tp_plan.head = 'columnwise': did you mean 'colwise'?",
         ),
         ({"pp_plan": {"head": [["hidden"]]}}, "workload.user.pp_plan.head"),
-        ({"layer_classes": ["Block"]}, "layer_classes: pp_plan names the layers; remove layer_classes"),
+        (
+            {"layer_classes": ["Block"]},
+            "layer_classes: pp_plan already names the layers; remove layer_classes",
+        ),
     ],
 )
 def test_a_mistake_in_a_plan_is_told_with_its_place(tmp_path: Path, plans: dict[str, Any], why: str) -> None:

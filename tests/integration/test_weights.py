@@ -320,7 +320,9 @@ def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path: Path) -> 
 
     file = saved(workload("mlp"), tmp_path)
     wider = registry.create_plugin("workloads", PluginChoice("mlp", {"hidden": 20}))
-    with pytest.raises(ValueError, match=r"0\.weight has shape \[16, 64\], the module's has \[20, 64\]"):
+    with pytest.raises(
+        ValueError, match=r"0\.weight has shape \[16, 64\], but the module expects \[20, 64\]"
+    ):
         weights.load_into(wider.module(), file)
 
 

@@ -329,7 +329,7 @@ def test_a_callable_that_gives_no_module_is_named(model: str, told: str) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"model": "flat"}, r"returned \(12,\) where logits of shape \(3, 3\)"),
+        ({"model": "flat"}, r"returned \(12,\), but must return logits of shape \(3, 3\)"),
         ({"model": "make", "loss_function": "vector"}, r"returned shape \(3, 3\); it must return a scalar"),
     ],
 )

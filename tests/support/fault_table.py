@@ -15,12 +15,12 @@ import pytest
 
 from distbench.core.text import strip_control_characters
 
-HEADINGS = ("drill", "noticed after", "the user sees", "verdict")
+HEADINGS = ("fault", "detected after", "message", "result")
 _VERDICTS = {
-    "passed": "survived",
-    "failed": "**not survived**",
-    "error": "**not survived**",
-    "skipped": "not drilled here",
+    "passed": "recovered",
+    "failed": "**failed**",
+    "error": "**failed**",
+    "skipped": "skipped",
 }
 _NOTICED, _SEEN, _WHAT = "drill: noticed after", "drill: the user sees", "drill"
 

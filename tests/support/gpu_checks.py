@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         report.checks[_name(item)] = Check(_name(item))
         if item in lacking:
             row = report.checks[_name(item)]
-            row.verdict, row.reason = "not for this machine", lacking[item]
+            row.verdict, row.reason = "skipped", lacking[item]
     items[:] = [item for item in items if item not in lacking]
     config.hook.pytest_deselected(items=list(lacking))
 
@@ -190,9 +190,9 @@ def pytest_runtest_makereport(
     if told.failed:
         row.reason = _first_line(call)
         if row.verdict == "running":
-            row.verdict = "did not hold"
+            row.verdict = "failed"
     elif told.when == "teardown" and row.verdict == "running":
-        row.verdict = "held"
+        row.verdict = "passed"
     report.write()
     return told
 
@@ -204,7 +204,7 @@ def _first_line(call: pytest.CallInfo[None]) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say where the report is, and which checks were not for this machine."""
+    """Say where the report is, and which checks were skipped."""
     if REPORT not in config.stash or config.option.collectonly:
         return
     report = config.stash[REPORT]
@@ -213,8 +213,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     counted = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
     terminalreporter.write_line(f"{counted}; report in {config.getoption('--gpu-report')}/summary.md")
     for check in report.checks.values():
-        if check.verdict == "not for this machine":
-            terminalreporter.write_line(f"{check.name}: not for this machine: {check.reason}")
+        if check.verdict == "skipped":
+            terminalreporter.write_line(f"{check.name}: skipped: {check.reason}")
 
 
 def _name(item: pytest.Item) -> str:

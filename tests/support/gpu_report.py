@@ -1,4 +1,4 @@
-"""The folder that the checks of tests/gpu leave: what held, with what figures, on what machine."""
+"""The folder that the checks of tests/gpu leave: what passed, with what figures, on what machine."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Check:
 
     name: str
     verdict: str = "not reached"
-    """held, did not hold, timed out, running (as the report was written), not reached, or not for this
-    machine."""
+    """passed, failed, timed out, running (as the report was written), not reached, or skipped."""
     seconds: float = 0.0
     reason: str = ""
     figures: dict[str, tuple[float | str | bool, str]] = field(default_factory=dict)

@@ -43,8 +43,8 @@ KNOWN = {
         "ddp",
         (
             "Train with ddp on 2 devices, tied with zero2: 995 (",
-            "zero2 is statistically tied with it (zero2: 1.005x (",
-            "ddp is the simplest of those within 2% of the best cautious estimate.",
+            "zero2 is statistically tied with ddp (zero2: 1.005x (",
+            "which is the simplest case within 2% of the best cautious estimate.",
         ),
         alike=("zero2", "ddp"),
     ),
@@ -54,7 +54,7 @@ KNOWN = {
         ("No measured case fits in 199 MiB: the one with the lowest memory, zero3, needs 200 MiB.",),
         mib=199,
     ),
-    "another training": Known(
+    "trains differently": Known(
         [
             *trials(SINGLE, 10),
             *trials(DDP, 1000, 1010, 990),

@@ -37,11 +37,14 @@ MISTAKES = [
     ("optimizer: {name: adamw, momentum: 0.9}", "only sgd and muon have momentum, not adamw"),
     (
         "optimizer: {name: sgd, betas: [0.8, 0.9]}",
-        "mine.yaml:4: optimizer.betas = [0.8, 0.9]: sgd does not read it (but lr, momentum, weight_decay); "
-        "remove it, or use an optimizer that does: adamw, adam, muon, lion, lamb",
+        "mine.yaml:4: optimizer.betas = [0.8, 0.9]: sgd has no such option (it has lr, momentum, "
+        "weight_decay); remove it, or use one of: adamw, adam, muon, lion, lamb",
     ),
-    ("optimizer: [{name: lion, eps: 1}, adamw]", "optimizer[0].eps = 1: lion does not read it (but "),
-    ("optimizer: {name: [sgd, adafactor], betas: [0.8, 0.9]}", "sgd does not read it (but lr, momentum, "),
+    ("optimizer: [{name: lion, eps: 1}, adamw]", "optimizer[0].eps = 1: lion has no such option (it has "),
+    (
+        "optimizer: {name: [sgd, adafactor], betas: [0.8, 0.9]}",
+        "sgd has no such option (it has lr, momentum, ",
+    ),
     ("include: [{optimizer.name: sgd, optimizer.eps: 1}]", "mine.yaml:4: include[0].optimizer.eps = 1: sgd"),
     ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = true: expected a number"),
     ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),

@@ -26,7 +26,7 @@ from distbench.record import Record
 from distbench.strategies.description import IntendedDifference
 
 SAME_LOSSES = "same losses"
-DIFFERENT_TRAINING = "another training"
+DIFFERENT_TRAINING = "trains differently"
 CASES_DISAGREE = "cases disagree"
 """Word of several cases that disagree if none of them can be identified as the wrong one."""
 NOT_COMPARED = "not compared"
@@ -34,11 +34,13 @@ NOT_COMPARABLE = "not comparable"
 """Word of a case whose model draws random numbers during training, whatever its strategy."""
 DIFFERENT_BY_DESIGN = "differs by design"
 """Word of a case that exceeds rounding only after the step from which its strategy differs by design."""
-INDISTINGUISHABLE = "not told apart"
+INDISTINGUISHABLE = "inconclusive"
 """Word of a case that deviates more than rounding usually causes, in a training in which rounding alone
 deviates as much."""
 
-_LOSSES_NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
+_LOSSES_NOT_KEPT = (
+    "the losses of the timed steps were not recorded, and those of the warm-up agree within rounding"
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class LossComparison:
             )
         if self.word == SAME_LOSSES:
             steps = format_count(self.sensitive_steps, "step")
-            sight = f"an error of {INSENSITIVE_LIMIT:.0%} would be seen in the first {steps}"
+            sight = f"an error of {INSENSITIVE_LIMIT:.0%} would be detected in the first {steps}"
             return f"{self.word} as {self.reason} ({worst.of_limit:.2f} of the allowed deviation; {sight})"
         trials = (
             "" if self.trials_beyond == self.trials else f" in {self.trials_beyond} of {self.trials} trials"
@@ -212,7 +214,9 @@ class CaseLosses:
             word, why = (DIFFERENT_BY_DESIGN, meant.why) if meant else (DIFFERENT_TRAINING, "")
             return LossComparison(word, source, len(found), len(beyond), worst, of, design_reason=why)
         if not found:
-            return LossComparison(NOT_COMPARED, f"no step has a known loss both here and in {source}")
+            return LossComparison(
+                NOT_COMPARED, f"no step has a known loss both in this trial and in {source}"
+            )
         if not self.has_timed_losses:
             return LossComparison(NOT_COMPARED, _LOSSES_NOT_KEPT)
         if blunt := [place.first_insensitive for place in found if place.first_insensitive]:
@@ -222,7 +226,9 @@ class CaseLosses:
             )
         worst = max((place.worst for place in found), key=lambda place: place.of_limit)
         seen = (
-            ", whose own weights moved by rounding lead as far" if any(p.exceeds_usual for p in found) else ""
+            ", which rounding of its initial weights changes as much"
+            if any(p.exceeds_usual for p in found)
+            else ""
         )
         return LossComparison(
             SAME_LOSSES,
@@ -291,9 +297,9 @@ def _indistinguishable_reason(first: LossDeviation, expected: ReferenceLosses) -
     seen = spread[first.step] if first.step < len(spread) else np.inf
     moves = f"moves by {seen:.2g}" if np.isfinite(seen) else "breaks down"
     return (
-        f"at step {first.step} the loss is {abs(first.loss - first.expected):.2g} from that of "
-        f"{expected.name}, which {moves} by then when its initial weights move by rounding: a mistake "
-        "could look the same"
+        f"at step {first.step} the loss differs by {abs(first.loss - first.expected):.2g} from that "
+        f"of {expected.name}, which {moves} by then if only rounding perturbs its initial weights. "
+        "An error can't be distinguished from rounding"
     )
 
 

@@ -39,12 +39,12 @@ from distbench.record import Record, Status
 from distbench.strategies.base import REFERENCE_STRATEGY
 
 _DRAWS_RANDOM_NUMBERS = (
-    "the model draws random numbers while it trains, as dropout does, and which row gets which of them "
-    "depends on how rows are divided among ranks"
+    "the model draws random numbers during training (such as dropout), and the division of rows "
+    "among ranks decides which row gets which of them"
 )
 _LOSS_MAY_NOT_BE_MEAN = (
-    "the loss of a batch may not be the mean over its parts (masked tokens, batch norm), or it is a mistake; "
-    "--check tells"
+    "either the loss of a batch is not the mean over its parts (masked tokens, batch norm), or the "
+    "training is wrong; run --check"
 )
 
 
@@ -118,9 +118,9 @@ def _batch_parts_remark(cases: Sequence[CaseLosses]) -> str:
     if len(parts) > 1 or 1 in parts or not losses.get("loss_function") or losses.get("count_function"):
         return ""
     return (
-        f"All cases divide the batch into {max(parts)} parts, so their losses can't tell whether the loss "
-        "of a batch is the mean of those of its parts, which it is not where they have unequal numbers of "
-        "labels; --check tells"
+        f"All cases divide the batch into {max(parts)} parts, so their losses can't show whether "
+        "the loss of a batch is the mean over its parts. It is not if the parts have unequal "
+        "numbers of labels; run --check"
     )
 
 

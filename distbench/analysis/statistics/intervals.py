@@ -207,7 +207,7 @@ class RunVariances:
 
     by_case_and_column: Mapping[tuple[str, str], RunVariance] = field(default_factory=dict)
     """By case id and column."""
-    absent: str = f"it takes {MIN_RUNS} runs of a case in one environment"
+    absent: str = f"{MIN_RUNS} runs of a case in one environment are needed"
     """Reason why ``by_case_and_column`` lacks a case."""
 
 

@@ -94,9 +94,9 @@ def _idle_gpu_sentences(rows: Sequence[CaseSummary]) -> list[str]:
         return []
     cases = [f"{one_line(name)} {idle:.0%}" for name, idle in shares.items()]
     return [
-        f"GPUs wait for the host: nothing runs on them for much of a step ({join_limited(cases, limit=6)}), "
-        "so these speeds rank strategies by how many kernels they launch. Take a larger model or micro-batch "
-        "(preset: auto of the workload transformer fills a GPU)."
+        f"GPUs are idle for much of each step ({join_limited(cases, limit=6)}): they wait for the "
+        "host to launch kernels, so these speeds rank strategies by their number of kernels. Use a "
+        "larger model or micro-batch (preset: auto of the workload transformer fills a GPU)."
     ]
 
 
@@ -106,13 +106,13 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
     if wholly := [row for row in measured if row.degraded]:
         names = join_limited([one_line(row.case.name) for row in wholly])
         sentences.append(
-            f"Measured on a noisy machine (*), so their speeds are not compared: {names}; the first: "
+            f"Measured on a noisy machine (*), so their speeds are not compared: {names}; for example: "
             f"{one_line(wholly[0].degraded)}."
         )
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
         ignored = [f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly]
         sentences.append(
-            f"Noisy trials ignored, as other trials of these cases were clean: {join_limited(ignored)}."
+            f"Noisy trials ignored, because other trials of these cases were clean: {join_limited(ignored)}."
         )
     return sentences
 
@@ -131,7 +131,7 @@ def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:
         for number in rounds
     ]
     return (
-        [f"Left out, too far from the other trials of the case: {join_limited(trials, limit=6)}."]
+        [f"Excluded as outliers among the trials of their case: {join_limited(trials, limit=6)}."]
         if trials
         else []
     )
@@ -151,9 +151,9 @@ def _undetected_noise(run: RunAnalysis) -> list[str]:
     if not noisy:
         return []
     return [
-        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although they are "
-        "not marked as noisy: that no other process was seen does not make a machine quiet. Neighbours "
-        "behind a hypervisor, clocks and memory can't be watched from here; raise measure.trials."
+        f"Trials vary within their round by {join_limited(noisy)} (standard deviation), although no "
+        "interference was detected. distbench can't see other virtual machines, clock changes or "
+        "memory contention. Raise measure.trials."
     ]
 
 
@@ -167,9 +167,10 @@ def _autocorrelation_note(run: RunAnalysis) -> list[str]:
     if not found:
         return []
     return [
-        f"Trials of a case resemble those of the round before (autocorrelation {join_limited(found)}), so "
-        "they tell less than as many independent ones, and intervals are wider for it. Something lasts for a "
-        "case alone, such as a file cache or a placement in memory; another run starts anew."
+        f"Consecutive trials of a case are correlated (autocorrelation {join_limited(found)}), so "
+        "intervals are wider than for independent trials. Something that belongs to the case "
+        "persists between its trials, such as a file cache or its placement in memory; a new run "
+        "does not inherit it."
     ]
 
 
@@ -179,8 +180,9 @@ def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
     found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
     for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
         yield (
-            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the default of "
-            f"{format_number(usual)} W; at full load the clocks are lower than those of others of this model."
+            f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the "
+            f"default of {format_number(usual)} W; at full load its clocks are lower than those of "
+            "other GPUs of this model."
         )
 
 
@@ -192,7 +194,7 @@ def _retried_trials(run: RunAnalysis) -> list[str]:
         for record in run.records
         if record.attempts
     ]
-    return [f"Tried again after a failure: {join_limited(trials, limit=4)}."] if trials else []
+    return [f"Retried after a failure: {join_limited(trials, limit=4)}."] if trials else []
 
 
 def _damaged_trials(run: RunAnalysis) -> list[str]:

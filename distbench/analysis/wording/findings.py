@@ -38,18 +38,20 @@ FAILURE_ADVICE: dict[str, str] = {
     "offload to NVMe), and fewer data loader workers.",
     Status.CRASHED: "Read the traceback of the named rank: it failed first, the others followed. "
     "Run this case alone (--only), or --resume RUN --retry-failed, to see whether it fails again.",
-    Status.HANG: "One rank stopped making progress. Compare what each rank did last: the one that is behind "
-    "is the cause, the others wait for it. Raise limits.step if steps are known to take that long.",
-    Status.INIT_TIMEOUT: "The ranks did not connect, or the engine was not ready in time. Check that every "
-    "host can reach the others' addresses and ports; raise limits.start where joining, or limits.build "
-    "where building the model, is known to take that long.",
+    Status.HANG: "One rank stopped making progress. Compare what each rank did last: the rank that is "
+    "behind is the cause, and the others wait for it. Raise limits.step if steps are known to take "
+    "that long.",
+    Status.INIT_TIMEOUT: "The ranks did not connect, or the engine was not ready in time. Check that "
+    "every host can reach the others' addresses and ports; raise limits.start if joining is known to "
+    "take that long, or limits.build if building the model is.",
     Status.INVALID_NAN: "The loss was no longer finite. Try a lower learning rate, gradient clipping, "
     "or bf16 instead of fp16; if single trains well with the same settings, suspect the strategy.",
-    Status.MISMATCH: "The engine did not do what the suite asked for, so its numbers would belong to a "
-    "different case. The reason names the setting: ask for what it does, or find what overrides it.",
+    Status.MISMATCH: "The engine did not use the settings of the suite, so its numbers would belong to a "
+    "different case. The reason names the setting: change it in the suite, or find out what overrides "
+    "it.",
     Status.PREPARE_FAILED: "Nothing was launched: C++ ops or initial weights could not be built. Check for a "
     "compiler and ninja, for free disk space, and the end of the log.",
-    Status.CANCELLED: "It was stopped from outside. Use --resume RUN to fill it in.",
+    Status.CANCELLED: "The trial was stopped from outside. Complete the run with --resume RUN.",
 }
 """Status -> one or two sentences of advice, for every status but ``measured``."""
 
@@ -143,8 +145,8 @@ def _unlaunched(reason: str, names: str) -> str:
         return f"Unsupported here: {names}: {reason}"
     why = reason.removeprefix(f"{NOT_LAUNCHED_TEXT}: ").replace("this one", "these")
     return (
-        f"Not launched: {names}: {why}. Correct the model, then go on with: "
-        "distbench run --resume RUN --retry-failed"
+        f"Not launched: {names}: {why}. Fix the model, then resume with: distbench run --resume RUN "
+        "--retry-failed"
     )
 
 
@@ -180,10 +182,10 @@ def _fastest(run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: M
     assert best.speed and second.speed
     lead = f"Fastest {where}: {names[best.id]}, {best.speed.text()} tokens/s"
     if best.barred.startswith(DIFFERENT_BY_DESIGN):
-        lead += ", in another training by design"
+        lead += ", which trains differently by design"
     if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:
         who = f"{once[0]} has" if len(once) == 1 else "both have"
-        return f"{lead}; its lead over {names[second.id]} may be noise, as {who} only one valid trial."
+        return f"{lead}; its lead over {names[second.id]} may be noise, because {who} only one valid trial."
     if tied := [names[one.id] for one in by_pace[1:] if one.speed and not one.speed.differs_from(best.speed)]:
         verb = "is" if len(tied) == 1 else "are"
         return (
@@ -220,13 +222,13 @@ def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
         # with one device per node it would repeat the efficiency
         if isinstance(at, NodeEfficiency) and at.devices_per_node > 1:
             found.append(
-                f"{series.name} {at.within_node:.2f} on one node of "
-                f"{format_count(at.devices_per_node, 'device')}, then {at.across_nodes:.2f} over {at.nodes} "
-                "nodes"
+                f"{series.name} {at.within_node:.2f} on one node "
+                f"({format_count(at.devices_per_node, 'device')}), {at.across_nodes:.2f} across "
+                f"{at.nodes} nodes"
             )
     more = f"; {len(found) - _MAX_SERIES} more are in the table" if len(found) > _MAX_SERIES else ""
     told = "; ".join(found[:_MAX_SERIES])
-    return f"Efficiency up to the border of a node and beyond: {told}{more}." if found else ""
+    return f"Efficiency within and across nodes: {told}{more}." if found else ""
 
 
 def _candidates_with(run: RunAnalysis, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
@@ -290,9 +292,9 @@ def _imbalance(row: CaseSummary, name: str) -> str:
     if imbalance is None or imbalance.value < STRAGGLER_RATIO:
         return ""
     return (
-        f"{name}: ranks are uneven: the slowest works {imbalance.value:.2f}x as long as the median rank; no "
-        "rank is the slowest more often than chance allows, or there are too few trials to tell "
-        "(distbench show --view ranks)."
+        f"{name}: ranks are uneven: the slowest rank works {imbalance.value:.2f}x as long as the "
+        "median rank; no rank is slowest significantly more often than the others, or there are "
+        "too few trials (distbench show --view ranks)."
     )
 
 
@@ -377,7 +379,5 @@ def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
         ((reason, count),) = Counter(one_line(verdict.sentence) for verdict in verdicts).most_common(1)
         of = "" if count == len(verdicts) else f" ({count} of them)"
         cases = format_count(len(verdicts), "case")
-        sentences.append(
-            f"{kind.capitalize()}: asked for, but none of {cases} could be judged: {reason}{of}."
-        )
+        sentences.append(f"{kind.capitalize()}: no verdict for any of {cases}: {reason}{of}.")
     return sentences

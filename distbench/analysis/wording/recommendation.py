@@ -55,7 +55,7 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
             ),
         )
     held = run.inter_node_bottlenecks.get(pick.id)
-    by, why = (f", held back by {held.cause}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
+    by, why = (f", limited by {held.cause}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
     return Recommendation(
         f"Train with {pick.name} on {format_count(pick.devices, 'device')}{_tie_text(choice, pick)}{by}"
         f"{_noise_text(choice)}: "
@@ -91,8 +91,9 @@ def _dominating_case_text(selection: Selection, pick: Candidate) -> str:
     if other is None or not pick.memory or not other.memory or not pick.speed or not other.speed:
         return ""
     return (
-        f" By estimate alone {other.name} is both faster ({other.speed.value / pick.speed.value:.2f}x) and "
-        f"leaner ({other.memory / pick.memory:.0%} of the memory); {pick.name} is simpler."
+        f" The point estimates favor {other.name} in speed "
+        f"({other.speed.value / pick.speed.value:.2f}x) and in memory "
+        f"({other.memory / pick.memory:.0%}); {pick.name} is simpler."
     )
 
 
@@ -184,9 +185,8 @@ def _provisional_order(selection: Selection) -> list[str]:
     return [
         f"Provisional order by tokens/s, with 95% intervals; noise may have changed it: {', '.join(order)}.",
         *filter(None, [exact]),
-        "Wait until the other processes have ended, and measure again with distbench run SUITE "
-        "--repeat-noisy 3; where they leave CPUs idle, raise the limit with "
-        "--set metrics.telemetry.max_foreign_cpu=0.5.",
+        "Stop the other processes and measure again with distbench run SUITE --repeat-noisy 3. If "
+        "they leave CPUs idle, raise the limit with --set metrics.telemetry.max_foreign_cpu=0.5.",
     ]
 
 
@@ -201,7 +201,7 @@ def _main_exclusion(selection: Selection) -> str:
     # each differing case has its own numbers, so counts of whole sentences would not add up
     kind, count = _most_common_kind(reasons)
     alike = [why for why in reasons if _reason_kind(why) == kind]
-    example = alike[0] if len(set(alike)) == 1 else f"{kind}; the first: {alike[0]}"
+    example = alike[0] if len(set(alike)) == 1 else f"{kind}; for example: {alike[0]}"
     return alike[0] if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {example}"
 
 
@@ -228,13 +228,14 @@ def _comparison_sentences(every: Sequence[Candidate], selection: Selection, pick
         best, verb = selection.tied[0], "is" if len(others) == 1 else "are"
         lead = "" if best is pick else f" ({best.name}: {_ratio_text(best, pick, wish.goal)} {pick.name})"
         sentences.append(
-            f"{join_limited(others, limit=4)} {verb} statistically tied with it{lead}; {pick.name} is the "
-            f"simplest of those within {wish.margin:.0%} of the best cautious estimate."
+            f"{join_limited(others, limit=4)} {verb} statistically tied with {pick.name}{lead}, "
+            f"which is the simplest case within {wish.margin:.0%} of the best cautious estimate."
         )
         if more := selection.trials_to_settle:
             sentences.append(
-                f"About {format_count(more, 'more trial')} of each of them would tell whether any is more "
-                f"than {wish.unsettled_margin:.0%} better (distbench run --resume RUN --until-settled)."
+                f"About {format_count(more, 'more trial')} per case would show whether any is more "
+                f"than {wish.unsettled_margin:.0%} better: distbench run --resume RUN "
+                "--until-settled."
             )
     rest = [one for one in selection.ranked if one not in selection.tied and _is_worse(one, pick, wish.goal)]
     if rest:
@@ -358,7 +359,7 @@ def _slowdown_text(one: Candidate, pick: Candidate) -> str:
     assert one.speed and pick.speed
     ratio = one.speed.value / pick.speed.value
     if not one.speed.differs_from(pick.speed):
-        by_estimate = f"{1 - ratio:.0%} slower by estimate, within noise"
+        by_estimate = f"{1 - ratio:.0%} slower, not significant"
         return by_estimate if ratio < 1 - _MIN_SHOWN_SLOWDOWN else "no measurable slowdown"
     return f"{format_percent(1 - ratio)} slower" if ratio < 1 else f"{format_percent(ratio - 1)} faster"
 
@@ -370,7 +371,7 @@ def _cost_sentences(run: RunAnalysis, pick: Candidate) -> list[str]:
     if cost is None or not all(name in values for name in COST_COLUMNS):
         return []
     each, hours, whole = (format_number(values[name].value) for name in COST_COLUMNS)
-    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    lead = f"At {format_number(cost.per_device_hour)} {cost.currency} per device-hour, 1e9 tokens cost"
     if cost.tokens == 1e9:
         return [f"{lead} {each} {cost.currency} and take {hours} h."]
     tokens = f"{format_number(cost.tokens)} tokens"
@@ -414,5 +415,5 @@ def _caveats(pick: Candidate, run: RunAnalysis) -> list[str]:
             doubts.append(unasked)
     if unfair := run.parity.findings.get(pick.id):
         more = f", and {len(unfair) - 1} more" if len(unfair) > 1 else ""
-        doubts.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")
+        doubts.append(f"Possibly not the same work: {one_line(str(unfair[0]))}{more}.")
     return doubts

@@ -41,7 +41,7 @@ def adopt(
         option("--for-parameters", "N", "Set bucket sizes and thresholds for a model of N parameters: 7e9."),
     ] = "",
     with_script: Annotated[
-        bool, flag("--skeleton", text="With --as torch: add a train.py that runs as it stands.")
+        bool, flag("--skeleton", text="With --as torch: add a train.py that runs without changes.")
     ] = False,
     force: Annotated[
         bool, flag("--force", text="Export even if the case is not equivalent to its reference.")

@@ -19,9 +19,9 @@ def attach(
     cancel: Annotated[bool, flag("--cancel", text="First cancel its job.")] = False,
     quiet: QuietOption = False,
 ) -> int:
-    """Follow a run that goes on elsewhere.
+    """Follow a run that is in progress elsewhere.
 
-    Ctrl-C leaves it going on.
+    Ctrl-C stops following; the run continues.
     """
     from distbench.cli.follow import detach_text, follow
     from distbench.record import catalog
@@ -45,7 +45,7 @@ def _cancel(run: Run) -> None:
 
     handed = submission.read_submitted_job(run.folder)
     if handed is None:
-        raise UsageError(f"{run.folder}: no job does it; stop the command that does with Ctrl-C")
+        raise UsageError(f"{run.folder}: not submitted as a job; stop its command with Ctrl-C")
     command = launcher_queue(handed.launcher).cancel_command(handed.job)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

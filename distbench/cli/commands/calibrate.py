@@ -30,7 +30,7 @@ def calibrate(
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> int:
-    """Measure what this machine can resolve (A/A pairs)."""
+    """Measure the detectable change on this machine (A/A pairs)."""
     from distbench.cli.interruption import print_stopped
     from distbench.cli.progress import observe_progress
     from distbench.gate import calibration, view
@@ -43,7 +43,7 @@ def calibrate(
         suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)
     )
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
-    baseline, candidate = GateArm("the same", loaded), GateArm("the suite as it stands", loaded)
+    baseline, candidate = GateArm("the same", loaded), GateArm("the suite without changes", loaded)
     gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)
     with observe_progress(quiet=quiet) as watcher:
         result = gate.run(watcher)

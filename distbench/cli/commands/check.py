@@ -30,12 +30,14 @@ def check(
     name: RunArgument,
     repair: Annotated[
         bool,
-        flag("--repair", text="Set damaged trials aside, and make run.json again, so that --resume goes on."),
+        flag(
+            "--repair", text="Move damaged trials aside and rebuild run.json, so that --resume can continue."
+        ),
     ] = False,
     out: OutOption = DEFAULT_RUNS_FOLDER,
     as_json: JsonOption = False,
 ) -> int:
-    """Say which files of a run are sound, and which are not."""
+    """Verify the files of a run."""
     from distbench.record import catalog
     from distbench.record.verification import verify_run
 
@@ -87,14 +89,12 @@ def _rebuild_run_json(run: Run) -> list[Path]:
     try:
         info = rebuild_info(run)
     except UsageError as error:
-        print_warning(f"{RUN_FILE} can't be made again: {one_line(str(error))}")
+        print_warning(f"can't rebuild {RUN_FILE}: {one_line(str(error))}")
         return []
     is_there = os.path.lexists(run.folder / RUN_FILE)
     moved = [quarantine_trial(run.folder, RUN_FILE)] if is_there else []
     run.write_info(info)
-    print_note(
-        f"{RUN_FILE} is made again from suite.yaml and the records; what the command line had changed is lost"
-    )
+    print_note(f"rebuilt {RUN_FILE} from suite.yaml and the records; changes from the command line are lost")
     return moved
 
 
@@ -120,9 +120,9 @@ def _advice(found: RunCheck, moved: Sequence[str], folder: Path) -> list[str]:
     again = f"distbench check {shlex.quote(str(folder))} --repair"
     if found.is_run_file_damaged:
         anew = f"or start a new one: distbench run {shlex.quote(str(folder / 'suite.yaml'))}"
-        return [f"Without {RUN_FILE} a run is shown, but can't be resumed. To make it again: {again}; {anew}"]
+        return [f"Without {RUN_FILE} a run can be shown, but not resumed. To rebuild it: {again}; {anew}"]
     if moved:
-        return [f"Measure what is missing with: {resume_command(folder)}"]
+        return [f"Measure the missing trials with: {resume_command(folder)}"]
     if any(not trial.is_other_format for trial in found.damaged):
-        return [f"Damaged trials are left out of all numbers. To measure them again, first: {again}"]
+        return [f"Damaged trials are excluded from all numbers. To measure them again, first run: {again}"]
     return []

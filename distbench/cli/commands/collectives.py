@@ -39,7 +39,7 @@ def collectives(
     context: typer.Context,
     suite: Annotated[
         Path | None,
-        argument("[SUITE]", "Suite file: its devices, launcher and collectives; its trainings are left out."),
+        argument("[SUITE]", "Suite file: uses its devices, launcher and collectives, not its trainings."),
     ] = None,
     operations: Annotated[
         str, option("--operations", "OP,OP", "all_reduce, all_gather, ... (default: all of them).")
@@ -103,8 +103,8 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
         devices = launcher_machine(suite).devices
         if devices < 2:
             raise UsageError(
-                "collectives: there is one device here, and a collective needs two or more; on the CPU, "
-                "--world-sizes 2 starts two ranks on it"
+                "collectives: this machine has one device, and a collective needs at least two; on the "
+                "CPU, use --world-sizes 2 to start two ranks"
             )
         suite = dataclasses.replace(suite, world_sizes=(devices,))
     kept = {MEASURE: dataclasses.replace(suite.measure, trials=0), _KIND: suite.jobs[_KIND]}

@@ -75,7 +75,7 @@ def _print_comparison(
     before, *others = map(load_run, (first, *later))
     for run, after in zip(later, others, strict=True):
         if run.folder.resolve() == first.folder.resolve():
-            print_warning(f"{first.folder} is compared with itself: nothing can differ")
+            print_warning(f"{first.folder} is compared with itself, so nothing can differ")
         elif before.info.run_id == after.info.run_id:
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
             print_warning(f"{text}: the trials in both are compared with themselves")

@@ -21,7 +21,7 @@ _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_siz
 def doctor(
     suite: Annotated[
         Path | None,
-        options.argument("[SUITE]", "Suite whose launcher and device are examined (none: what is around)."),
+        options.argument("[SUITE]", "Check the launcher and the device of this suite (default: this host)."),
     ] = None,
     set_: options.SetOption = [],
     device: options.DeviceOption = "",
@@ -30,7 +30,7 @@ def doctor(
     out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
     as_json: options.JsonOption = False,
 ) -> int:
-    """Examine nodes, network, limits and GPUs."""
+    """Check nodes, network, limits and GPUs."""
     from distbench.cli.job_commands import run_as_job
     from distbench.cli.queue_submission import to_arguments
     from distbench.core import registry
@@ -43,7 +43,7 @@ def doctor(
         words = [*to_arguments(given), *(["--json"] if as_json else [])]
         return run_as_job(loaded, out, nodes, words)
     if not as_json:
-        print_note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
+        print_note(f"checking the hosts of launcher {loaded.launcher.name} (less than a minute)")
     found = probe_ranks(loaded, out)
     launcher = registry.create_plugin("launchers", loaded.launcher)
     told = diagnose(found, getattr(launcher, "may_differ", ()))

@@ -29,7 +29,7 @@ def gate(
         str, option("--baseline", "REF|ENV|RUN", "Git revision, Python environment or stored run.")
     ] = "",
     since: Annotated[
-        str, option("--since", "REF|ENV", "Also compare with this older baseline: losses that creep.")
+        str, option("--since", "REF|ENV", "Also compare with this older baseline, to detect slow losses.")
     ] = "",
     set_: options.SetOption = [],
     set_baseline: Annotated[
@@ -47,10 +47,10 @@ def gate(
     max_pairs: Annotated[int | None, option("--max-pairs", "N", "Most pairs of trials per case.")] = None,
     minutes: Annotated[float | None, option("--minutes", "N", "Start no new pair after N minutes.")] = None,
     inconclusive: Annotated[
-        str, option("--inconclusive", "WORD", "tell (exit 3), pass (0) or fail (1).", has_default=True)
+        str, option("--inconclusive", "WORD", "report (exit 3), pass (0) or fail (1).", has_default=True)
     ] = "tell",
     self_test: Annotated[
-        bool, flag("--self-test", text="Compare the suite with itself: nothing should be flagged.")
+        bool, flag("--self-test", text="Compare the suite with itself; nothing should be flagged.")
     ] = False,
     resume: Annotated[Path | None, option("--resume", "GATE", "Resume a stopped gate: its folder.")] = None,
     dry_run: Annotated[
@@ -146,8 +146,8 @@ def _check_meant(baseline: str, folder: Path) -> None:
     except UsageError:
         return
     raise UsageError(
-        f"--baseline {baseline}: the id of the run {folder} begins so, and a git commit ({commit[:10]}); "
-        "give the run's folder, or more digits of the commit"
+        f"--baseline {baseline}: ambiguous: matches the ID of the run {folder} and a git commit "
+        f"({commit[:10]}); give the run's folder, or more digits of the commit"
     )
 
 

@@ -46,17 +46,17 @@ _COPY_ADVICE = (
 @reads_runs
 def history(
     folders: Annotated[
-        list[str] | None, argument("[FOLDER|BUCKET]...", "Where the runs are, at any depth; s3://...")
+        list[str] | None, argument("[FOLDER|BUCKET]...", "Folders with runs, at any depth; s3://...")
     ] = None,
     metric: Annotated[
-        list[str], option("--metric", "NAME", "Such as efficiency (default: tokens_per_s).")
+        list[str], option("--metric", "NAME", "Metric, such as efficiency (default: tokens_per_s).")
     ] = [],
     case: Annotated[list[str], option("--case", "GLOB", "Only cases whose name or label matches GLOB.")] = [],
     least: Annotated[
         str, option("--least", "FRACTION", "Smallest change to report.", has_default=True)
     ] = "3%",
     since: Annotated[
-        str, option("--since", "ID|DATE", "Also add up all changes since that run: losses that creep.")
+        str, option("--since", "ID|DATE", "Also add up all changes since that run, to detect slow losses.")
     ] = "",
     html: Annotated[Path | None, option("--html", "FILE", "Also write a page with charts.")] = None,
     out: OutOption = DEFAULT_RUNS_FOLDER,
@@ -71,7 +71,7 @@ def history(
 
     smallest = parse_option("--least", least, parse_fraction)
     if missing := change_points.missing_dependency():
-        raise UsageError(f"history: finding changes needs {missing}")
+        raise UsageError(f"history: change detection needs {missing}")
     with ExitStack() as opened:
         places = {opened.enter_context(_open_folder(name)): name for name in folders or [str(out)]}
         points, skipped = _load_points(places)
@@ -104,7 +104,7 @@ def _start_time(text: str, points: Sequence[HistoryRun]) -> datetime:
     except ValueError:
         hint = did_you_mean(text, sorted({each.run_id for each in points}))
         raise UsageError(
-            f"--since = {text!r}: neither the start of the id of a run here nor a date (2026-01-31); {hint}"
+            f"--since = {text!r}: neither the start of a run ID nor a date (2026-01-31); {hint}"
         ) from None
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 

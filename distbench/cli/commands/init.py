@@ -25,7 +25,7 @@ from distbench.core.errors import UsageError, did_you_mean
 
 _PROMPTS = {
     "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
-    "devices": "Numbers of devices, such as 1,2,4; auto: as many as there are",
+    "devices": "Numbers of devices, such as 1,2,4; auto: all of them",
     "goal": f"Goal: {', '.join(SUITE_GOALS)}",
 }
 _DEFAULTS = {"model": "tiny", "devices": "auto", "goal": "throughput"}
@@ -44,7 +44,7 @@ def init(
     from distbench.system.files import infrastructure_errors, write_atomic
 
     if file.exists():
-        raise UsageError(f"{file}: exists, and is left as it is; name another file: distbench init FILE")
+        raise UsageError(f"{file}: already exists; choose another file: distbench init FILE")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
     given = {"model": model, "devices": devices, "goal": goal}

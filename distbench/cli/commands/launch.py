@@ -22,7 +22,7 @@ def launch(
     device: options.DeviceOption = "",
     check: options.CheckOption = False,
 ) -> int:
-    """Hand a run to an engine, such as Slurm, and leave it there."""
+    """Submit a run to an engine, such as Slurm, and return."""
     from distbench.cli import queue_submission
     from distbench.suite import load_suite
 

@@ -30,7 +30,7 @@ _REQUIRED = "required"
 
 def list_(
     kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ..., or suite.")] = "",
-    name: Annotated[str, argument("[NAME]", "One of them; a strategy with its cards.")] = "",
+    name: Annotated[str, argument("[NAME]", "Plug-in to describe; strategies with their cards.")] = "",
     as_json: JsonOption = False,
     as_schema: Annotated[
         bool, flag("--json-schema", text="suite: print its JSON Schema, for editors.")
@@ -94,8 +94,8 @@ def _list_suite(*, as_json: bool, as_schema: bool) -> int:
         if row["doc"]:
             print_text(wrap_to_terminal(row["doc"], 4))
     print_text()
-    print_text("several: a list of values makes a case of each")
-    print_text("{name: {option: value}}: distbench list KIND has the options")
+    print_text("several: each value of a list makes a case")
+    print_text("{name: {option: value}}: distbench list KIND shows the options")
     return 0
 
 

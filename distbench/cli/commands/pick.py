@@ -40,7 +40,7 @@ def pick(
         option(
             "--within",
             "PART",
-            "With --goal memory: how much slower than the fastest is acceptable.",
+            "With --goal memory: accepted slowdown relative to the fastest case.",
             has_default=True,
         ),
     ] = "10%",
@@ -49,7 +49,7 @@ def pick(
         option(
             "--margin",
             "PART",
-            "How far behind the best of a tie the simplest may be, by cautious estimate.",
+            "Of tied cases, choose the simplest within this margin of the best, by cautious estimate.",
             has_default=True,
         ),
     ] = "2%",

@@ -28,13 +28,13 @@ def plan(
     ] = False,
     estimate: Annotated[
         bool,
-        flag("--estimate", text="Run a short trial of each case that has not run yet, to tell the time."),
+        flag("--estimate", text="Run a short trial of each case that has not run yet, to estimate its time."),
     ] = False,
     as_json: options.JsonOption = False,
 ) -> int:
     """Show what a run would do, and how long it takes.
 
-    Nothing is launched without --estimate. A model of your own is constructed once, in a process of its own.
+    Nothing is launched without --estimate. A model of your own is constructed once, in a separate process.
     """
     from distbench.cli import queue_submission
     from distbench.cli.interruption import print_stopped
@@ -46,7 +46,7 @@ def plan(
     from distbench.suite import load_suite
 
     if on and estimate:
-        raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
+        raise UsageError("--estimate runs trials on this machine, and --on on another; use only one of them")
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
     loaded = load_suite(suite, overrides)
     if on:

@@ -63,5 +63,5 @@ def _machine(suite: Suite) -> Machine:
     if machine.device == "cpu" or machine.devices:
         return machine
     asked = max(suite.world_sizes or (1,))
-    print_note(f"there is no GPU here: this prepares for {format_count(asked, 'GPU')} elsewhere")
+    print_note(f"no GPU here; preparing for {format_count(asked, 'GPU')} on another machine")
     return dataclasses.replace(machine, devices=asked)

@@ -19,7 +19,7 @@ def report(
     price: PriceOption = "",
     open_: Annotated[bool, flag("--open", text="Open the report in the browser.")] = False,
     lite: Annotated[
-        bool, flag("--lite", text="Write one small file without scripts instead, for mail and pull requests.")
+        bool, flag("--lite", text="Write a small file without scripts instead, for e-mail and pull requests.")
     ] = False,
     png: Annotated[Path | None, option("--png", "DIR", "Also write each chart as a PNG file.")] = None,
 ) -> int:
@@ -30,7 +30,7 @@ def report(
     from distbench.report import page
 
     if lite and png:
-        raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
+        raise UsageError("--lite: its page has no charts for --png; use only one of them")
     run = catalog.find_run(name, out)
     file = (lite_page if lite else page).write(run.folder, apply_price(load_run(run), price))
     print_text(str(file))

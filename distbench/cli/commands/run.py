@@ -31,14 +31,14 @@ def run(
         bool, flag("--keep-traces", text="Keep the profiler trace of every trial.")
     ] = False,
     strict_parity: Annotated[
-        bool, flag("--strict-parity", text="Fail if a case did different work from its reference.")
+        bool, flag("--strict-parity", text="Fail if a case did different work than its reference.")
     ] = False,
     check: options.CheckOption = False,
     until_settled: Annotated[
         bool,
         flag(
             "--until-settled",
-            text="Then add rounds of the cases that may still be the best, until the pick is settled.",
+            text="Then add rounds of the leading cases until the recommendation is settled.",
         ),
     ] = False,
     minutes: Annotated[

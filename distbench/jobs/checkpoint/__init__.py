@@ -33,12 +33,12 @@ def _seconds(name: str, doc: str) -> Column:
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """Check that each case resumes as the same training, from its checkpoints and those of others."""
+    """Check that each case resumes correctly, from its checkpoints and those of other cases."""
 
     steps_before: _StepCount = 3
     """Steps that each case trains before it saves."""
     steps_after: _StepCount = 3
-    """Steps that it trains on, and again from each checkpoint that it loads."""
+    """Further steps, repeated from each checkpoint that it loads."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CheckpointOptions(CheckpointSection, JobOptions):
 
 @dataclass(frozen=True)
 class CheckpointJob(JobKind):
-    """Check that each case resumes as the same training, from its checkpoints and those of others."""
+    """Check that each case resumes correctly, from its checkpoints and those of other cases."""
 
     name: ClassVar[str] = "checkpoint"
     folder: ClassVar[str] = "checkpoints"
@@ -63,14 +63,16 @@ class CheckpointJob(JobKind):
     options: ClassVar[type[JobOptions]] = CheckpointOptions
     columns: ClassVar[tuple[Column, ...]] = (
         _seconds("checkpoint_save_s", f"Saving in shards, in the framework's own format, {_ON_DISK_DOC}"),
-        _seconds("checkpoint_load_s", "Loading these shards into a fresh engine (from the page cache)"),
-        Column("checkpoint_bytes", "B", "lower", "first", "Files of all ranks' shards together."),
+        _seconds("checkpoint_load_s", "Loading these shards into a new engine (from the page cache)"),
+        Column("checkpoint_bytes", "B", "lower", "first", "Total size of the shards of all ranks."),
         _seconds(
             "full_save_s",
-            f"Gathering the whole state on rank 0 and writing it: {_FULL_STATE_DOC}, {_ON_DISK_DOC}",
+            f"Gathering the full state on rank 0 and writing it: {_FULL_STATE_DOC}, {_ON_DISK_DOC}",
         ),
-        _seconds("full_load_s", "Reading that file on every rank and spreading it over a fresh engine"),
-        Column("full_bytes", "B", "lower", "first", f"The file of the whole state: {_FULL_STATE_DOC}."),
+        _seconds("full_load_s", "Reading that file on every rank and distributing it in a new engine"),
+        Column(
+            "full_bytes", "B", "lower", "first", f"Size of the file with the full state: {_FULL_STATE_DOC}."
+        ),
     )
     tables: ClassVar[tuple[TableSpec, ...]] = (
         *training_tables("checkpoint"),
@@ -84,11 +86,15 @@ class CheckpointJob(JobKind):
                 TableColumn(
                     "way",
                     "varchar",
-                    f"From another case: {FROM_SHARDS}, by its shards as they lie, or by its "
+                    f"From another case: {FROM_SHARDS} (loading its shards without gathering), or its "
                     f"{FROM_FULL_STATE}.",
                 ),
-                TableColumn("lacking", "varchar", "Why it was not resumed from; empty: it was."),
-                TableColumn("unseen", "varchar", "Why the loaded optimizer state can't be read, or empty."),
+                TableColumn(
+                    "lacking", "varchar", "Reason why the state could not be resumed from; empty: it was."
+                ),
+                TableColumn(
+                    "unseen", "varchar", "Reason why the loaded optimizer state can't be read, or empty."
+                ),
             ),
         ),
     )

@@ -94,7 +94,7 @@ class _CheckpointRecorder(TrainingRecorder):
         if self._options.directly and shards.is_dir():
             self._resume("exchanged", partial(self._load_shards, shards), source, source_id, "", FROM_SHARDS)
             return
-        lacking = "" if self._input_file.is_file() else f"{source} left no full state"
+        lacking = "" if self._input_file.is_file() else f"{source} stored no full state"
         if lacking and self._options.role == "back":
             raise UnsupportedCase(lacking)
         self._resume("exchanged", self._load_other, source, source_id, lacking, FROM_FULL_STATE)
@@ -230,7 +230,7 @@ _COLUMNS_OF = {
 """Continuation -> columns that are unknown without it."""
 
 
-_NO_LOSS_SCALE = "checkpoints do not have the state of a dynamic loss scale"
+_NO_LOSS_SCALE = "checkpoints do not contain the state of a dynamic loss scale"
 
 
 def _refusal(action: LoadState, engine: Engine) -> str:

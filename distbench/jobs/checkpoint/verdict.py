@@ -108,8 +108,12 @@ class ResumedTraining:
 
     def _comparison(self) -> str:
         if self.word == "differs":
-            off = "missing or of another kind" if math.isinf(self.apart) else f"off by {self.apart:.1e}"
-            return f"not equivalent from step {self.step} on: {self.what} is {off}"
+            off = (
+                "missing or has another shape or dtype"
+                if math.isinf(self.apart)
+                else f"off by {self.apart:.1e}"
+            )
+            return f"not equivalent from step {self.step}: {self.what} is {off}"
         outcomes = {"same": "bit-identical", "lacking": f"not tried: {self.reason}"}
         return outcomes.get(self.word, f"equivalent within rounding ({self.apart:.1e})")
 
@@ -148,7 +152,9 @@ class CheckpointEvidence:
         word = max(words, key=list(_GRAVITY).index, default="lacking")
         dropped = one_line(self.without_dropout)
         remarks = (
-            (f"Resumed without dropout ({dropped}), whose draws no checkpoint holds",) if dropped else ()
+            (f"Resumed without dropout ({dropped}): checkpoints do not contain its random numbers",)
+            if dropped
+            else ()
         )
         return Verdict("checkpoint", word, _GRAVITY[word], self._sentence(word, tried), self, remarks=remarks)
 

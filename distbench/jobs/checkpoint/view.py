@@ -16,7 +16,7 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 
 _COLUMNS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
-_EMPTY_NOTE = "This run tried no checkpoints."
+_EMPTY_NOTE = "This run has no checkpoint section."
 _VERDICT_TEXTS = {"same": "exact", "differs": "DIFFERS"}
 
 
@@ -41,29 +41,28 @@ class CheckpointView(View):
     order: ClassVar[int] = 130
     in_overview: ClassVar[bool] = True
     caption: ClassVar[str] = (
-        "size, save, load: of all shards, in the framework's own format; gather, spread: of the whole "
-        "state, in one safetensors file; seconds, lower is better. Then the same steps again in a fresh "
-        "engine that loaded its own shards, its own full state, what the reference had saved (from), and in "
-        "the reference that loaded what this case had (to). way: directly, by the other's shards as they "
-        "lie, so that no process gathered the whole state; or by the whole state. exact: bit for bit the "
-        "uninterrupted training; a number: the largest relative difference, no more than rounding; DIFFERS: "
-        "not equivalent."
+        "size, save, load: all shards, in the framework's own format; gather, spread: the full state, "
+        "in one safetensors file; seconds, lower is better. shards, full, from, to: the same steps in "
+        "a new engine after loading its own shards, its own full state, the reference's checkpoint, "
+        "and this case's checkpoint in the reference. way: the shards loaded directly, without "
+        "gathering the full state, or the full state. exact: bit-identical to the uninterrupted "
+        "training; a number: largest relative difference, within rounding; DIFFERS: not equivalent."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE_FIELDS,
         Field("checkpoint_bytes", "size", "All shards in the framework's own format.", "B", "lower"),
         _seconds("checkpoint_save_s", "save", "Time to save all shards."),
         _seconds("checkpoint_load_s", "load", "Time to load all shards."),
-        _seconds("full_save_s", "gather", "Time to gather and save the whole state."),
-        _seconds("full_load_s", "spread", "Time to load and spread the whole state."),
+        _seconds("full_save_s", "gather", "Time to gather and save the full state."),
+        _seconds("full_load_s", "spread", "Time to load and distribute the full state."),
         *_resume_fields("sharded", "shards", "its own shards"),
         *_resume_fields("full", "full", "its own full state"),
-        *_resume_fields("exchanged_from", "from", "what its reference had saved"),
-        *_resume_fields("exchanged_to", "to", "what it had saved, in the reference"),
+        *_resume_fields("exchanged_from", "from", "the reference's checkpoint"),
+        *_resume_fields("exchanged_to", "to", "its checkpoint, in the reference"),
         Field(
             "exchanged_way",
             "way",
-            "How: directly, by the shards as they lie, or by the whole state.",
+            "From the shards directly, or from the full state.",
             type="varchar",
         ),
     )
@@ -127,12 +126,12 @@ def _notes(run: RunAnalysis, records: Sequence[Record], resumed: Sequence[Resume
     if tried and not wrong:
         exact = sum(each.word == "same" for each in tried)
         yield (
-            f"All {len(tried)} resumed trainings are equivalent: {exact} bit for bit, "
+            f"All {len(tried)} resumed trainings are equivalent: {exact} bit-identical, "
             f"{len(tried) - exact} within rounding."
         )
     if sizes := sorted({record.values["full_bytes"] for record in records if "full_bytes" in record.values}):
         least, most = (format_value(size, "B") for size in (sizes[0], sizes[-1]))
-        yield f"The file of the whole state: {least if least == most else f'{least} to {most}'}."
+        yield f"Size of the file with the full state: {least if least == most else f'{least} to {most}'}."
     untried = [(each.reason, each.case.name) for each in resumed if each.word == "lacking"]
     untried += [(each.reason, each.case.name) for each in records if each.status is Status.UNSUPPORTED]
     for reason, names in group_pairs((reason, one_line(name)) for reason, name in untried).items():

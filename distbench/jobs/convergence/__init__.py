@@ -44,13 +44,12 @@ class ConvergeSection:
     seeds: Annotated[int, Bound(1, 1000)] = 3
     """Trainings of each case; the reference gets twice as many."""
     max_slowdown: Annotated[float, Bound(0, open_low=True)] = 0.2
-    """Fraction of more steps to the target that must be excluded, with 95% confidence, for a case to
-    converge as its reference; what excludes less is inconclusive."""
+    """Largest slowdown in steps to the target, as a fraction, that may remain possible (95% confidence) for a
+    case to count as converging like its reference; otherwise the verdict is inconclusive."""
     max_worse: Annotated[float, Bound(0, open_low=True)] = 0.02
-    """Fraction by which a value at the end may be worse than the reference's that must be excluded
-    likewise."""
+    """Largest fraction by which the value at the end may be worse than the reference's, likewise."""
     gradients_every: Annotated[int, Bound(0, 1_000_000)] = 20
-    """Steps between looks at the gradient of each tensor; 0: never."""
+    """Steps between checks of the gradient of each tensor; 0: never."""
     replicas_every: Annotated[int, Bound(0, 1_000_000)] = 50
     """Steps between comparisons of the parameters across ranks; 0: never."""
 
@@ -86,10 +85,15 @@ class ConvergenceJob(JobKind):
                 _STEP,
                 TableColumn("samples", "bigint", "Samples trained up to the end of the step.", "samples"),
                 TableColumn("tokens", "bigint", "Tokens trained up to the end of the step.", "tokens"),
-                TableColumn("seconds", "double", "Seconds of training alone up to its end.", "s"),
+                TableColumn(
+                    "seconds",
+                    "double",
+                    "Seconds of training without evaluation, up to the end of the step.",
+                    "s",
+                ),
                 TableColumn("loss", "double", "Loss before the update, over the global batch."),
                 TableColumn("value", "double", "Figure of merit on held-out data; null: not evaluated."),
-                TableColumn("grad_norm", "double", "Norm of the whole gradient; null: not looked at."),
+                TableColumn("grad_norm", "double", "Norm of the whole gradient; null: not measured."),
             ),
         ),
         TableSpec(

@@ -142,26 +142,26 @@ def _judge_power(side: ConvergenceComparison, tests: CaseTests) -> tuple[str, st
         )
     if tests.p_missed is not None:
         return INCONCLUSIVE, (
-            f"{_missed_target_text(side, tests.p_missed)}: that may be chance; raise converge.seeds, or "
+            f"{_missed_target_text(side, tests.p_missed)}: not significant; raise converge.seeds or "
             "converge.max_steps"
         )
     if tests.steps is None or tests.final is None:
         return INCONCLUSIVE, "no seed is shared with the reference, so nothing can be compared"
     slower, worse, asked = tests.steps.most, tests.final.most, side.options
-    so_far = f"no worse than its reference as far as {len(side.group.trainings)} seeds show, but"
+    so_far = f"{len(side.group.trainings)} seeds show no disadvantage, but can't exclude"
     if slower > asked.max_slowdown:
         return INCONCLUSIVE, (
-            f"{so_far} up to {slower:.0%} more steps to the target are possible (converge.max_slowdown = "
-            f"{asked.max_slowdown:g}); raise converge.seeds, or lower converge.eval_every"
+            f"{so_far} {slower:.0%} more steps to the target (limit: converge.max_slowdown = "
+            f"{asked.max_slowdown:g}); raise converge.seeds or lower converge.eval_every"
         )
     if worse > asked.max_worse:
         return INCONCLUSIVE, (
-            f"{so_far} its value at the end may be up to {worse:.1%} worse (converge.max_worse = "
+            f"{so_far} a final value that is {worse:.1%} worse (limit: converge.max_worse = "
             f"{asked.max_worse:g}); raise converge.seeds"
         )
     return AS_REFERENCE, (
-        f"over {max(slower, MIN_DIFFERENCE):.1%} more steps to the target and a value at the end over "
-        f"{max(worse, MIN_DIFFERENCE):.1%} worse can be ruled out"
+        f"at most {max(slower, MIN_DIFFERENCE):.1%} more steps to the target, and a final value at most "
+        f"{max(worse, MIN_DIFFERENCE):.1%} worse (95% confidence)"
     )
 
 

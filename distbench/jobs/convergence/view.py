@@ -19,7 +19,7 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 from distbench.views.charts.figures import CaseStyle, Chart
 
-_EMPTY_NOTE = "This run trains to no target: its suite has no section converge."
+_EMPTY_NOTE = "This run has no convergence test: its suite has no section converge."
 _MAX_FINDINGS = 10
 _P = "{:.2g}".format
 _SHARE = "{:.1%}".format
@@ -38,27 +38,33 @@ class ConvergenceView(View):
     table_collapsed: ClassVar[bool] = False
     in_overview: ClassVar[bool] = True
     caption: ClassVar[str] = (
-        "Trainings to a target on held-out data, each case with several seeds next to its reference: one "
-        "process, the same global batch, twice the seeds. Means over seeds ± standard deviation; steps "
-        "and seconds (of training alone) until the target was first reached, to within one evaluation; "
-        "the value at the end. p: chance of a result as bad or worse, seed by seed, if the case trains as "
-        f"its reference does, adjusted for the number of tests; below {P_VALUE:g} the case is worse. "
-        "ruled out: more steps to the target than that, as a fraction, with 95% confidence."
+        "Trainings to a target on held-out data, each case with several seeds next to its reference: "
+        "one process, the same global batch, twice the seeds. Means over seeds ± standard deviation; "
+        "steps and seconds (without evaluation) until the target was first reached, to within one "
+        "evaluation; the value at the end. p: probability of a result as bad or worse, seed by seed, "
+        f"if the case trains like its reference, adjusted for the number of tests; below {P_VALUE:g} "
+        "the case is worse. ruled out: a slowdown larger than this fraction is excluded with 95% "
+        "confidence."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE_FIELDS,
         Field("metric", "", "Figure of merit.", type="varchar"),
         Field("target", "", "Value of the figure of merit to reach."),
         Field("better", "", "Direction of better of the figure of merit.", type="varchar"),
-        Field("verdict", "verdict", "Whether it converges as its reference, which has none.", type="varchar"),
+        Field("verdict", "verdict", "Verdict on the convergence, relative to the reference.", type="varchar"),
         Field("seeds", "seeds", "Trainings that were started.", type="bigint"),
         Field("reached", "", "Trainings that reached the target.", type="bigint"),
         *_mean("steps", "steps", "Steps to the target"),
-        Field("p_steps", "p steps", "Chance of as many steps or more.", format=_P),
-        Field("excluded", "ruled out", "Fraction of more steps to the target ruled out.", format=_SHARE),
+        Field("p_steps", "p steps", "Probability of as many steps or more.", format=_P),
+        Field(
+            "excluded",
+            "ruled out",
+            "Slowdown in steps to the target that is ruled out, as a fraction.",
+            format=_SHARE,
+        ),
         *_mean("seconds", "seconds", "Seconds of training to the target", "s"),
         *_mean("final", "at the end", "Value at the end"),
-        Field("p_final", "p end", "Chance of a value as bad or worse.", format=_P),
+        Field("p_final", "p end", "Probability of a value as bad or worse.", format=_P),
     )
 
     def table(self, run: RunAnalysis) -> Table:
@@ -149,8 +155,8 @@ def _notes(trained: Sequence[ConvergenceEvidence], names: dict[str, str]) -> lis
         notes.append(f"{more} more findings are in the records (converge_findings).")
     return [
         *notes,
-        f"The chances of all {len(trained)} cases are adjusted for the number of tests (Holm): if all train "
-        f"as their reference, any of them is called worse in at most {P_VALUE:.0%} of runs.",
+        "p-values are adjusted for multiple tests (Holm): if every case trains like its reference, at "
+        f"most {P_VALUE:.0%} of runs report a case as worse.",
     ]
 
 
@@ -158,9 +164,8 @@ def _batch_notes(trained: Sequence[ConvergenceEvidence]) -> list[str]:
     return [
         one_line(
             f"{each.name}: global batch {each.size} against {each.base_size}{each.learning_rate_note}: "
-            f"{each.throughput:.2f} times the samples a second and {each.samples:.2f} times the samples to "
-            f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times "
-            "the seconds at that pace."
+            f"{each.throughput:.2f}x the samples per second and {each.samples:.2f}x the samples to the "
+            f"target (sample efficiency {1 / each.samples:.2f}) give {each.seconds:.2f}x the time."
         )
         for each in batch_size_effects(trained)
     ]

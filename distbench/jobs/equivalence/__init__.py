@@ -28,7 +28,7 @@ ADVICE = "advice"
 
 @dataclass(frozen=True)
 class CheckSection:
-    """Check that each case is the same training as one process with the whole batch (``--check``)."""
+    """Check that each case trains like one process with the whole batch (``--check``)."""
 
     steps: Annotated[int, Bound(1, 10_000)] = 20
     """Steps that each case and its reference train."""
@@ -38,20 +38,19 @@ class CheckSection:
     perturbed: Annotated[int, Bound(4, 1000)] = 8
     """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
     false_alarm: Annotated[float, Bound(1e-6, 0.5)] = 0.001
-    """Chance that a training that differs by rounding only is called different."""
+    """Probability of a false alarm: a training that differs only by rounding is reported as different."""
     fp32: bool = True
-    """Train a case in 16 bits in fp32 as well: a mistake of logic, which the rounding of 16 bits hides,
-    shows there."""
+    """Train a case in 16 bits also in fp32, where rounding to 16 bits does not hide an error of logic."""
     fp64: bool = True
-    """Train each reference in fp64 as well, which anchors the scale, where the device has room for that."""
+    """Train each reference also in fp64, which anchors the scale, if the device has enough memory."""
     dropout: Literal["off", "refuse"] = "off"
-    """off: a model with dropout is checked without it, and the verdict says so: ranks drop other elements
-    than one process. refuse: it is not checked."""
+    """off: check a model without its dropout, and say so in the verdict (ranks drop different elements than
+    one process). refuse: do not check such a model."""
     work: Literal["auto", "full"] = "auto"
-    """auto: where the check of a case would take more than ``minutes`` by prediction, it is made on reduced
-    work: the same strategy, options and batch, with shorter rows, fewer layers and fewer token ids."""
+    """auto: if the check of a case is predicted to take longer than ``minutes``, it uses reduced work: the
+    same strategy, options and batch, with shorter rows, fewer layers and fewer token ids."""
     minutes: Positive = 10.0
-    """Minutes that the check of one case may take by prediction, with its references."""
+    """Maximum predicted minutes for the check of one case, with its references."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class EquivalenceJob(JobKind):
         ),
         TableSpec(
             "check_notes",
-            "Remarks about the trial, one a row.",
+            "Remarks about the trial, one per row.",
             (TRAINING, TableColumn("text", "varchar", "The remark.")),
         ),
     )
@@ -151,9 +150,11 @@ class EquivalenceJob(JobKind):
     def plan_note(self, tasks: Sequence[PlannedTrial]) -> str:
         seconds = [self.predicted_seconds(task) for task in tasks]
         known = [each for each in seconds if each is not None]
-        told = [f"about {format_duration(sum(known))} by prediction ({_PREDICTION_BASIS})"] if known else []
+        told = [f"predicted time: about {format_duration(sum(known))} ({_PREDICTION_BASIS})"] if known else []
         if unknown := len(seconds) - len(known):
-            told.append(f"{format_count(unknown, 'trial')} of unknown cost: the workload has no formulas")
+            told.append(
+                f"{format_count(unknown, 'trial')} of unknown cost, because the workload has no formulas"
+            )
         works = group_pairs(
             (options.work, task.case.label)
             for task in tasks
@@ -163,7 +164,7 @@ class EquivalenceJob(JobKind):
         return "; ".join(told)
 
 
-_PREDICTION_BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
+_PREDICTION_BASIS = "from the workload's formulas and the rates in docs/equivalence.md, not measured here"
 MAX_SCHEDULE_STEPS = 200
 """Last breakpoint of a learning-rate schedule for which a check is extended."""
 # an update in the new phase, a loss that shows it, and one more

@@ -25,7 +25,7 @@ PER_RANK = (
     "process that divides the batch into the same parts; running statistics are those of each rank, and not "
     "compared"
 )
-MISSING, NO_NUMBER = "is missing", "is no number"
+MISSING, NO_NUMBER = "is missing", "is not a number"
 _DETECTION_TEXTS = {"gradient": "a gradient", "parameter": "an update"}
 """Families whose smallest detectable error a verdict reports."""
 _MEAN = "mean_size"
@@ -47,7 +47,7 @@ class LargestDeviation:
 
     @property
     def has_no_value(self) -> bool:
-        """True if there is no number to compare with the reference's."""
+        """True if there is not a number to compare with the reference's."""
         return self.flaw in (MISSING, NO_NUMBER)
 
 
@@ -159,8 +159,8 @@ class EquivalenceEvidence:
         """Remarks that apply to several cases: different training conditions, and advice on differences."""
         dropped = [arm.without_dropout for arm in self.arms if arm.without_dropout]
         said = [
-            f"Checked without dropout ({one_line(text)}): what it drops depends on how rows are divided "
-            "among ranks"
+            f"Checked without dropout ({one_line(text)}): the elements that it drops depend on the "
+            "division of rows among ranks"
             for text in dropped
         ]
         if any(arm.in_parts for arm in self.checked_arms):
@@ -221,8 +221,8 @@ class EquivalenceEvidence:
             error = self.smallest_detectable_error(family)
             if error is not None and error >= 1:
                 return (
-                    "the check can't see mistakes: rounding leads the reference's own trainings so far apart "
-                    f"that {name} off by {100 * error:.0f}% would pass"
+                    "the check can't detect errors: rounding separates the trainings of the reference "
+                    f"so far that {name} off by {100 * error:.0f}% would pass"
                 )
         return ""
 
@@ -231,9 +231,9 @@ class EquivalenceEvidence:
         computes = list(dict.fromkeys(arm.compute for arm in self.arms))
         told = {compute: text for compute in computes if (text := self._detectable_errors_text(compute))}
         if len(computes) == 1:
-            return "".join(f"an error of {text} would be seen" for text in told.values())
+            return "".join(f"an error of {text} would be detected" for text in told.values())
         errors = [f"in {compute} an error of {text}" for compute, text in told.items()]
-        return ", ".join([f"{error} would be seen" for error in errors[:1]] + errors[1:])
+        return ", ".join([f"{error} would be detected" for error in errors[:1]] + errors[1:])
 
     def _detectable_errors_text(self, compute: str) -> str:
         seen = _DETECTION_TEXTS | {_MEAN: "the mean size of either"}

@@ -67,7 +67,7 @@ def reduce_work(
             break
     if found == case.workload:
         return None
-    return ReducedWork(found, _text(case.workload, found) + ("" if fits else ", the least there is"))
+    return ReducedWork(found, _text(case.workload, found) + ("" if fits else " (the smallest possible)"))
 
 
 def _seconds_with_reference(arm: Case, steps: int, perturbed: int) -> float | None:

@@ -145,8 +145,9 @@ class RoundingEnvelope:
         if largest[furthest] <= limits[furthest]:
             return ""
         return (
-            f"rounding alone takes one training of the reference {largest[furthest]:.0f} times as far from "
-            f"it as the others, in {QUANTITY_NAMES[furthest]}, and the limit is {limits[furthest]:.0f} times"
+            f"one perturbed training of the reference deviates {largest[furthest]:.0f} times as much as "
+            f"the others in {QUANTITY_NAMES[furthest]}; the limit is {limits[furthest]:.0f} times, so "
+            "no verdict is possible"
         )
 
     def detection_limits(self, false_alarm: float) -> tuple[DetectionLimit, ...]:

@@ -176,7 +176,10 @@ class ReferenceJudge:
             notes.append(f"different optimizer kernel: {mine}, the reference uses {theirs}")
         beyond = [corner for corner in breakpoints(record.case.optimizer) if corner > MAX_SCHEDULE_STEPS]
         if beyond:
-            notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
+            notes.append(
+                f"the learning-rate schedule changes phase at update {beyond[0]}, after the last step of "
+                "any check"
+            )
         rows = self._record.tables.get("check_notes", [])
         notes += [row["text"] for row in rows if row["training"] == _EXACT_REMARK]
         # a record of an earlier version does not have it
@@ -223,7 +226,10 @@ def _beyond_design(
         most = (
             f"{_MAX_DESIGN_RATIO:g} times at most" if times > 1 else f"{1 / _MAX_DESIGN_RATIO:.2g} at least"
         )
-        flaw = f"have moved {told} times as far as the reference's (median tensor); a design explains {most}"
+        flaw = (
+            f"moved {told} times as far as the reference's (median tensor); a different design explains "
+            f"{most}"
+        )
         return [LargestDeviation(Quantity(step, "parameter"), abs(times - 1), math.inf, flaw)]
     return []
 

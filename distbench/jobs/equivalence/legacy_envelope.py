@@ -26,8 +26,8 @@ class UnweightedEnvelope(RoundingEnvelope):
         if limits[loosest] <= MAX_LIMIT:
             return ""
         return (
-            f"the limit on {QUANTITY_NAMES[loosest]} is {limits[loosest]:.0f} times what rounding usually "
-            f"makes; above {MAX_LIMIT:.0f} nothing is told apart"
+            f"the limit for {QUANTITY_NAMES[loosest]} is {limits[loosest]:.0f} times the usual rounding "
+            f"error; above {MAX_LIMIT:.0f} the check can't detect a difference"
         )
 
     def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:

@@ -44,17 +44,17 @@ _PROBES = 2
 _MAX_ERROR_TEXT = 300
 """Characters kept of the error of a model that fails in fp64."""
 _LOSS_ADVICE = (
-    "Where parts of a batch have unequal numbers of labels, as when tokens are masked, let the loss return a "
-    'sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = (labels != '
-    "-100).sum(); return total, count. A loss that joins rows otherwise allows no equivalent data-parallel "
-    "training"
+    "If parts of a batch have unequal numbers of labels (for example with masked tokens), let the loss "
+    'return a sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = '
+    "(labels != -100).sum(); return total, count. No data-parallel training is equivalent if the loss "
+    "combines rows in another way"
 )
 
 
 _BATCH_NORM_ADVICE = (
-    "Where statistics of the rows of one rank are meant, as people train models with BatchNorm, declare it: "
-    "batch_norm: per_rank, an option of the workload, compares each case with one process that divides the "
-    "batch as it does; batch_norm: sync takes those of all ranks (GPUs)"
+    "If statistics per rank are intended, as is usual with BatchNorm, declare it with an option of the "
+    "workload: batch_norm: per_rank compares each case with one process that divides the batch in the "
+    "same way; batch_norm: sync uses the statistics of all ranks (GPUs only)"
 )
 
 
@@ -93,7 +93,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     check = _EquivalenceRecorder(context, phases, plain, trial.limits.step / 2)
     try:
         if options.role == REFERENCE:
-            lacking = fp64_memory_problem(context) if options.fp64 else "the suite asks for none (check.fp64)"
+            lacking = fp64_memory_problem(context) if options.fp64 else "the suite disables it (check.fp64)"
             check.train_reference(options.perturbed or 0, options.parts or [1], lacking)
         else:
             check.train()
@@ -127,14 +127,15 @@ class _EquivalenceRecorder(FingerprintRecorder):
         seed = self._plain.seed
         if no_fp64 := no_fp64 or self._attempt_fp64():
             self._exact_dtype = "fp32"
-            self._note("exact", f"nothing was trained in fp64, so bounds are wider: {no_fp64}")
+            self._note("exact", f"the fp64 training was skipped, so bounds are wider: {no_fp64}")
             self.train(name="fp32", case=self._most_exact_case(), steps=1)
         self.train(name="reseeded", case=self._most_exact_case(), steps=1, seed=seed + 1)
         if self._difference_from_exact("reseeded")[0] > _TOLERANCES[self._exact_dtype]:
             raise UnsupportedCase(
-                "the model draws random numbers while it trains (the first step depends on the seed), not by "
-                "dropout that its modules or their config show: which row gets which of them depends on how "
-                "rows are divided among ranks, so nothing can be compared; turn that off"
+                "the model draws random numbers during training (the first step depends on the seed), "
+                "and not in a dropout that its modules or their config show. The division of rows "
+                "among ranks decides which row gets which of them, so trainings can't be compared; "
+                "disable the random numbers"
             )
         parts = self._valid_parts(parts)
         always = bool(optimizers.entry_of(self._plain.case.optimizer).compute_dtype)
@@ -163,7 +164,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
                 raise
             traceback.print_exc()
             self.curve, self.tensors = [], []
-            text = truncate_middle(told, _MAX_ERROR_TEXT, "the whole is in the log of the rank")
+            text = truncate_middle(told, _MAX_ERROR_TEXT, "the full text is in the log of the rank")
             return f"the model fails in it ({text})"
         # a rank that has failed waits for the result of this one
         self._all_fail("")
@@ -239,16 +240,16 @@ class _EquivalenceRecorder(FingerprintRecorder):
         if buffer > rounding and not norm:
             self._note(
                 "fp64 parts",
-                f"in {self._exact_dtype} a buffer changes by {buffer:.1e} of itself {split}: it keeps what "
-                "it has seen, so no training is equivalent that accumulates gradients, or whose ranks don't "
-                "average it",
+                f"in {self._exact_dtype} a buffer changes by {buffer:.1e} (relative) {split}, because "
+                "it accumulates statistics of the batch. A training is not equivalent if it "
+                "accumulates gradients or does not average the buffer over ranks",
             )
         elif distance > rounding:
             why = f"{norm}; " if norm else ""
             self._note(
                 "fp64",
                 f"the loss of a batch is not the mean of the losses of its parts ({why}in "
-                f"{self._exact_dtype} the first step changes by {distance:.1e} of itself {split})",
+                f"{self._exact_dtype} the first step changes by {distance:.1e} (relative) {split})",
             )
             self._note(ADVICE, _BATCH_NORM_ADVICE if norm else _LOSS_ADVICE)
         return parts if max(distance, buffer) <= rounding else [1]
@@ -321,6 +322,6 @@ def _batch_norm_note(context: RankContext) -> str:
     """Describe the statistics of the model's first batch norm; empty: it has none."""
     for name, layer in batch_norm.batch_norm_layers(weights.meta_module(context.workload)).items():
         if batch_norm.is_synchronised(layer):
-            return f"batch norm in {name} takes its statistics from one micro-batch of all ranks"
-        return f"batch norm in {name} takes its statistics from the rows of one rank"
+            return f"batch norm in {name} computes its statistics from one micro-batch of all ranks"
+        return f"batch norm in {name} computes its statistics from the rows of one rank"
     return ""

@@ -54,7 +54,7 @@ def reference_problem(
 
 
 def _text(why: str, compute: str) -> str:
-    return f"its reference is broken: {why}; the model computes something else in {compute}"
+    return f"its reference is broken: {why}; the model computes different results in {compute}"
 
 
 def _has_size(training: RecordedTraining, place: Quantity) -> bool:

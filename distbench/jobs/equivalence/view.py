@@ -59,14 +59,14 @@ class EquivalenceView(View):
     order: ClassVar[int] = 60
     table_collapsed: ClassVar[bool] = False
     caption: ClassVar[str] = (
-        "Each case and its reference (one process with the whole batch) trained a few steps from the same "
-        "weights on the same batches, with the case's own optimizer and with SGD, in the case's dtype and in "
-        "fp32. Largest relative error of the loss, of the gradient norm, of the first step's gradients, of "
-        "the parameter updates and of buffers, and in 16 bits of the sizes of gradients and updates; its "
-        "fraction of the envelope that rounding allows (above 1: differs, by design or by mistake); the "
-        "smallest error that would have been seen in half of the tensors, and in their mean size; and the "
-        "distance of the trained parameters from an fp64 training, beside the reference's. "
-        "Lower is better throughout."
+        "Each case and its reference (one process with the whole batch) trained a few steps from the "
+        "same weights on the same batches, with the case's own optimizer and with SGD, in the case's "
+        "dtype and in fp32. The table shows the largest relative error of the loss, of the gradient "
+        "norm, of the first step's gradients, of the parameter updates and of buffers, and in 16 bits "
+        "of the sizes of gradients and updates; its fraction of the envelope that rounding allows "
+        "(above 1: differs, by design or by an error); the smallest error that would have been "
+        "detected in half of the tensors, and in their mean size; and the distance of the trained "
+        "parameters from an fp64 training, next to the reference's. Lower is better throughout."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE_FIELDS,
@@ -79,7 +79,7 @@ class EquivalenceView(View):
             type="varchar",
         ),
         Field("reference", "", "Name of the reference.", type="varchar"),
-        Field("work", "", "full, or what the reduced work is that was trained.", type="varchar"),
+        Field("work", "", "full, or a description of the reduced work that was trained.", type="varchar"),
         _error_field("loss", "loss", "Largest relative error of the loss."),
         _error_field("grad_norm", "norm", "Largest relative error of the gradient norm."),
         _error_field("gradient", "gradient", "Largest relative error of the first step's gradients."),
@@ -94,13 +94,17 @@ class EquivalenceView(View):
             "envelope", "envelope", "Fraction of the envelope; above 1: differs.", "", "lower", format=_RATIO
         ),
         _error_field(
-            "seen_gradient", "sees grad.", "Smallest error of a gradient that would be seen (median tensor)."
+            "seen_gradient",
+            "sees grad.",
+            "Smallest error of a gradient that would be detected (median tensor).",
         ),
         _error_field(
-            "seen_update", "sees moved", "Smallest error of an update that would be seen (median tensor)."
+            "seen_update", "sees moved", "Smallest error of an update that would be detected (median tensor)."
         ),
         _error_field(
-            "seen_size", "sees size", "Smallest error of the mean size of gradients or updates seen."
+            "seen_size",
+            "sees size",
+            "Smallest error of the mean size of gradients or updates that would be detected.",
         ),
         _error_field("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
         _error_field("reference_fp64", "its ref.", "The same distance of the reference."),
@@ -131,7 +135,7 @@ class EquivalenceView(View):
         names = run.short_names([row for row, _ in places])
         words = [evidence.word for _, evidence in checked]
         cut = (
-            f" The {MAX_CHART_CASES} furthest of {len(apart):,} are drawn."
+            f" Only the {MAX_CHART_CASES} furthest of {len(apart):,} are shown."
             if len(apart) > MAX_CHART_CASES
             else ""
         )
@@ -145,8 +149,8 @@ class EquivalenceView(View):
                 "equivalence-envelope",
                 "Distance from the reference",
                 "Each mark is the largest difference of one kind over all steps and tensors, as a "
-                "fraction of what rounding allows there; further left is closer to the reference, and "
-                "right of the grey line at 1 the case is not equivalent. The axis is "
+                "fraction of the rounding envelope; further left is closer to the reference, and to "
+                "the right of the grey line at 1 the case is not equivalent. The axis is "
                 f"logarithmic.{cut}",
                 make_figure(
                     [limit, *marks],
@@ -207,7 +211,7 @@ def _notes(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], names: di
     if references:
         notes.append(f"Compared with: {', '.join(references)}.")
         notes.append(
-            "Fixed tolerances, for comparison only (torch.testing.assert_close): "
+            "For reference, the fixed tolerances of torch.testing.assert_close: "
             + ", ".join(f"{dtype} {FIXED_TOLERANCE[dtype]:.1e}" for dtype in tolerances)
             + "."
         )

@@ -43,12 +43,12 @@ _TABLE = TableSpec(
         TableColumn("count", "bigint", "Elements as nccl-tests counts: of the array, or of a rank's share."),
         TableColumn("iterations", "bigint", "Timed calls."),
         TableColumn("seconds", "double", "Mean time of a call on the rank that took longest.", "s"),
-        TableColumn("fastest_s", "double", "Shortest call, each as long as on its slowest rank.", "s"),
+        TableColumn("fastest_s", "double", "Shortest call, each timed on its slowest rank.", "s"),
         TableColumn("slowest_s", "double", "Longest call.", "s"),
         TableColumn("algbw", "double", "bytes over seconds.", "B/s"),
         TableColumn("busbw", "double", "algbw times the factor of the operation.", "B/s"),
         TableColumn("wrong", "bigint", "Elements with a wrong result on all ranks; null: not checked."),
-        TableColumn("reason", "varchar", "Why nothing was measured; empty: it was."),
+        TableColumn("reason", "varchar", "Reason why nothing was measured; empty: it was."),
     ),
 )
 
@@ -69,14 +69,14 @@ def _columns() -> Iterator[Column]:
 
 @dataclass(frozen=True)
 class CollectivesSection:
-    """Bandwidth and latency of the operations that trainings communicate by, on each number of devices."""
+    """Bandwidth and latency of collective operations, on each number of devices."""
 
     operations: tuple[CollectiveName, ...] = get_args(CollectiveName)
-    """Which operations, as nccl-tests has them; send_recv is a ring: each rank sends to the next one."""
+    """Operations, as in nccl-tests; send_recv is a ring: each rank sends to the next one."""
     sizes: str | tuple[int | str, ...] = "auto"
     """Sizes of messages: a range such as 8KiB..64MiB, or a list. auto: 1KiB..16MiB, on GPUs 1KiB..256MiB."""
     factor: Annotated[int, Bound(2, 1024)] = 4
-    """Each size of a range is so many times the one before."""
+    """Ratio of each size of a range to the previous one."""
     dtypes: tuple[Dtype, ...] = ("fp32",)
     """Dtypes of the elements."""
     groups: tuple[GroupKind, ...] = get_args(GroupKind)
@@ -86,7 +86,7 @@ class CollectivesSection:
     iterations: Annotated[int, Bound(1, 1_000_000)] = 20
     """Timed calls, if they fit into the seconds; at least one."""
     seconds: Positive = 1.0
-    """Time that the timed calls of one measurement may take, and again its warm-up."""
+    """Maximum seconds for the timed calls of one measurement, and again for its warm-up."""
     check: bool = True
     """Check every element of the result of each operation, dtype, size and group, before it is timed."""
     trials: Count = 3
@@ -149,7 +149,10 @@ class CollectivesJob(JobKind):
             findings.append(Problem((self.name, "sizes"), str(error), shown))
         if cases and all(case.world_size == 1 for case in cases):
             findings.append(
-                Problem((self.name,), "all cases have one device, and nothing communicates; add world sizes")
+                Problem(
+                    (self.name,),
+                    "all cases run on one device, so there is nothing to measure; add larger world sizes",
+                )
             )
         return findings
 

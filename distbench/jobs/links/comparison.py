@@ -15,9 +15,9 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 _MIN_CHANGE = 0.01
 """Smaller changes of a bandwidth are ignored, however many trials show them."""
 _CAPTION = (
-    "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: better, "
-    "!: worse, ?: spread unknown; no sign: within the noise, or less than 1%. A sign allows for the number "
-    "of rows, so it takes more than an interval without 1."
+    "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: "
+    "better, !: worse, ?: spread unknown; no sign: within the noise, or less than 1%. Signs are "
+    "corrected for the number of rows, so not every interval without 1 has a sign."
 )
 _FIELDS = (
     Field("size", "size", "Full array.", "B"),
@@ -76,7 +76,7 @@ def comparison_sheet(before: Sequence[Record], after: Sequence[Record]) -> Table
     apart = [f"{words.count(word)} {word}" for word in _SIGNS if word in words]
     alone = len(collective_results(before)) + len(collective_results(after)) - 2 * len(made)
     notes = [f"Collectives: {', '.join(apart)} of {len(made)}." if made else "No collective is in both runs."]
-    notes += [f"{format_count(alone, 'measurement')} of only one of the runs left out."] if alone else []
+    notes += [f"{format_count(alone, 'measurement')} in only one of the runs not shown."] if alone else []
     return Table("Collectives", _CAPTION, _FIELDS, tuple(map(_row, made)), tuple(notes))
 
 

@@ -34,7 +34,7 @@ def rank_groups(name: GroupKind, nodes: Sequence[int]) -> RankGroups:
     if len(by_node) == 1:
         return RankGroups(name, reason="all ranks are on one node; see the group all")
     if len(by_node) == len(nodes):
-        alone = "every rank has a node to itself"
+        alone = "each rank is on its own node"
         return RankGroups(name, reason=f"{alone}; see the group all" if name == "between" else alone)
     if name == "between":
         return RankGroups(name, (tuple(same[0] for same in by_node),))

@@ -120,7 +120,7 @@ def _unsupported(members: GroupMembership, op: str, dtype: torch.dtype) -> str:
     dist.all_gather_object(failures, failure, group=members.group)
     if any(failures) and not all(failures):
         at = failures.index(next(filter(None, failures)))
-        raise RuntimeError(f"{op} failed on rank {members.ranks[at]} and not on others: {failures[at]}")
+        raise RuntimeError(f"{op} failed on rank {members.ranks[at]}, but not on others: {failures[at]}")
     return failure
 
 

@@ -59,7 +59,7 @@ class CollectivesView(View):
         Field("bytes", "size", "Full array.", "B", type="bigint", format="{:d}".format),
         Field("count", "count", "Elements as nccl-tests counts.", type="bigint", format="{:d}".format),
         Field("dtype", "type", "Dtype of the elements.", type="varchar"),
-        Field("redop", "redop", "Reduction; none where nothing is reduced.", type="varchar"),
+        Field("redop", "redop", "Reduction; none if nothing is reduced.", type="varchar"),
         Field("root", "root", "Place of the root; -1: none.", type="bigint", format="{:d}".format),
         Field(
             "seconds",
@@ -83,11 +83,16 @@ class CollectivesView(View):
         Field("group_name", "", "Ranks that take part: all, node or between.", type="varchar"),
         Field("group_size", "", "Ranks of a group.", type="bigint"),
         Field("nodes", "", "Nodes that the ranks of a group are on.", type="bigint"),
-        Field("form", "", "in place or out of place, as trainings call it.", type="varchar"),
+        Field("form", "", "in place or out of place, as in trainings.", type="varchar"),
         Field("device", "", "cpu or cuda.", type="varchar"),
         Field("world_size", "", "Devices.", type="bigint"),
         Field("case_name", "", "Name of the case.", type="varchar"),
-        Field("case_id", "", "Id of the case: of as many devices, in every suite.", type="varchar"),
+        Field(
+            "case_id",
+            "",
+            "Id of the case: the same for this number of devices in every suite.",
+            type="varchar",
+        ),
     )
 
     def table(self, run: RunAnalysis) -> Table:

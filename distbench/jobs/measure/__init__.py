@@ -70,7 +70,7 @@ class MeasureJob(JobKind):
 
     def problems(self, section: MeasureConfig, cases: Sequence[Case]) -> list[Problem]:
         if section.trials and any(case.precision.float8_emulated for case in cases):
-            message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
+            message = "emulated float8 has no speed to measure; set measure.trials: 0 and check: {}"
             return [Problem(("precision", "float8_emulated"), message, True)]
         wrong = [
             _settling_mistake(section, case, since) for case, since in _settling_cases(section, cases)[:1]
@@ -120,8 +120,8 @@ def _partial_cycle_mistakes(section: MeasureConfig, cases: Sequence[Case]) -> li
     below = section.steps // whole * whole
     nearest = f"{below} or {below + whole}" if below else f"{whole}"
     message = (
-        f"the communication of {cut[0].label} repeats every {one} steps, so {section.steps} timed steps "
-        f"would have more or less of it than a long training; use {nearest}"
+        f"{cut[0].label} communicates in cycles of {one} steps, so {section.steps} timed steps are not "
+        f"representative of a long training; use {nearest}"
     )
     return [Problem(("measure", "steps"), message, section.steps)]
 
@@ -134,7 +134,7 @@ def _settling_cases(section: MeasureConfig, cases: Sequence[Case]) -> list[tuple
 
 def _settling_mistake(section: MeasureConfig, case: Case, since: int) -> Problem:
     message = (
-        f"{case.label} communicates otherwise before step {since}, so such steps would be timed; use a "
-        f"warm-up of {since} or more steps, or let it begin at step {section.warmup} or before"
+        f"{case.label} changes its communication at step {since}, inside the timed window; use a "
+        f"warm-up of {since} or more steps, or let it start at step {section.warmup} or earlier"
     )
     return Problem(("measure", "warmup"), message, section.warmup)

@@ -16,10 +16,10 @@ from distbench.jobs._recorded_trainings import STEP, TRAINING
 
 @dataclass(frozen=True)
 class SensitivitySection:
-    """Measure how far rounding leads a training, where a verdict depends on it."""
+    """Measure how much rounding changes a training, if a verdict depends on it."""
 
     trainings: Annotated[int, Bound(0, 100)] = 4
-    """Trainings from weights moved by rounding, in one trial; 0: none."""
+    """Trainings from weights perturbed by rounding, in one trial; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class SensitivityJob(JobKind):
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
             "sensitivity_curve",
-            "One row per training from weights moved by rounding, and step.",
+            "One row per step and training from weights perturbed by rounding.",
             (TRAINING, STEP, TableColumn("loss", "double", "Loss before the update, over the global batch.")),
         ),
     )
     order: ClassVar[int] = 90
     follow_up_text: ClassVar[str] = (
-        "if timed losses part further than rounding usually leads, one more trial of each case that they are "
-        "held against: {trainings} trainings from weights moved by rounding"
+        "if timed losses diverge more than rounding usually explains, one more trial of each case that "
+        "they are compared with: {trainings} trainings from weights perturbed by rounding"
     )
 
     def planned_trials(

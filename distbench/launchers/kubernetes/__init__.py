@@ -45,9 +45,9 @@ class Kubernetes(ClusterLauncher):
     nnodes: Count = 1
     """Nodes."""
     gpus: Annotated[int, Bound(0)] = 0
-    """nvidia.com/gpu of an agent's pod, which takes as many ranks; 0: as many as it requests CPU cores."""
+    """nvidia.com/gpu of an agent's pod, which is its number of ranks; 0: one rank per requested CPU core."""
     resources: dict[str, Any] = field(default_factory=lambda: {"requests": {"cpu": 1, "memory": "4Gi"}})
-    """Of the container of an agent: {requests: {cpu: 64, memory: 512Gi}, limits: {memory: 512Gi}}."""
+    """Resources of an agent's container: {requests: {cpu: 64, memory: 512Gi}, limits: {memory: 512Gi}}."""
     namespace: str = "default"
     """Namespace of all objects."""
     kind: Literal["job", "jobset"] = "job"
@@ -58,17 +58,19 @@ class Kubernetes(ClusterLauncher):
     """PersistentVolumeClaim (ReadWriteMany) that all pods mount as /reports; empty: the controller's pod has
     the run, and stays after it."""
     keep: Annotated[int, Bound(0)] = 3600
-    """Seconds for which the controller's pod stays after a run without a claim, so that it can be fetched."""
+    """Seconds for which the controller's pod stays after a run without a claim, so that the run can be
+    copied."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the agents, and with them of all ranks: {NCCL_IB_HCA: mlx5}."""
     service_account: str = ""
     """Service account of the pods, whose token is not mounted; empty: the namespace's default."""
     pod: dict[str, Any] = field(default_factory=dict)
-    """More of the spec of every pod: {nodeSelector: {...}, tolerations: [...], imagePullSecrets: [...]}."""
+    """Further fields of the spec of every pod: {nodeSelector: {...}, tolerations: [...], imagePullSecrets:
+    [...]}."""
     security_context: dict[str, Any] = field(default_factory=dict)
-    """Of the agents' containers: {capabilities: {add: [IPC_LOCK]}} for RDMA."""
+    """Security context of the agents' containers: {capabilities: {add: [IPC_LOCK]}} for RDMA."""
     labels: dict[str, str] = field(default_factory=dict)
-    """More labels of the jobs and pods: {kueue.x-k8s.io/queue-name: gpus}."""
+    """Further labels of the jobs and pods: {kueue.x-k8s.io/queue-name: gpus}."""
     annotations: dict[str, str] = field(default_factory=dict)
     """Annotations of the agents' pods: {k8s.v1.cni.cncf.io/networks: rdma}."""
     active_deadline_seconds: Count = 14_400
@@ -76,13 +78,13 @@ class Kubernetes(ClusterLauncher):
     ttl_seconds_after_finished: Annotated[int, Bound(0)] = 86_400
     """Seconds after which it removes them."""
     backoff_limit: Annotated[int, Bound(0)] = 0
-    """Pods of agents that it replaces before it gives up all of them."""
+    """Number of failed pods of agents that it replaces before the job fails."""
     port: Annotated[int, Bound(1, 65_535)] = 17_017
     """Port of the controller's pod, to which agents connect."""
     start_timeout: Positive = 600.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @classmethod
     def is_active(cls) -> bool:
@@ -90,19 +92,22 @@ class Kubernetes(ClusterLauncher):
 
     def option_problem(self) -> tuple[str, str] | None:
         if not self.image:
-            return "image", "needs an image with distbench and torch in it"
+            return "image", "needs an image that contains distbench and torch"
         if not self.gpus and not self._cores:
-            return "resources", "without gpus requests.cpu says how many ranks a pod takes: whole CPU cores"
+            return (
+                "resources",
+                "without gpus, requests.cpu sets the number of ranks per pod: use whole CPU cores",
+            )
         if taken := sorted(self.pod.keys() & RESERVED_POD_KEYS):
-            return "pod", f"{taken[0]} is made by distbench"
+            return "pod", f"{taken[0]} is set by distbench"
         return None
 
     def start_hint(self) -> str | None:
         if TOKEN_VARIABLE in os.environ:
             return None
         return (
-            "its run is the command of a pod, which is started by: distbench launch SUITE --on kubernetes "
-            "--print | kubectl apply -f -"
+            "distbench runs as the command of a pod; start it with: distbench launch SUITE --on "
+            "kubernetes --print | kubectl apply -f -"
         )
 
     def gpus_per_node(self) -> int | None:
@@ -129,8 +134,8 @@ class Kubernetes(ClusterLauncher):
             raise UsageError(f"launcher.kubernetes.{option}: {why}")
         if not _CONFIG_MAP_KEY.fullmatch(controller.suite_file):
             raise UsageError(
-                f"SUITE = {controller.suite_file!r}: it becomes a key of a ConfigMap, which has letters, "
-                "digits, '-', '_' and '.' only; rename the file"
+                f"SUITE = {controller.suite_file!r}: its name becomes a key of a ConfigMap, which "
+                "allows only letters, digits, '-', '_' and '.'; rename the file"
             )
         options = dataclasses.replace(self, nnodes=controller.nodes)
         name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_MAX_NAME].strip("-")

@@ -34,23 +34,23 @@ class Ray(ClusterLauncher):
     """
 
     address: str = ""
-    """Of the cluster, as ray.init takes it; empty: RAY_ADDRESS, or the cluster that this host is in."""
+    """Address of the cluster, as for ray.init; empty: RAY_ADDRESS, or the cluster of this host."""
     nnodes: Annotated[int, Bound(0)] = 0
     """Bundles, one on each node; 0: one for every node that is alive."""
     strategy: Literal["STRICT_SPREAD", "SPREAD"] = "STRICT_SPREAD"
-    """Of the placement group; two agents on one node are refused in any case."""
+    """Strategy of the placement group; two agents on one node are never allowed."""
     num_cpus: Annotated[int, Bound(0)] = 0
     """CPUs of a bundle, and the ranks of a node without GPUs; 0: what the smallest node has."""
     num_gpus: Annotated[int, Bound(0)] | None = None
     """GPUs of a bundle, and the ranks of a node; null: what the smallest node has."""
     resources: dict[str, float] = field(default_factory=dict)
-    """More resources of a bundle: {"accelerator_type:H100": 0.001}."""
+    """Further resources of a bundle: {"accelerator_type:H100": 0.001}."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Ray's runtime environment of the actors, and with it of the agents: {env_vars: {...}}."""
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @classmethod
     def is_active(cls) -> bool:

@@ -81,9 +81,8 @@ def _start_actors(ray: Any, request: dict[str, Any]) -> list[Any] | None:
 def _run_agents(ray: Any, request: dict[str, Any], token: str) -> int:
     if (actors := _start_actors(ray, request)) is None:
         return _print_error(
-            f"Ray has no place for {request['bundles']} ({request['strategy']}) within "
-            f"{request['timeout_s']:g} s; "
-            "ray status shows what is free"
+            f"Ray could not place {request['bundles']} ({request['strategy']}) within "
+            f"{request['timeout_s']:g} s; ray status shows the free resources"
         )
     names, environment = _node_names(_alive_nodes(ray)), forwarded_environment()
     ids = ray.get([actor.node.remote() for actor in actors])
@@ -100,7 +99,7 @@ def _run_agents(ray: Any, request: dict[str, Any], token: str) -> int:
             # as a shell reports a signal; a negative code would be another one of this process
             code = (own if own >= 0 else 128 - own) or code
         except ray.exceptions.RayError as error:
-            code = _print_error(f"the actor on {name} has ended: {type(error).__name__}: {error}")
+            code = _print_error(f"the actor on {name} exited: {type(error).__name__}: {error}")
     return code
 
 

@@ -67,7 +67,7 @@ class Slurm(ClusterLauncher):
     start_timeout: Positive = 120.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     @classmethod
     def is_active(cls) -> bool:
@@ -83,7 +83,7 @@ class Slurm(ClusterLauncher):
         if not self.srun:
             return "srun", "needs a command, such as [srun]"
         if not _in_allocation():
-            return "", "this is no Slurm allocation; start distbench with sbatch, or inside salloc"
+            return "", "not inside a Slurm allocation; use sbatch, salloc, or --on slurm"
         return None
 
     def node_list(self) -> Sequence[Node]:

@@ -52,7 +52,7 @@ class SlurmQueue(JobQueue):
         if asked.returncode:
             # Slurm forgets a job some minutes after its end (MinJobAge)
             is_gone = "Invalid job id" in asked.stderr
-            return QueuedJob("ended", "not known to Slurm any more") if is_gone else None
+            return QueuedJob("ended", "no longer known to Slurm") if is_gone else None
         return _parse_job(asked.stdout, cluster)
 
     def cancel_command(self, name: str) -> list[str]:
@@ -127,6 +127,6 @@ def _split_name(name: str) -> tuple[str, list[str]]:
         UsageError: *name* is not a job name of Slurm.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r}: not a job of Slurm, such as 17 or 17;CLUSTER")
+        raise UsageError(f"{name!r}: not a Slurm job, such as 17 or 17;CLUSTER")
     number, _, cluster = name.partition(";")
     return number, [f"--clusters={cluster}"] if cluster else []

@@ -51,8 +51,8 @@ def _options(slurm: Slurm, controller: ControllerCommand) -> Iterator[str]:
             preferred = os.environ.get(variable, wanted)
             if preferred != wanted:
                 raise UsageError(
-                    f"launcher.slurm.{option} = {wanted!r}: sbatch would take {preferred!r}, from the "
-                    f"environment variable {variable}; unset it, or leave out the option"
+                    f"launcher.slurm.{option} = {wanted!r}: sbatch would use {preferred!r} from the "
+                    f"environment variable {variable}; unset the variable, or omit the option"
                 )
             yield f"--{option}={wanted}"
     if slurm.exclusive:
@@ -74,7 +74,7 @@ def _quoted(option: str) -> str:
         UsageError: it does not fit onto a line.
     """
     if not option.isprintable():
-        raise UsageError(f"{option!r}: sbatch takes no line breaks or control characters in an option")
+        raise UsageError(f"{option!r}: sbatch does not allow line breaks or control characters in an option")
     if not set(option) & set(" \t\"'\\#"):
         return option
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')

@@ -31,7 +31,7 @@ class Spark(ClusterLauncher):
     """
 
     master: str = ""
-    """Of the cluster, as spark-submit takes it: spark://host:7077, yarn; empty: that of Spark's defaults."""
+    """Master of the cluster, as for spark-submit: spark://host:7077, yarn; empty: Spark's default."""
     nnodes: Count = 1
     """Tasks of the stage, one on each node."""
     slots: Annotated[int, Bound(0)] = 0
@@ -41,13 +41,16 @@ class Spark(ClusterLauncher):
     start_timeout: Positive = 180.0
     """Seconds until all agents have connected, and for the import of torch and deepspeed."""
     may_differ: list[NodeDifference] = field(default_factory=list)
-    """What may differ between nodes."""
+    """Facts that may differ between nodes."""
 
     def option_problem(self) -> tuple[str, str] | None:
         if not is_installed("pyspark"):
             return "", f"pyspark is not installed; {install_hint('spark')}"
         if self.conf.get("spark.task.maxFailures", "1") != "1":
-            return "conf", "spark.task.maxFailures is 1: a stage that is tried again has agents of no run"
+            return (
+                "conf",
+                "spark.task.maxFailures must be 1, because the agents of a retried stage belong to no run",
+            )
         return None
 
     def node_list(self) -> Sequence[Node]:

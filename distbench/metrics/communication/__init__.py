@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 _COLLECTIVES_TABLE = TableSpec(
     "collectives",
-    "One row a collective, rank and profiled (or else counted) step: as asked for, as run, and how long it "
-    "took.",
+    "One row per collective, rank and profiled (or else counted) step: the operation as called, as "
+    "executed, and its time.",
     (
         TableColumn("step", "bigint", "Which of these steps, from 0 on."),
         TableColumn("place", "bigint", "Place in the step, from 0 on, in the order of the calls."),
-        TableColumn("op", "varchar", "Operation as asked for by the strategy."),
-        TableColumn("ran", "varchar", "What the backend ran for it; null where the trace does not show it."),
+        TableColumn("op", "varchar", "Operation that the strategy calls."),
+        TableColumn(
+            "ran", "varchar", "Operation that the backend executed; null if the trace does not show it."
+        ),
         TableColumn(
             "group",
             "varchar",
@@ -42,31 +44,34 @@ _COLLECTIVES_TABLE = TableSpec(
         TableColumn(
             "dimension",
             "varchar",
-            "Dimension of the device mesh that the group is over, such as tp; null: not known.",
+            "Dimension of the device mesh of the group, such as tp; null: unknown.",
         ),
         TableColumn("nodes", "bigint", "Nodes that these ranks are on; 1: it stays inside a node."),
         TableColumn("dtype", "varchar", "Dtype of what it moves."),
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
-        TableColumn("wire_bytes", "double", "What the rank sends, by the algorithm of what ran.", "B"),
+        TableColumn("wire_bytes", "double", "Bytes that the rank sends, by the executed algorithm.", "B"),
         TableColumn("seconds", "double", "Time that the rank spent in it, under the profiler.", "s"),
         TableColumn(
             "transfer_s",
             "double",
-            "Shortest time that a rank of the group spent in it; of a message inside a node no longer than "
-            "from when both ends were there until it was received.",
+            "Shortest time that a rank of the group spent in it; for a message inside a node, at most "
+            "the time from the arrival of both ends until it was received.",
             "s",
         ),
         TableColumn("wait_s", "double", "The rest: waiting for the slowest rank.", "s"),
-        TableColumn("exposed_s", "double", "Its time that no computation of the rank hid.", "s"),
+        TableColumn("exposed_s", "double", "Exposed time: not hidden by computation of the rank.", "s"),
     ),
 )
 _THEORY_TABLE = TableSpec(
     "collectives_theory",
-    "Expected bytes of a rank's collectives per step, one row an operation and dimension of the device mesh.",
+    (
+        "Expected bytes of a rank's collectives per step, one row per operation and dimension of the "
+        "device mesh."
+    ),
     (
         TableColumn("op", "varchar", "Operation."),
-        TableColumn("dimension", "varchar", "Dimension of the device mesh; null: theory does not say."),
-        TableColumn("calls", "double", "How many of them; null: theory does not say."),
+        TableColumn("dimension", "varchar", "Dimension of the device mesh; null: not given by theory."),
+        TableColumn("calls", "double", "Number of calls; null: not given by theory."),
         TableColumn("bytes", "double", "Payload by the strategy's communication model.", "B"),
     ),
 )
@@ -93,9 +98,9 @@ class Communication(Metric):
         ),
         # tokens routed to a rank and activations between stages are uneven over ranks; their sum is not
         *columns_of("B", "lower", "mean", per_step=True)(
-            comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
-            "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in); mean over "
-            "ranks, as in theory.",
+            comm_bytes="Payload of a rank's collectives in one step: the full array of each, as in "
+            "nccl-tests (all-gather: the output; reduce-scatter: the input); mean over ranks, as in "
+            "theory.",
             comm_inside_bytes="The part of a rank's comm_bytes whose process groups are inside one node.",
             comm_between_bytes="The part of a rank's comm_bytes whose process groups span several nodes, "
             "those with other ranks of the same node included.",
@@ -106,7 +111,7 @@ class Communication(Metric):
         ),
         *columns_of("B", None, "max", per_step=True)(
             comm_standing_bytes="Bytes of sharded parameters that were still gathered when a forward or "
-            "backward pass started, so that the pass need not gather them.",
+            "backward pass started, so that the pass does not gather them.",
         ),
     )
 
@@ -132,7 +137,7 @@ class Communication(Metric):
     def values(self, context: PassContext, state: _State) -> Values:
         if context.devices_per_rank > 1:
             raise NotAvailable(
-                f"what one process copies between its {context.devices_per_rank} devices is no collective"
+                f"copies of one process between its {context.devices_per_rank} devices are not collectives"
             )
         steps = state.collectives.steps
         # groups of one rank move nothing

@@ -83,7 +83,7 @@ def scope_problem(where: LinkScope, nodes: Sequence[int]) -> NotAvailable | None
     if where == "between" and len(set(nodes)) == 1:
         return NotAvailable("all ranks are on one node")
     if where == "inside" and len(set(nodes)) == len(nodes):
-        return NotAvailable("every rank has a node to itself")
+        return NotAvailable("each rank is on its own node")
     return None
 
 

@@ -22,23 +22,26 @@ if TYPE_CHECKING:
 _COLUMN_OF_DIRECTION = {"read": "disk_read", "written": "disk_written"}
 _NO_OFFLOAD = "no training state is offloaded to a disk"
 _BYTES_DOC = (
-    "by the kernel's count (/proc/PID/io, {}_bytes), which is of storage and not of the page cache, over "
-    "the timed steps; all ranks together."
+    "as counted by the kernel for storage, not the page cache (/proc/PID/io, {}_bytes), over the timed "
+    "steps; all ranks together."
 )
 _RATE_DOC = (
-    f"by itself, in blocks of 1 MiB with O_DIRECT, {QUEUE_DEPTH} in flight (DeepSpeed's own sizes), measured "
-    "by the first rank of each node before the warm-up, while the others wait; of the slowest node."
+    f"alone, in blocks of 1 MiB with O_DIRECT, {QUEUE_DEPTH} in flight (DeepSpeed's sizes), measured by "
+    "the first rank of each node before the warm-up, while the others wait; of the slowest node."
 )
 _TABLE = TableSpec(
     "disk",
-    "Two rows a node whose ranks offload to a disk: what it gives by itself. Left by the node's first rank.",
+    (
+        "Two rows per node whose ranks offload to a disk: its throughput alone, measured by the first rank "
+        "of the node."
+    ),
     (
         TableColumn("way", "varchar", "read or written."),
         TableColumn("bytes", "bigint", "Bytes that were moved.", "B"),
         TableColumn("seconds", "double", "Time that it took.", "s"),
         TableColumn("block", "bigint", "Bytes of a block.", "B"),
         TableColumn("depth", "bigint", "Blocks in flight."),
-        TableColumn("reason", "varchar", "Why nothing was moved; null if it was."),
+        TableColumn("reason", "varchar", "Reason why nothing was moved; null if it was."),
     ),
 )
 
@@ -59,21 +62,21 @@ class Disk(Metric):
             disk_written="Bytes written to disks in a step, " + _BYTES_DOC.format("write"),
         ),
         *columns_of("B", None, "first")(
-            disk_read_theory="Bytes that all ranks read in a step by theory, at most: tensors of less than "
-            "1 MiB stay in memory (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).",
-            disk_written_theory="Bytes that all ranks write in a step by theory, at most, likewise.",
+            disk_read_theory="Upper bound on the bytes that all ranks read in a step, by theory: tensors "
+            "of less than 1 MiB stay in memory (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).",
+            disk_written_theory="Upper bound on the bytes that all ranks write in a step, likewise.",
         ),
         *columns_of("B/s", "higher", "first")(
-            disk_read_rate="What the disk gives to reading " + _RATE_DOC,
-            disk_written_rate="What the disk takes of writing " + _RATE_DOC,
+            disk_read_rate="Read throughput of the disk " + _RATE_DOC,
+            disk_written_rate="Write throughput of the disk " + _RATE_DOC,
         ),
         Column(
             "disk_least_s",
             "s",
             "lower",
             "first",
-            "Least time that a step takes for its disk: bytes read and written over the disk's own "
-            "throughput, one after the other; of the node that has most.",
+            "Minimum time of a step for its disk traffic: bytes read and written over the throughput "
+            "of the disk, one after the other; of the node with the most.",
         ),
     )
 
@@ -127,7 +130,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 def _theory(theory: Mapping[str, float] | None, way: str, trial: TrialData) -> float | NotAvailable:
     if theory is None:
-        return NotAvailable(f"{trial.case.label} has no theory of what it moves to a disk")
+        return NotAvailable(f"{trial.case.label} has no model of its disk traffic")
     return theory[way] * trial.case.world_size
 
 

@@ -47,7 +47,7 @@ def probe_disk(
         folder.mkdir(parents=True, exist_ok=True)
         return _probe_file(folder / f"distbench-probe-{os.getpid()}", min_seconds, blocks)
     except OSError as error:
-        raise NotAvailable(f"{folder} can't be read and written with O_DIRECT: {error.strerror}") from error
+        raise NotAvailable(f"can't read and write {folder} with O_DIRECT: {error.strerror}") from error
 
 
 def _probe_file(file: Path, min_seconds: float, blocks: int) -> dict[str, DiskTransfer]:

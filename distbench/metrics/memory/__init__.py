@@ -17,10 +17,10 @@ MEMORY_KIND_DOCS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",
     "gradients": "Gradients of a rank.",
     "optimizer_state": "Optimizer states of a rank (moments).",
-    "master": "Weights that the optimizer updates and that are not the parameters themselves.",
+    "master": "Weights that the optimizer updates in place of the parameters.",
     "states": "Model states of a rank: parameters, gradients, optimizer states and master weights at once.",
     "buffers": "Buckets of communication, and gathered copies of sharded parameters.",
-    "activations": "What a step adds to all other kinds: inputs, logits, what autograd saved, casts.",
+    "activations": "Memory that a step adds: inputs, logits, tensors saved by autograd, casts.",
 }
 """Kind of memory -> definition; ``memory_<kind>`` is also a column of the record."""
 
@@ -37,15 +37,15 @@ TABLE = TableSpec(
         TableColumn(
             "phase",
             "varchar",
-            "build, forward, backward, step; update: before an update inside of the backward pass, where "
-            "most gradients are; theory: what model states should take.",
+            "build, forward, backward, step; update: before an update inside the backward pass, when "
+            "most gradients exist; theory: expected size of the model states.",
         ),
         TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
-        TableColumn("stage", "bigint", "Of a pipeline the stage that ran, from 0 on; null: none did."),
-        _bytes("allocated", "Bytes of tensors by the allocator's books."),
-        _bytes("peak", "Most such bytes during the phase."),
+        TableColumn("stage", "bigint", "For a pipeline, the stage that ran, from 0 on; null: none."),
+        _bytes("allocated", "Bytes of tensors, as counted by the allocator."),
+        _bytes("peak", "Maximum of these bytes during the phase."),
         *(_bytes(name, doc) for name, doc in MEMORY_KIND_DOCS.items()),
-        _bytes("other", "What no kind explained when the step began."),
+        _bytes("other", "Memory of unknown kind at the start of the step."),
         _bytes("host", "The part of all kinds that is in host memory although the rank computes on a GPU."),
     ),
 )
@@ -66,30 +66,29 @@ class Memory(Metric):
             "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
             memory_active_peak="CUDA: active_bytes.all.peak, tensors and blocks that other streams still "
             "hold back.",
-            memory_reserved_peak="CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest "
-            "to out-of-memory that torch itself counts.",
-            memory_device_peak="CUDA: memory_reserved_peak, and what else of the device is in use after the "
-            "timed steps by cudaMemGetInfo: CUDA's context, kernels, NCCL's and cuBLAS's buffers, and other "
-            "processes on it. It is what a device must have.",
+            memory_reserved_peak="CUDA: reserved_bytes.all.peak, the segments allocated on the device: "
+            "of torch's counters, the closest to an out-of-memory error.",
+            memory_device_peak="CUDA: memory_reserved_peak, plus all other memory in use on the device "
+            "after the timed steps (cudaMemGetInfo): CUDA context, kernels, buffers of NCCL and "
+            "cuBLAS, and other processes. A device must have this much memory.",
         ),
         *columns_of("", "lower", "sum")(
             memory_alloc_retries="CUDA: num_alloc_retries, allocations that succeeded only after the cache "
             "was flushed.",
-            memory_ooms="CUDA: num_ooms, out-of-memory errors thrown in the timed steps, caught by somebody.",
+            memory_ooms="CUDA: num_ooms, out-of-memory errors in the timed steps that were caught.",
         ),
         *columns_of("B", "lower", "max")(
             memory_pinned_peak="CUDA: allocated_bytes.peak of torch's pinned host allocator, since the "
-            "process began: what offload takes from the host for good.",
+            "start of the process: host memory that offload occupies permanently.",
         ),
         *columns_of("B", "lower", "sum")(
-            memory_host="Proportional set size (PSS) of all ranks after the timed steps, what they take "
-            "from the host: resident pages, shared ones divided by those who share them. Pinned memory is "
-            "part of it.",
+            memory_host="Proportional set size (PSS) of all ranks after the timed steps: resident pages, "
+            "with shared pages divided among the processes that share them. Includes pinned memory.",
         ),
         *columns_of("B", None, "max")(
-            memory_resident_peak="Most resident memory of a rank's process so far (VmHWM). It holds freed "
-            "pages, code and other libraries, and would rank strategies wrongly: shown only next to the "
-            "allocator's bytes.",
+            memory_resident_peak="Peak resident memory of a rank's process so far (VmHWM). It includes "
+            "freed pages, code and other libraries and would rank strategies wrongly, so it is shown "
+            "only next to the allocator's bytes.",
         ),
         *columns_of("B", "lower", "max")(
             **{f"memory_{name}": f"{doc} {_MAXIMUM_DOC}" for name, doc in MEMORY_KIND_DOCS.items()}

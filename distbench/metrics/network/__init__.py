@@ -17,19 +17,19 @@ from distbench.metrics.network import counters
 _INTERFACE_VARIABLES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
 """Device -> variable with the interface of its process groups; set by agents."""
 _WINDOW = (
-    "read by the first rank of each node right before the ranks start the timed window together and right "
-    "after its end, over the timed steps; of the node that has most. All that the interface carries is "
-    "in it: headers, the agents' and the file system's messages, other programs"
+    "read by the first rank of each node right before the ranks start the timed window together and "
+    "right after its end, over the timed steps; of the node with the most. It includes all traffic of "
+    "the interface: headers, messages of agents and file systems, other programs"
 )
 _TABLE = TableSpec(
     "network",
-    "One row an interface and node: what it carried in the timed window. Left by the node's first rank.",
+    "One row per interface and node: its traffic in the timed window, read by the first rank of the node.",
     (
         TableColumn("interface", "varchar", "eth0; of an InfiniBand port mlx5_0/1."),
         TableColumn("kind", "varchar", "socket: the interface of the process groups' sockets; infiniband."),
         TableColumn("sent", "bigint", "Bytes that it sent in the timed window.", "B"),
         TableColumn("received", "bigint", "Bytes that it received in the timed window.", "B"),
-        TableColumn("reason", "varchar", "Why there are no counters; null if there are."),
+        TableColumn("reason", "varchar", "Reason why there are no counters; null if there are."),
     ),
 )
 
@@ -49,9 +49,10 @@ class Network(Metric):
             f"groups' sockets (/proc/net/dev) and port_xmit_data of the InfiniBand ports (sysfs), {_WINDOW}.",
             node_received_bytes="Bytes that a node receives in a step: by the same interface and ports, "
             f"{_WINDOW}.",
-            node_bytes_theory="Bytes that must leave a node in a step, of the node that has most: the "
-            "collectives between nodes as they ran, by rings on which the ranks of a node follow one "
-            "another, so that one hop of each ring leaves each node; of an all-to-all what is for others.",
+            node_bytes_theory="Bytes that must leave a node in a step, of the node with the most: the "
+            "executed collectives between nodes, as rings in which the ranks of a node are neighbours, "
+            "so that one hop of each ring leaves each node; for an all-to-all, the data for other "
+            "nodes.",
         ),
     )
 
@@ -83,7 +84,7 @@ def _read_counters(context: PassContext) -> dict[str, counters.InterfaceCounter]
     variable = _INTERFACE_VARIABLES[context.device.type]
     interface = os.environ.get(variable, "")
     if not interface:
-        return f"{variable} is not set, so the interface in use is not known"
+        return f"{variable} is not set, so the interface in use is unknown"
     try:
         return counters.read_counters(interface)
     except LookupError:
@@ -107,7 +108,7 @@ def _max_bytes(trial: TrialData, way: str) -> float:
         raise NotAvailable(reason)
     by_node = group_pairs((row["rank"], row[way]) for row in rows)
     if len(by_node) < len(trial.nodes) or not steps:
-        raise NotAvailable("not every node has read its counters")
+        raise NotAvailable("some nodes have not read their counters")
     return max(map(math.fsum, by_node.values())) / steps
 
 
@@ -126,9 +127,9 @@ def _theory(trial: TrialData) -> dict[str, float]:
 
 def _bytes_leaving_node(row: Mapping[str, Any], node_of: Mapping[int, str]) -> float:
     if not row.get("ran"):
-        raise NotAvailable("needs the metric profile, which sees what the backend runs")
+        raise NotAvailable("needs the metric profile, which records the operations of the backend")
     nodes = {rank: node_of[rank] for rank in parse_ranks(row["group"])}
     size = inter_node_bytes(row["ran"], row["bytes"], row["rank"], nodes)
     if size is None:
-        raise NotAvailable(f"which ranks a {row['ran']} reaches is not known")
+        raise NotAvailable(f"the route of a {row['ran']} is unknown")
     return size

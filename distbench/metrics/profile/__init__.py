@@ -25,19 +25,19 @@ _SHARE_DOC = (
     "Mean over ranks, under the profiler: a share of profile_step_s, never a time to compare with step_s."
 )
 _CPU_COMM = (
-    "On a CPU, gloo's threads share the cores with the computation: what is hidden still slows it down."
+    "On a CPU, gloo's threads share the cores with the computation: hidden communication still slows it down."
 )
 
 _SCOPE_DOCS = {
-    "inside": "inside a node (a process group whose ranks are all on it)",
+    "inside": "inside a node (a process group whose ranks are all on one node)",
     "between": "between nodes (a process group that spans several)",
 }
 
 STEP_PART_DOCS = {
     "data": "Making and moving the batch.",
     "forward": "The forward pass, without exposed communication.",
-    "backward": "The backward pass, without updates inside of it and exposed communication.",
-    "optimizer": "Clipping and the update, also inside of the backward pass, without exposed communication.",
+    "backward": "The backward pass, without updates inside it and exposed communication.",
+    "optimizer": "Clipping and the update, also inside the backward pass, without exposed communication.",
     "exposed_comm": "Communication that no computation hides.",
     "other": "The rest: the loop, gaps, idle device.",
 }
@@ -49,8 +49,8 @@ includes the start of CUPTI."""
 
 _FLAGS = TableSpec(
     "flags",
-    "Reasons to look at the trace of a trial, one per row; left by rank 0 for all ranks.",
-    (TableColumn("reason", "varchar", "What is unusual, and where."),),
+    "Anomalies in the trace of a trial, one per row; written by rank 0 for all ranks.",
+    (TableColumn("reason", "varchar", "The anomaly, and its place."),),
 )
 
 
@@ -79,7 +79,7 @@ class Profile(Metric):
             profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
         ),
         *columns_of("", None, "first")(
-            profile_slowdown="Slowest rank's profile_step_s over its step_s: what the instrument costs.",
+            profile_slowdown="Slowest rank's profile_step_s over its step_s: the overhead of the profiler.",
         ),
         *columns_of("s", "lower", "mean", per_step=True)(
             **{f"profile_{name}_s": f"{doc} {_SHARE_DOC}" for name, doc in STEP_PART_DOCS.items()},
@@ -98,20 +98,23 @@ class Profile(Metric):
         *columns_of("s", "lower", "mean", per_step=True)(
             comm_transfer_s="Sum over the collectives of a step of the shortest time that any rank of the "
             "group spent in it.",
-            comm_wait_s="Sum over the collectives of what a rank spent in each beyond the shortest: "
-            "waiting for others.",
+            comm_wait_s="Sum over the collectives of the time of the rank beyond the shortest: waiting "
+            "for others.",
         ),
         *columns_of("s", "lower", "mean", per_step=True)(
             **{
-                f"comm_{where}_s": f"Time in a profiled step in which a transfer {places} runs: union of the "
-                "last parts of the collectives, each as long as the shortest time that any rank of the "
-                "group spent in it, so that nobody's waiting is in it."
+                f"comm_{where}_s": f"Time in a profiled step in which a transfer {places} runs: union of "
+                "the last parts of the collectives, each as long as the shortest time that any rank of "
+                "the group spent in it, which excludes waiting."
                 for where, places in _SCOPE_DOCS.items()
             },
             **{
-                f"comm_{where}_exposed_s": f"The part of comm_{where}_s that no computation of the rank hides"
-                f"{less}. {_CPU_COMM}"
-                for where, less in {"inside": " and no transfer between nodes covers", "between": ""}.items()
+                f"comm_{where}_exposed_s": f"The exposed part of comm_{where}_s: not hidden by "
+                f"computation of the rank{less}. {_CPU_COMM}"
+                for where, less in {
+                    "inside": " nor covered by a transfer between nodes",
+                    "between": "",
+                }.items()
             },
         ),
         *columns_of("B/s", "higher", "mean", per_step=True)(
@@ -213,15 +216,17 @@ def _slowdown(trial: TrialData) -> float:
 
 def _require_profile(trial: TrialData) -> TrialData:
     if not any(trial.samples.get("profile_step_s", [])):
-        raise NotAvailable("no step was profiled (measure.profile_steps = 0), or profile_step_s says why not")
+        raise NotAvailable(
+            "no step was profiled: measure.profile_steps = 0, or see the reason at profile_step_s"
+        )
     return trial
 
 
 def _difference(trial: TrialData) -> float:
     if not any(trial.samples.get("unsynced_step_s", [])):
         raise NotAvailable(
-            "measure.unsynced_steps = 0, or the strategy has no step without communication, as where the "
-            "optimizer communicates too"
+            "not measured: measure.unsynced_steps = 0, or the strategy can't run a step without "
+            "communication, for example because the optimizer communicates"
         )
     return trial.slowest_mean("step_s") - trial.slowest_mean("unsynced_step_s")
 

@@ -17,7 +17,7 @@ from distbench.metrics.communication.traffic import (
 )
 from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, length, union
 
-_UNMATCHED = "the times of single collectives are not known"
+_UNMATCHED = "the times of individual collectives are unknown"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _per_step(
     found: list[float | None] = [each for step in known if (each := number(step)) is not None]
     if known and not found:
         return NotAvailable(
-            f"no collective of more than {SCALAR_BYTES} bytes that nccl-tests has a factor for"
+            f"no collective of more than {SCALAR_BYTES} bytes for which nccl-tests has a factor"
         )
     return found
 

@@ -26,33 +26,34 @@ from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _DIGITS = 7
 """Decimal places of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
-NO_PASSES = "no pipeline: the strategy marks no passes of stages"
+NO_PASSES = "not a pipeline: the strategy marks no passes of stages"
 _IDLE_DOC = (
-    "Mean over ranks, under the profiler. Idle: no pass of a stage runs, nothing else is computed, and no "
-    "batch is made."
+    "Mean over ranks, under the profiler. Idle: no pass of a stage runs, nothing else is computed, and "
+    "no batch is prepared."
 )
 
 COLUMNS = (
     *columns_of("s", "lower", "mean", per_step=True)(
         bubble_s="Time of a profiled step in which a rank of a pipeline is idle and waits for another, "
-        f"without the time that messages themselves take. {_IDLE_DOC}",
-        pipeline_transfer_s="Time of a profiled step in which a rank of a pipeline is idle and a message "
-        f"itself is under way: exposed communication between stages. {_IDLE_DOC}",
+        f"without the time of the messages themselves. {_IDLE_DOC}",
+        pipeline_transfer_s="Time of a profiled step in which a rank of a pipeline is idle while a "
+        f"message is in transit: exposed communication between stages. {_IDLE_DOC}",
     ),
     *columns_of("", "lower", "mean", per_step=True)(
         bubble="bubble_s over profile_step_s, as a fraction (Narayanan et al. 2021, section 2.2; there over "
         "the time without waiting)."
     ),
     *columns_of("", None, "first")(
-        bubble_theory="What bubble should be if all stages take as long and nothing is lost on the way: by "
-        "formula (Narayanan et al. 2021), or for schedules that split the backward pass by their order, with "
-        "halves as long as the forward pass (Qi et al. 2024)."
+        bubble_theory="Theoretical bubble if all stages take equally long and messages take no time: by "
+        "formula (Narayanan et al. 2021) or, for schedules that split the backward pass, from their "
+        "order of passes, with halves as long as the forward pass (Qi et al. 2024)."
     ),
 )
 TABLE = TableSpec(
     "pipeline",
-    "Passes of one profiled step of a pipeline, the step of the table timeline, of all ranks. Times count "
-    "from the moment at which the first rank on the same node began the step, by that node's clock.",
+    "Passes of one profiled step of a pipeline, the step of the table timeline, of all ranks. Times "
+    "are relative to the start of the step on the first rank of the same node, by the clock of that "
+    "node.",
     (
         TableColumn("step", "bigint", "Which profiled step, from 0 on."),
         TableColumn("stage", "bigint", "Stage of the pipeline, from 0 on."),
@@ -64,7 +65,7 @@ TABLE = TableSpec(
         ),
         TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
         TableColumn("begin_s", "double", "When it began.", "s"),
-        TableColumn("end_s", "double", "When it ended; on a GPU when its last kernel did.", "s"),
+        TableColumn("end_s", "double", "End of the pass; on a GPU, the end of its last kernel.", "s"),
     ),
 )
 

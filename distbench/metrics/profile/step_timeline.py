@@ -30,33 +30,35 @@ _DIGITS = 7
 
 TABLE = TableSpec(
     "timeline",
-    f"One profiled step, that of median length, of up to {MAX_RANKS} ranks: the first, the last, those with "
-    "most and with least work of their own. The first row of a rank is of kind step. Times count from the "
-    "moment at which the first of these ranks on the same node began the step, by that node's clock; clocks "
-    "of several nodes are not compared.",
+    f"One profiled step, that of median length, of up to {MAX_RANKS} ranks: the first, the last, those "
+    "with the most and the least work. The first row of a rank is of kind step. Times are relative to "
+    "the start of the step on the first of these ranks on the same node, by the clock of that node; "
+    "clocks of several nodes are not compared.",
     (
         TableColumn("step", "bigint", "Which profiled step, from 0 on."),
         TableColumn("kind", "varchar", "step, compute, communication or copy (on, to and from a GPU)."),
         TableColumn(
             "name",
             "varchar",
-            "Of computation the part of the step that it belongs to (data, forward, backward, optimizer, "
-            "other), of communication the collective as asked for, of a copy its direction.",
+            "For computation, its phase (data, forward, backward, optimizer, other); for "
+            "communication, the collective that was called; for a copy, its direction.",
         ),
         TableColumn(
             "group",
             "varchar",
-            "Global ranks of a collective; null: not known, or none. A word of SQL: write it in quotes.",
+            "Global ranks of a collective; null: unknown, or none. A word of SQL: write it in quotes.",
         ),
         TableColumn("begin_s", "double", "When it began.", "s"),
         TableColumn("end_s", "double", "When it ended.", "s"),
         TableColumn(
-            "busy_s", "double", "Time within in which it really ran; of a step, in which anything ran.", "s"
+            "busy_s", "double", "Time in which it was active; for a step, in which anything ran.", "s"
         ),
-        TableColumn("exposed_s", "double", "Of communication: the part that no computation hides.", "s"),
-        TableColumn("wait_s", "double", "Of communication: waiting for the slowest rank of the group.", "s"),
-        TableColumn("bridged_s", "double", "Of a step: gaps up to this long are not shown as gaps.", "s"),
-        TableColumn("trace", "varchar", "Of a step: the file beside the record with the rank's full trace."),
+        TableColumn("exposed_s", "double", "For communication: exposed time.", "s"),
+        TableColumn("wait_s", "double", "For communication: waiting for the slowest rank of the group.", "s"),
+        TableColumn("bridged_s", "double", "For a step: gaps up to this length are not shown.", "s"),
+        TableColumn(
+            "trace", "varchar", "For a step: the file with the rank's full trace, next to the record."
+        ),
     ),
 )
 

@@ -19,8 +19,8 @@ from distbench.metrics.steptime import drift
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
 _NO_KERNELS = (
-    "the profiler has seen no kernel of the GPU: another tool has CUPTI (Nsight, DCGM's profiling), or this "
-    "user may not use it (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES); the log of the rank may say which"
+    "the profiler recorded no GPU kernel: another tool uses CUPTI (Nsight, DCGM profiling), or this "
+    "user has no permission (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES); see the log of the rank"
 )
 _IMBALANCED = 1.2
 _OUTLIER = 3.0
@@ -80,7 +80,7 @@ def analyse_profile(
 
 def _unavailable_reason(context: PassContext, trace: Trace) -> str:
     if context.devices_per_rank > 1:
-        return f"one process drives {context.devices_per_rank} devices, whose kernels are in one trace"
+        return f"one process uses {context.devices_per_rank} devices, so their kernels are in one trace"
     if context.device.type == "cuda" and not trace.kernels:
         return _NO_KERNELS
     return ""
@@ -92,7 +92,7 @@ def _pipeline_theory(context: PassContext, values: Values) -> Values:
         return {column.name: NotAvailable(pipeline.NO_PASSES) for column in pipeline.COLUMNS}
     theory = context.effective.get("bubble_theory")
     return {
-        "bubble_theory": NotAvailable("the engine has no theory of it") if theory is None else float(theory)
+        "bubble_theory": NotAvailable("the engine has no formula for it") if theory is None else float(theory)
     }
 
 

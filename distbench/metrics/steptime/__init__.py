@@ -33,8 +33,8 @@ class StepTime(Metric):
             first_step_s="Wall time of the very first step.",
             compile_s="Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops "
             "are built before any trial and are not part of it.",
-            compile_in_window_s="Time that torch.compile spent within the timed window, where it has no "
-            "place; absent where it spent none.",
+            compile_in_window_s="Time of torch.compile inside the timed window, which should be none; "
+            "absent if it is.",
         ),
         *columns_of("", None, "first")(
             drift="Change of the step time from the last warm-up steps to the end of the timed window, "
@@ -69,7 +69,7 @@ class StepTime(Metric):
         )
         if not seconds:
             return ""
-        return f"torch.compile worked for {seconds:.3g} s of the timed window; increase measure.warmup"
+        return f"torch.compile ran for {seconds:.3g} s inside the timed window; increase measure.warmup"
 
 
 def _compile_seconds() -> float:
@@ -80,7 +80,7 @@ def _compile_seconds() -> float:
 
 
 def _or_not_compiled(seconds: float) -> float | NotAvailable:
-    return seconds or NotAvailable("nothing was compiled in it")
+    return seconds or NotAvailable("nothing was compiled inside it")
 
 
 def _drift_values(trial: TrialData) -> dict[str, float | NotAvailable]:

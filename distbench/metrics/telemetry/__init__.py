@@ -42,21 +42,22 @@ class Telemetry(Metric):
     """
 
     interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
-    """Seconds between two samples, 0.2 to 1; each is a row of the record and GPU."""
+    """Seconds between two samples, 0.2 to 1; each gives one row for the host and one per GPU."""
     effect: Annotated[float, Bound(0, 1, open_low=True)] = DEFAULT_EFFECT
-    """Smallest difference in pace that matters, as a fraction: the limits of the host that are not set
-    follow from it."""
+    """Smallest relevant difference in speed, as a fraction; limits of the host that are not set are derived
+    from it."""
     max_foreign_cpu: float | None = None
-    """Most of the usable CPUs' time that other processes may take around the timed window; null: ``effect``
-    of one CPU (0.025 on two), and what ticks of 10 ms leave unsure. A step waits for its slowest rank,
-    and a process on the CPU of a rank takes its part from that one. With CPUs left idle it may cost
-    little: then raise this."""
+    """Maximum fraction of the usable CPU time that other processes may take around the timed window; null:
+    ``effect`` of one CPU (0.025 on two), plus the uncertainty of ticks of 10 ms. A step waits for its slowest
+    rank, and a process on the CPU of a rank slows that rank down. If CPUs are idle it may cost little: then
+    raise this."""
     max_steal: float | None = None
-    """Most of the CPU time that a hypervisor may take; null: as ``max_foreign_cpu``."""
+    """Maximum fraction of the CPU time that a hypervisor may take; null: as ``max_foreign_cpu``."""
     max_throttle: float = 0.05
-    """Most of the samples in which a GPU may lower its clocks to save itself (heat, power supply)."""
+    """Maximum fraction of the samples in which a GPU may lower its clocks to protect itself (heat, power
+    supply)."""
     max_other_processes: int = 0
-    """Most processes of others that may compute on a GPU of the trial."""
+    """Maximum number of other processes that may compute on a GPU of the trial."""
 
     passes = frozenset()
     tables = (TABLE,)

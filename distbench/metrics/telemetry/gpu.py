@@ -122,8 +122,8 @@ def nvml_handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> 
     numbered = by_speed and any(entry.isdigit() for entry in wanted)
     if numbered and len({nvml.nvmlDeviceGetName(gpu) for gpu in every}) > 1:
         raise NotAvailable(
-            "the machine has different GPU models, which CUDA numbers by speed and NVML by bus: "
-            "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            "the machine has different GPU models, which CUDA orders by speed and NVML by bus; set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     chosen = [_handle(nvml, entry, every) for entry in wanted]
     if any(_is_mig(nvml, handle) for handle in chosen):
@@ -166,7 +166,9 @@ def _processes(nvml: Any, handle: Any, own: Collection[int]) -> tuple[list[int],
     used = [process.usedGpuMemory for process in processes if process.pid in own]
     if not used or None in used:
         # a rank that has not used CUDA yet is not listed either
-        raise NotAvailable("NVML lists no process of this trial, as in a container with its own process ids")
+        raise NotAvailable(
+            "NVML lists no process of this trial, as in a container with a separate process namespace"
+        )
     return used, len(processes) - len(used)
 
 
@@ -201,7 +203,7 @@ def _devices(rows: Sequence[Row]) -> list[list[Row]]:
     count = 1 + max((row["device"] for row in rows if row.get("device") is not None), default=-1)
     if not count:
         reasons = (row["reason"] for row in rows if row.get("absent") == GpuReader.name)
-        raise NotAvailable(next(reasons, "no sample contains a GPU"))
+        raise NotAvailable(next(reasons, "no sample includes a GPU"))
     return [[row for row in rows if row.get("device") == i] for i in range(count)]
 
 
@@ -219,7 +221,7 @@ def _energy(devices: Sequence[Sequence[Row]], window: Window, tokens: float | No
     length = window[1] - window[0]
     if length < _MIN_ENERGY_S:
         raise NotAvailable(
-            f"the timed window of {length:.2f} s is too short for NVML's energy counter: "
-            f"{_MIN_ENERGY_S:g} s at least"
+            f"the timed window of {length:.2f} s is too short for NVML's energy counter; at least "
+            f"{_MIN_ENERGY_S:g} s are needed"
         )
     return math.fsum(counter_increase(rows, "energy_j", window) for rows in devices) / tokens

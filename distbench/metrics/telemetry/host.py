@@ -187,11 +187,13 @@ def tick_uncertainty(total_s: float) -> float:
 def foreign_cpu_share(first: Row, last: Row, ranks_cpu_s: float | None = None) -> float | NotAvailable:
     """Fraction of CPU time that others took between two readings of ``HostReader``, or why it is unknown."""
     if first["own_s"] is None or last["own_s"] is None:
-        return NotAvailable("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
+        return NotAvailable("this kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
     own = last["own_s"] - first["own_s"]
     # half: ticks and process times come from different clocks
     if ranks_cpu_s is not None and own < ranks_cpu_s / 2:
-        return NotAvailable("the ranks' CPU time can't be attributed: they are not children of the launcher")
+        return NotAvailable(
+            "the CPU time of the ranks is unknown, because they are not child processes of the launcher"
+        )
     taken: float = last["busy_s"] - first["busy_s"] - own
     total: float = last["total_s"] - first["total_s"]
     # two clocks: if others take all CPU time, they can seem to take more

@@ -17,8 +17,8 @@ _MODEL_FLOPS_DOC = (
 
 # like torchtitan since its pull request 2451 (February 2026)
 _NO_PEAK = NotAvailable(
-    "with float8 a step multiplies in two dtypes, each with a peak of its own; compare "
-    "model_flops_per_s_per_device"
+    "no single peak applies with float8, because a step multiplies in two dtypes with different peaks; "
+    "compare model_flops_per_s_per_device"
 )
 
 
@@ -32,24 +32,25 @@ class Utilisation(Metric):
             model_flops_per_s_per_device=f"FLOP/s of a device over the timed window; {_MODEL_FLOPS_DOC}.",
         ),
         *columns_of("", "higher", "first")(
-            mfu=f"Model FLOPs utilisation: {_MODEL_FLOPS_DOC}, a second, over the devices' published "
-            "dense peak in the dtype of the computation (peak_flops).",
+            mfu="Model FLOPs utilisation: model FLOPs per second over the published dense peak of the "
+            f"devices in the dtype of the computation (peak_flops); {_MODEL_FLOPS_DOC}.",
             hfu="Hardware FLOPs utilisation: as mfu, plus what activation_checkpointing computes again "
-            "(recomputed_flops_per_sample). full: the forward pass of the layers; head and embedding are not "
-            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs. selective keeps the matrix "
-            "products and attention of a transformer, so it computes none of its FLOPs again.",
+            "(recomputed_flops_per_sample). full: the forward pass of the layers; head and embedding "
+            "are not included, so it is less than llm-foundry's 4/3 of the model FLOPs. selective "
+            "keeps the matrix products and attention of a transformer, so it computes none of its "
+            "FLOPs again.",
         ),
         *columns_of("FLOP/s", None, "first")(
             peak_flops="Published dense peak of one device in the dtype of the computation; the record's "
             "environment names the GPU, and tables.peak the source.",
         ),
         *columns_of("FLOP/s", None, "min")(
-            matmul_flops="Best rate of a square matmul in the dtype of the computation, measured on every "
-            "rank at once after the timed steps, on a GPU by its own clock over several in a row: an "
-            "achievable peak, not a published one.",
+            matmul_flops="Best rate of a square matmul in the dtype of the computation, measured on all "
+            "ranks at once after the timed steps (on a GPU with its own clock, over several in a row): "
+            "an achievable peak, not a published one.",
         ),
         *columns_of("", "higher", "first")(
-            mamfu=f"Model FLOPs a second over matmul_flops: {_MODEL_FLOPS_DOC}. Not comparable with mfu.",
+            mamfu=f"Model FLOPs per second over matmul_flops; {_MODEL_FLOPS_DOC}. Not comparable with mfu.",
         ),
     )
 
@@ -102,14 +103,12 @@ def _published_peak(context: PassContext) -> float | NotAvailable:
         return NotAvailable("no published peak for CPUs")
     peak = published_peak(gpu)
     if peak is None:
-        return NotAvailable(
-            f"no published peak is known for {gpu}; set utilisation.measure_peak to measure one"
-        )
+        return NotAvailable(f"no published peak for {gpu}; set utilisation.measure_peak to measure one")
     from distbench.metrics.utilisation.matmul import fp32_precision
 
     compute = context.case.precision.compute
     flops = peak.for_dtype(compute, tf32=fp32_precision(context.device) == "high")
-    return NotAvailable(f"{peak.source} has no peak of {gpu} in {compute}") if flops is None else flops
+    return NotAvailable(f"{peak.source} gives no peak of {gpu} in {compute}") if flops is None else flops
 
 
 def _matmul_rate(size: int | None, context: PassContext) -> float | NotAvailable:

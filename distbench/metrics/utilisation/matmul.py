@@ -46,7 +46,9 @@ def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> fl
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         seconds = [_seconds(a, b) for _ in range(1 + _TRIES)][1:]
     except torch.OutOfMemoryError as error:
-        raise NotAvailable(f"matrices of {size} x {size} do not fit beside what is trained") from error
+        raise NotAvailable(
+            f"matrices of {size} x {size} do not fit in memory next to the training"
+        ) from error
     return float(2 * size**3 / min(seconds))
 
 

@@ -168,7 +168,7 @@
     }
     const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
     const others = choice.alike.length - 1;
-    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest of those within " + 100 * data.margin + "% of the best cautious estimate.";
+    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " statistically tied; " + pick.name + " is the simplest case within " + 100 * data.margin + "% of the best cautious estimate.";
     return "Train with " + pick.name + ": " + rateText(pick.speed) + " tokens/s, " + memory + "." + noise;
   }
 

@@ -58,8 +58,8 @@ def toolchain_problem(builders: Sequence[str], folder: Path, machine: Machine) -
     missing = [name for name in needed if not _library_file(folder, name).is_file()]
     if missing and not machine.has_compiler:
         return (
-            f"DeepSpeed's C++ op {missing[0]} has to be built, and there is no C++ compiler; install one "
-            "(Debian: apt-get install g++), or name it in CXX"
+            f"DeepSpeed's C++ op {missing[0]} must be built, but no C++ compiler was found; install one "
+            "(Debian: apt-get install g++), or set CXX"
         )
     return None
 
@@ -68,7 +68,7 @@ def build_ops(builders: Sequence[str], folder: Path) -> list[str]:
     """Build the ops of *builders* that are missing or damaged in *folder*; return messages for users."""
     from deepspeed.accelerator import get_accelerator
 
-    notes = [f"removed a stale build lock that nobody holds: {lock}" for lock in clear_stale_locks(folder)]
+    notes = [f"removed a stale build lock: {lock}" for lock in clear_stale_locks(folder)]
     for kind in builders:
         builder, name = get_accelerator().create_op_builder(kind), _OP_OF_BUILDER[kind]
         if builder is None:
@@ -117,10 +117,11 @@ def _check_device(name: str, device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         # flags and architectures follow the visible GPUs, so the ranks would build it again
         raise NativeLibraryError(
-            f"DeepSpeed builds {name} for the GPUs that it sees, and there is none here. The first run where "
-            f"there is one builds it; or install DeepSpeed with it: DS_BUILD_{_BUILD_VARIABLES[name]}=1 "
-            "TORCH_CUDA_ARCH_LIST='9.0' pip install --no-build-isolation deepspeed (the list: your GPUs' "
-            "compute capabilities; it needs nvcc)"
+            f"DeepSpeed op {name} can't be built here, because DeepSpeed compiles it for the GPUs of "
+            "this machine, and there are none. The first run on a machine with a GPU builds it; or "
+            f"install DeepSpeed with the op: DS_BUILD_{_BUILD_VARIABLES[name]}=1 "
+            "TORCH_CUDA_ARCH_LIST='9.0' pip install --no-build-isolation deepspeed (the list: your "
+            "GPUs' compute capabilities; it needs nvcc)"
         )
 
 
@@ -133,9 +134,7 @@ def _load(builder: Any, name: str) -> None:
     except RuntimeError as error:
         if name == "async_io" and not builder.is_compatible():
             # DeepSpeed: "not being compatible due to hardware/software issue"
-            raise NativeLibraryError(
-                f"a program that uses libaio can't be built: {INSTALL_LIBAIO}"
-            ) from error
+            raise NativeLibraryError(f"libaio or its header is missing: {INSTALL_LIBAIO}") from error
         raise
 
 

@@ -106,8 +106,8 @@ class ContextParallel(MeshStrategy):
         if self.device_mesh(ranks).size("cp") < 2:
             needs = "context parallelism needs at least 2 devices per sequence"
             if self.requested_mesh.get("cp") == 1:
-                return f"{needs}, and mesh: {{cp: 1}} gives each one; use ddp, or leave mesh out"
-            return f"{needs}, and this case has one; use ddp, or a larger world size"
+                return f"{needs}, but mesh: {{cp: 1}} gives each sequence one; use ddp, or remove mesh"
+            return f"{needs}, but this case has one; use ddp, or a larger world size"
         return (
             self._context_parallelism(ranks).problem(case)
             or (

@@ -44,7 +44,7 @@ class DistributedDataParallel(ReplicatedStrategy):
         **strategy_settings("which gradients it waits for", "find_unused_parameters"),
         **strategy_settings(SHARDING, "sharded_optimizer", "updated_tensors", "parameters_as_bucket_view"),
         **strategy_settings(
-            "what is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"
+            "data that is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"
         ),
     }
 
@@ -137,8 +137,9 @@ class DistributedDataParallel(ReplicatedStrategy):
     def _option_problem(self, case: Case) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
             return (
-                f"DDP reduces gradients only in the parameters' dtype or in 16 bits: precision.reduce = "
-                f"{case.precision.reduce} with precision.master = {case.precision.master}"
+                f"precision.reduce = {case.precision.reduce} with precision.master = "
+                f"{case.precision.master}: DDP reduces gradients only in the parameters' dtype or in 16 "
+                "bits"
             )
         in_bf16 = case.precision.reduce == "bf16" != case.precision.master
         if case.device == "cpu" and in_bf16:
@@ -147,19 +148,19 @@ class DistributedDataParallel(ReplicatedStrategy):
         if self.static_graph and case.batch.gradient_accumulation_steps > 1:
             # seen with torch 2.13: expect_autograd_hooks_ INTERNAL ASSERT FAILED in reducer.cpp
             return (
-                "DDP's static_graph does not work with gradient accumulation (no_sync): "
-                f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
+                "static_graph does not support gradient accumulation (gradient_accumulation_steps = "
+                f"{case.batch.gradient_accumulation_steps}); use static_graph: false"
             )
         if self.static_graph and self.find_unused_parameters:
             return (
-                "DDP's static_graph finds unused parameters in the first step, so find_unused_parameters has "
-                "no effect with it; set one of them"
+                "DDP's static_graph finds unused parameters in the first step, so "
+                "find_unused_parameters has no effect with it; set only one of them"
             )
         kind, name = optimizers.entry_of(case.optimizer), f"optimizer.name = {case.optimizer.name}"
         if self.sharded_optimizer and kind.companion:
             return (
-                f"{name} is two optimizers, but torch's ZeroRedundancyOptimizer shards only one; use "
-                "sharded_optimizer: false"
+                f"{name} combines two optimizers, but torch's ZeroRedundancyOptimizer shards only one; "
+                "use sharded_optimizer: false"
             )
         if self.sharded_optimizer and kind.is_compiled:
             return f"{name} is not supported with sharded_optimizer; use sharded_optimizer: false"
@@ -190,12 +191,14 @@ class DistributedDataParallel(ReplicatedStrategy):
 
     @property
     def excess_causes(self) -> tuple[ExcessCause, ...]:
-        uneven = ExcessCause("optimizer_state", "tensors are assigned whole, so ranks have uneven shares")
+        uneven = ExcessCause("optimizer_state", "whole tensors are assigned to ranks, so shares are uneven")
         known = [uneven] if self.sharded_optimizer else []
         if self.find_unused_parameters:
             known.append(
                 ExcessCause(
-                    "all_reduce", "say which parameters each rank has used", ("find_unused_parameters",)
+                    "all_reduce",
+                    "messages about the parameters that each rank used",
+                    ("find_unused_parameters",),
                 )
             )
         return tuple(known)

@@ -21,7 +21,8 @@ _POWERSGD, _LOCAL_SGD = "PowerSGD", "post-local SGD"
 def powersgd_difference(rank: int, start: int) -> IntendedDifference:
     """Declared difference of PowerSGD."""
     return IntendedDifference(
-        f"{_POWERSGD} reduces gradients as products of rank {rank} and adds the error to the next gradients",
+        f"{_POWERSGD} approximates each gradient by a product of rank {rank} and adds the error to the "
+        "next gradients",
         start,
     )
 
@@ -82,8 +83,8 @@ def _lossy_case_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
         )
     if precision.loss_scale is not None:
         return (
-            f"precision.loss_scale = {precision.loss_scale}: with {what}, an overflow on one rank does not "
-            "make all ranks skip the step; use precision: bf16"
+            f"precision.loss_scale = {precision.loss_scale}: {what} does not support a loss scale, "
+            "because other ranks would not skip a step that overflows on one rank; use precision: bf16"
         )
     if kind.companion or kind.is_compiled:
         return f"optimizer.name = {case.optimizer.name} is not supported with {what}"
@@ -158,8 +159,8 @@ def checkpoint_problem(ddp: DistributedDataParallel) -> str:
     """Reason why such a training has no checkpoint."""
     if ddp.powersgd_rank:
         return (
-            "PowerSGD keeps its errors by bucket, and DDP reorders its buckets after the first step of a "
-            "process, so no training resumes exactly"
+            "PowerSGD can't resume exactly: its error buffers belong to DDP's buckets, and DDP "
+            "reorders its buckets after the first step of each process"
         )
     return (
         "between two averages each rank has its own parameters and optimizer state, but a checkpoint stores "

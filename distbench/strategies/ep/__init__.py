@@ -137,5 +137,5 @@ def undeclared_experts(case: Case) -> str:
     instead = "transformer with preset: moe-tiny or experts: 8"
     if not case.workload.options.get("model"):
         return f"expert parallelism: the workload {case.workload.name} has no experts; use {instead}"
-    parts = "which modules are its routers and which have its experts, stacked"
+    parts = "which modules are routers and which contain the stacked experts"
     return undeclared_problem(case, "expert parallelism", parts, "expert_layers()", instead)

@@ -49,7 +49,7 @@ _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
 _UNEVEN = ExcessCause(
     "optimizer_state",
-    "shards are cut of frozen and trained parameters alike, so some ranks have more of what is trained",
+    "shards contain frozen and trained parameters alike, so some ranks have more trained parameters",
 )
 
 

@@ -62,8 +62,8 @@ def _mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
         return f"mesh: {{tp: {over.ranks}}} does not support offload; set cpu_offload: false"
     if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
         return (
-            "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
-            "leave sharding: hybrid out"
+            "sharding: hybrid and mesh: {dp_replicate, dp_shard} configure the same groups; remove "
+            "sharding: hybrid"
         )
     if reason := strategy.mesh_size_problem(case.world_size):
         return reason
@@ -89,13 +89,16 @@ def _group_problem(strategy: FullyShardedDataParallel, world_size: int, machine:
     together = shards * strategy.tensor_parallelism.ranks
     if strategy.version == 1 and shards < 2:
         # it falls back to NO_SHARD inside groups of one rank and never reduces across them
-        return "FSDP1 does not synchronise the replicas of a hybrid shard if its groups have only 1 rank"
+        return (
+            "version: 1 with sharding: hybrid needs at least 2 ranks per group, because FSDP1 does not "
+            "synchronise replicas of groups with 1 rank; use version: 2, or fewer replicas"
+        )
     if strategy.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
         inside = max(1, shards * of_one // together)
         return (
-            f"replicas = {strategy.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
-            f"devices, but hybrid sharding is meant to gather inside nodes; set shards: {inside}, or shards: "
-            f"{shards} if groups should span nodes"
+            f"replicas = {strategy.replicas} makes groups of {together} ranks, but nodes have {of_one} "
+            f"devices, so all-gathers would cross nodes; set shards: {inside}, or shards: {shards} to "
+            "allow it"
         )
     return None
 
@@ -104,7 +107,7 @@ def _in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str 
     """Reason why *strategy* can't train *case* with ``optimizer_in_backward``; None if it can."""
     option = _in_backward.OPTION
     if strategy.version == 1:
-        return f"{option} needs FSDP2, which calls a hook for each reduced gradient; set version: 2"
+        return f"{option} needs FSDP2, which has a hook for each reduced gradient; set version: 2"
     if strategy.has_tensor_parallelism:
         return (
             f"{option} is not supported with tp, which reduces gradients of norms after the backward pass; "

@@ -40,7 +40,7 @@ class OneBit(DeepSpeedStrategy):
     engine_class = "DeepSpeedEngine"
     settings: ClassVar[Mapping[str, SettingMeaning]] = {
         **strategy_settings("the strategy itself", "optimizer_wrapper"),
-        **strategy_settings("what is sent in place of whole gradients", "onebit"),
+        **strategy_settings("data that is sent in place of whole gradients", "onebit"),
         **strategy_settings(SHARDING, "zero_stage"),
         **strategy_settings(GRANULARITY, "reduce_bucket_size", "allgather_bucket_size"),
         **strategy_settings(OVERLAP, "overlap_comm", "throughput_timer"),

@@ -55,8 +55,8 @@ class OneBitEngine(NoCheckpoints, ZeroEngine):
     @property
     def checkpoint_problem(self) -> str:
         return (
-            "DeepSpeed drops the errors of a 1-bit optimizer when a checkpoint is loaded, so no training "
-            "resumes exactly"
+            "a 1-bit optimizer can't resume exactly, because DeepSpeed drops its error buffers when a "
+            "checkpoint is loaded"
         )
 
     def step(self) -> None:

@@ -28,7 +28,10 @@ def _option_problem(onebit: OneBit) -> str | None:
     steps = onebit.local_steps
     if steps & (steps - 1):
         lower = 1 << (steps.bit_length() - 1)
-        return f"local_steps = {steps}: the interval is doubled, so use a power of 2: {lower} or {2 * lower}"
+        return (
+            f"local_steps = {steps} is not a power of 2, but the interval is doubled; use {lower} or "
+            f"{2 * lower}"
+        )
     own = onebit.algorithm == "zero_one_adam", "algorithm: zero_one_adam"
     return unused_option_problem(onebit, type(onebit)(), {"var_update_scaler": own, "local_steps": own})
 
@@ -37,20 +40,18 @@ def _case_problem(onebit: OneBit, case: Case) -> str | None:
     asked, optimizer = f"algorithm = {onebit.algorithm}", "lamb" if onebit.algorithm == "lamb" else "adamw"
     if case.optimizer.name != optimizer:
         return (
-            f"{asked} is {optimizer} with compression and can't replace optimizer.name = "
-            f"{case.optimizer.name}; use optimizer: {{name: {optimizer}}}"
+            f"{asked} compresses {optimizer} and can't replace optimizer.name = {case.optimizer.name}; "
+            f"use optimizer: {{name: {optimizer}}}"
         )
     if case.world_size == 1:
         return f"{asked}: a single rank has nothing to reduce; use a world size of at least 2"
     if case.precision != PrecisionConfig():
-        return (
-            f"{asked} is supported only in fp32 (DeepSpeed has it in fp16 too, which is untested); use "
-            "precision: fp32"
-        )
+        return f"{asked} is supported only in fp32 (fp16 is untested); use precision: fp32"
     if case.optimizer.clip_grad_norm is not None:
         return (
-            f"{asked} with optimizer.clip_grad_norm = {case.optimizer.clip_grad_norm:g}: once gradients are "
-            "not reduced, DeepSpeed would clip each rank by the norm of its own; use clip_grad_norm: null"
+            f"{asked} with optimizer.clip_grad_norm = {case.optimizer.clip_grad_norm:g}: as soon as "
+            "gradients are not reduced, DeepSpeed would clip each rank by the norm of its local "
+            "gradients; use clip_grad_norm: null"
         )
     return None
 
@@ -59,13 +60,13 @@ def _machine_problem(case: Case, machine: Machine) -> str | None:
     version = machine.packages.get("deepspeed")
     if version is not None and parse_release(version) >= FIRST_WITHOUT_ONEBIT:
         return (
-            f"DeepSpeed {version} does not have 1-bit optimizers; {LAST_WITH_ONEBIT} was the last version "
-            f"that had them ({REMOVAL_ISSUE}); choose an environment with it (environments), or ddp: "
-            f"{{powersgd_rank: 4}} here"
+            f"DeepSpeed {version} does not have 1-bit optimizers; {LAST_WITH_ONEBIT} was the last "
+            f"version that had them ({REMOVAL_ISSUE}); choose an environment with that version "
+            "(environments), or ddp: {powersgd_rank: 4} here"
         )
     if case.device == "cuda" and not any(name in machine.packages for name in CUPY_DISTRIBUTIONS):
         return (
-            "DeepSpeed's 1-bit optimizers pack their bits with cupy, which is not installed; pip install "
-            "cupy-cuda12x (or cupy-cuda13x, by the CUDA of torch)"
+            "DeepSpeed's 1-bit optimizers pack their bits with cupy, which is not installed; pip "
+            "install cupy-cuda12x (or cupy-cuda13x, for the CUDA version of torch)"
         )
     return None

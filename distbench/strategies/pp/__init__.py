@@ -53,7 +53,7 @@ class PipelineParallel(MeshStrategy):
         **strategy_settings(
             SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"
         ),
-        **strategy_settings("what its layers took, by which they are cut", "layer_ms"),
+        **strategy_settings("the measured times of its layers, which define the stages", "layer_ms"),
         **strategy_settings(
             GRANULARITY, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"
         ),
@@ -150,8 +150,8 @@ class PipelineParallel(MeshStrategy):
         if self.split != "time":
             return ""
         return (
-            "split: time: layers are timed at the start of the run and then split into stages; until then, "
-            "the layers of each stage and the memory of the largest are unknown"
+            "split: time assigns layers to stages after timing them at the start of the run; until "
+            "then, the layers of each stage and the memory of the largest are unknown"
         )
 
     def all_meshes(self, ranks: int) -> list[dict[MeshName, int]]:
@@ -256,7 +256,7 @@ class PipelineParallel(MeshStrategy):
             known.append(ExcessCause("gradients", why))
         if "tp" in self._inner_mesh:
             known.append(
-                ExcessCause("gradients", "torch makes the full gradient of a split embedding on each rank")
+                ExcessCause("gradients", "torch computes the full gradient of a split embedding on each rank")
             )
         if "dp_shard" in self._inner_mesh and self.stages_on_rank > MAX_UNSHARDED_STAGES:
             most = MAX_UNSHARDED_STAGES

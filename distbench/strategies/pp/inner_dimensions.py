@@ -81,9 +81,8 @@ def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
         return f"{said}: DDP does not support tensor-parallel layers; use dp_shard instead of dp_replicate"
     if strategy.schedule_rules.splits_backward:
         return (
-            f"{said}: DDP reduces a gradient when autograd accumulates it, but {strategy.schedule} "
-            "accumulates weight gradients itself; use dp_shard instead of dp_replicate, or the schedule "
-            f"{UNSPLIT_BACKWARD}"
+            f"{said}: {strategy.schedule} accumulates weight gradients outside autograd, where DDP does "
+            f"not reduce them; use dp_shard instead of dp_replicate, or the schedule {UNSPLIT_BACKWARD}"
         )
     return reduce_dtype_problem(case, f"{said}: DDP around stages", "dp_shard instead of dp_replicate")
 

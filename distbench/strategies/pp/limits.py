@@ -31,8 +31,8 @@ def stage_problem(strategy: PipelineParallel, model: PipelineStages, ranks: int)
     if strategy.stages_on_rank not in allowed:
         least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
         return (
-            f"stages_per_rank = {strategy.stages_on_rank}, but the schedule {schedule} needs {least}; set "
-            f"stages_per_rank: {allowed.start}, or leave it out"
+            f"stages_per_rank = {strategy.stages_on_rank}, but the schedule {schedule} needs {least}; "
+            f"set stages_per_rank: {allowed.start}, or remove it"
         )
     stages, layers = ranks * strategy.stages_on_rank, len(model.layer_parameters)
     if layers >= stages:

@@ -81,7 +81,7 @@ def simulate_bubble(orders: Mapping[int, RankOrder]) -> float:
     run = _Simulation(orders)
     while any(run.pending.values()):
         if not sum(run.advance(rank) for rank in run.pending):
-            raise ValueError(f"no rank can go on: {[order[0] for order in run.pending.values() if order]}")
+            raise ValueError(f"no rank can continue: {[order[0] for order in run.pending.values() if order]}")
     worked = sum(_UNITS[kind] for order in orders.values() for entry in order for _, kind, _ in entry)
     return 1 - worked / (max(run.busy_until.values()) * len(orders))
 

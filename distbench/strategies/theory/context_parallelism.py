@@ -33,7 +33,7 @@ class ContextParallelism:
         """Reason why *case* can't be trained with it; None if it can."""
         context = workload_of(case).context_split()
         if context is None:
-            parts = "its attention modules, the only ones that may mix positions"
+            parts = "which modules are attention (only these may mix positions)"
             methods = "context_split() and shard_sequence()"
             return undeclared_problem(case, "context parallelism", parts, methods, "transformer")
         if reason := context.unsupported_reason or self._divisibility_problem(context, case):

@@ -19,7 +19,7 @@ def undeclared_stages(case: Case) -> str:
     """Reason why a workload that declares no stages, or rules them out, can't be trained in a pipeline."""
     if (model := workload_of(case).pipeline_stages()) and model.unsupported_reason:
         return f"pipeline parallelism: {model.unsupported_reason}"
-    parts = "its layers in the order in which they run, and what passes from one to the next"
+    parts = "its layers in execution order, and the tensors that pass between them"
     return undeclared_problem(
         case,
         "pipeline parallelism",

@@ -25,7 +25,7 @@ from distbench.workloads.weights import plain_name
 
 ToDistributed = Callable[[str, torch.Tensor], torch.Tensor]
 
-NO_FULL_STATE = "which no other strategy could take over"
+NO_FULL_STATE = "which other strategies can't load"
 """Reason why a quantized optimizer has no full state."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _UNNEEDED_STATES = ("weight_norm", "adam_norm", "trust_ratio")
@@ -143,7 +143,9 @@ def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
     Judged by its class, not its state: ranks of a pipeline have different tensors, and small ones have none.
     """
     if type(optimizer).__module__.startswith("torchao."):
-        raise NotImplementedError(f"{type(optimizer).__name__} keeps its state in codes and scales, {why}")
+        raise NotImplementedError(
+            f"{type(optimizer).__name__} stores quantized state (codes and scales), {why}"
+        )
 
 
 def scatter_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:

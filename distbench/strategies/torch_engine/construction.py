@@ -10,6 +10,7 @@ def construction_remark(workload: Workload, memory: str) -> list[str]:
     if workload.on_meta:
         return []
     return [
-        f"every rank constructs the whole model in {memory} and then shards it, so its build needs room for "
-        "a replica there: a workload of this kind can't be constructed on the meta device"
+        f"every rank constructs the whole model in {memory} and then shards it, so the build needs "
+        "memory for a full replica there, because this kind of workload can't be constructed on the "
+        "meta device"
     ]

@@ -98,8 +98,8 @@ def _make_attention(implementation: AttentionExchange, mesh: DeviceMesh) -> Ulys
     except (ImportError, AttributeError) as error:
         # a prototype of torch's, which other versions have elsewhere or not at all
         raise UnsupportedCase(
-            f"torch {torch.__version__} has another ring attention than distbench uses, or none ({error}); "
-            "use implementation: ulysses"
+            f"implementation: ring does not work with torch {torch.__version__}: its ring attention is "
+            f"missing or has changed ({error}); use implementation: ulysses"
         ) from error
 
 

@@ -32,8 +32,9 @@ def convert_to_float8(case: Case, module: nn.Module, layers: list[nn.Module]) ->
     chosen = {id(linear) for layer in layers for linear in layer.modules() if _is_convertible(linear)}
     if not chosen:
         raise UnsupportedCase(
-            f"precision.float8 = {case.precision.float8}: no layer of the model has an nn.Linear whose sizes "
-            f"are multiples of {FLOAT8_ALIGNMENT}, so nothing would be in float8; use precision: bf16"
+            f"precision.float8 = {case.precision.float8}: no layer of the model has an nn.Linear whose "
+            f"sizes are multiples of {FLOAT8_ALIGNMENT}, so float8 would have no effect; use precision: "
+            "bf16"
         )
     # a layer may itself be a linear layer, and is then replaced by another object
     names = {id(part): name for name, part in module.named_modules()}

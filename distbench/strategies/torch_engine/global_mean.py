@@ -93,9 +93,8 @@ class GlobalMean:
     def _check_count(self, found: int, expected: int) -> None:
         if found != expected:
             raise ValueError(
-                f"the loss of a micro-batch counts {found}, and Workload.loss_denominator says {expected} "
-                "before the "
-                "forward pass, by default the labels that are not -100; as all ranks need the count of the "
-                "global batch before their first backward pass, give the same count there (workload user: "
-                "count_function)"
+                f"the loss of a micro-batch counts {found}, but Workload.loss_denominator returned "
+                f"{expected} before the forward pass (by default the labels that are not -100). All "
+                "ranks need the count of the global batch before their first backward pass, so return "
+                "the same count there (workload user: count_function)"
             )

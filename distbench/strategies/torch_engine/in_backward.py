@@ -80,8 +80,8 @@ class InBackwardEngine(TorchEngine):
     def _note_dtype(self, parameter: torch.Tensor, dtype: torch.dtype) -> None:
         if parameter in self._dtypes:
             raise UnsupportedCase(
-                f"optimizer_in_backward: {self._names[parameter]} got two gradients in one backward pass, "
-                "each a part of the whole, such as when a sharded layer is called twice in forward; set "
+                f"optimizer_in_backward: {self._names[parameter]} got two partial gradients in one "
+                "backward pass (for example because a sharded layer is called twice in forward); set "
                 "optimizer_in_backward: false"
             )
         self._dtypes[parameter] = dtype

@@ -41,9 +41,10 @@ def explain_error(error: Exception, module: nn.Module) -> UnsupportedCase | None
     place = f"{own[-1].f_code.co_filename.rpartition('/')[2]}:{own[-1].f_lineno}"
     what = " and ".join(used) or "a part"
     return UnsupportedCase(
-        f"the loss function uses {what} of the module beside calling it ({place}), and a strategy that wraps "
-        "or shards the module makes it whole only while it is called; compute the loss, or what the function "
-        "needs for it, in the module's forward, and only call module(...)"
+        f"the loss function uses {what} of the module in addition to calling it ({place}), but a "
+        "strategy that wraps or shards the module gathers its parameters only during the call; compute "
+        "the loss, or the values that the function needs, in the module's forward, and only call "
+        "module(...)"
     )
 
 

@@ -48,8 +48,8 @@ def make_optimizer(
     mine = [parameter for parameter in module.parameters() if id(parameter) in hidden]
     if not mine:
         raise ValueError(
-            f"optimizer.name = {spec.name} updates the matrices of a model's layers, and this model's layers "
-            "have none; use adamw, or name the layers in workload.user.layer_classes"
+            f"optimizer.name = {spec.name} updates the matrices of a model's layers, but the layers of "
+            "this model have none; use adamw, or set the layers in workload.user.layer_classes"
         )
     others = [parameter for parameter in module.parameters() if id(parameter) not in hidden]
     parts = [_make_one(mine, spec)]

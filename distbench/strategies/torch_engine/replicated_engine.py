@@ -61,6 +61,6 @@ class DdpWrappedEngine(TorchEngine):
         reduced = [name for name, p in parameters if p.requires_grad and name not in ignored]
         names = [plain_name(reduced[number]) for number in numbers]
         return (
-            f"torch's DDP waits for gradients, which the loss does not give to {len(names):,} of "
-            f"{len(reduced):,} trained tensors ({listed(names)}); {self.unused_parameter_advice}"
+            "torch's DDP waits for the gradients of all trained tensors, but the loss does not use "
+            f"{len(names):,} of {len(reduced):,} ({listed(names)}); {self.unused_parameter_advice}"
         )

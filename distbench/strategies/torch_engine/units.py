@@ -39,8 +39,8 @@ def merged_layers_remark(
         return []
     shared = [name for name, of in _shared(module, layers) if _ids(of) & chosen]
     return [
-        f"sharded with the rest of the model and not by itself: {listed(names)}, because layers that share a "
-        f"parameter ({listed(shared)}) can't be gathered one without the other"
+        f"sharded with the rest of the model and not separately: {listed(names)}, because layers that "
+        f"share a parameter ({listed(shared)}) can't be gathered separately"
     ]
 
 

@@ -33,7 +33,7 @@ from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES, DeepSpeedP
 
 _REPEATED_GATHER = ExcessCause(
     "all_gather",
-    "were gathered more than once in a pass, released in between",
+    "were gathered more than once in a pass, because they were released in between",
     ("max_live_parameters", "max_reuse_distance"),
     # a module releases parameters that another one needs again, and parameters prefetched too early are lost
     ("shared_parameters", "prefetch_bucket_size"),

@@ -30,9 +30,9 @@ class AutoTp:
             return undeclared_layers(case)
         if splits.partial and self.ranks > 1:
             return (
-                f"mesh: tp: each device normalises its part of the heads by {', '.join(splits.partial)}, "
-                "whose gradients DeepSpeed (0.19.8) does not sum over the devices; use tp, or "
-                "fsdp: {mesh: {tp: 2}}"
+                f"mesh: tp: each device normalises some of the heads with {', '.join(splits.partial)}, "
+                "whose gradients DeepSpeed (0.19.8) does not sum over the devices; use tp, or fsdp: "
+                "{mesh: {tp: 2}}"
             )
         # the embedding and the head are not split, so any vocabulary size is possible
         counts = {name: count for name, count in splits.divisible_sizes.items() if name != "vocab_size"}

@@ -35,7 +35,7 @@ def save(engine: Any, folder: Path) -> None:
     """
     if rank_partitions.uses_mics(engine):
         raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not supported")
-    refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) saves, but fails to load")
+    refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) can save but not load")
     engine.save_checkpoint(str(folder), tag=_TAG)
 
 

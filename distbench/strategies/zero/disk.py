@@ -121,15 +121,13 @@ def create_folder(path: str, needed: int) -> Path:
     except OSError as error:
         raise UnsupportedCase(
             f"nvme_path = {path}: files there can't be opened with O_DIRECT ({error.strerror}), which "
-            "DeepSpeed's async_io does; name a folder on a local disk"
+            "DeepSpeed's async_io needs; use a folder on a local disk"
         ) from error
     finally:
         probe.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OffloadDiskFullError(
-            _full_text(path, free, f"the states on it take up to {format_bytes(needed)}")
-        )
+        raise OffloadDiskFullError(_full_text(path, free, f"the states need up to {format_bytes(needed)}"))
     return folder
 
 
@@ -145,8 +143,8 @@ def check_memlock(size: int) -> None:
     if limit == resource.RLIM_INFINITY or size <= limit or int(capabilities, 16) & _CAP_IPC_LOCK:
         return
     raise UnsupportedCase(
-        f"DeepSpeed locks buffers of {format_bytes(size)} in memory for offload to NVMe, and a process may "
-        f"lock {format_bytes(limit)} here; raise it (ulimit -l unlimited; docker run --ulimit memlock=-1)"
+        f"offload to NVMe needs {format_bytes(size)} of locked memory per rank, but the limit here is "
+        f"{format_bytes(limit)}; raise it (ulimit -l unlimited; docker run --ulimit memlock=-1)"
     )
 
 
@@ -164,7 +162,7 @@ def bytes_on_disk(folder: Path, rank: int) -> dict[str, int]:
         holes += max(0, status.st_size - on_disk)
     free = shutil.disk_usage(folder).free
     if holes > free:
-        lacking = f"{format_bytes(holes)} of the states that DeepSpeed has written are not there"
+        lacking = f"{format_bytes(holes)} of the states that DeepSpeed wrote are missing"
         raise OffloadDiskFullError(_full_text(str(folder.parent), free, lacking))
     return found
 
@@ -177,7 +175,7 @@ def check_free_space(folder: Path) -> None:
     """
     if (free := shutil.disk_usage(folder).free) < MIN_SWAP_BYTES:
         raise OffloadDiskFullError(
-            _full_text(str(folder.parent), free, "what DeepSpeed writes there is lost unseen")
+            _full_text(str(folder.parent), free, "DeepSpeed does not report failed writes")
         )
 
 
@@ -189,7 +187,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
     except (AssertionError, OSError, RuntimeError) as error:
         free = shutil.disk_usage(folder).free
         if free < MIN_SWAP_BYTES:
-            why = f"DeepSpeed failed there ({type(error).__name__})"
+            why = f"DeepSpeed failed to write there ({type(error).__name__})"
             raise OffloadDiskFullError(_full_text(str(folder.parent), free, why)) from error
         raise
 
@@ -206,4 +204,4 @@ def with_folder(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _full_text(path: str, free: int, why: str) -> str:
-    return f"the disk of nvme_path = {path} is full: {format_bytes(free)} free, and {why}; free some space"
+    return f"nvme_path = {path}: the disk is full ({format_bytes(free)} free), and {why}; free some space"

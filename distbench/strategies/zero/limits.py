@@ -61,7 +61,7 @@ def _unused_option_problem(strategy: Zero) -> str | None:
 def _options_problem(strategy: Zero, case: Case) -> str | None:
     """Reason why the options can't be combined."""
     if strategy.offload_optimizer != "none" and strategy.stage == 0:
-        return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
+        return "stage = 0: DeepSpeed can offload the optimizer only in stages 1 to 3"
     if strategy.offload_parameters != "none" and strategy.stage != 3:
         return f"stage = {strategy.stage}: DeepSpeed can offload parameters only in stage 3"
     if strategy.overlap_comm and strategy.stage == 0:
@@ -71,17 +71,20 @@ def _options_problem(strategy: Zero, case: Case) -> str | None:
         return f"grad_accum_dtype = bf16 needs stage 1, 2 or 3 and precision: bf16, not {given}"
     if strategy.pipeline is None and strategy.micro_batches != DEFAULT_MICRO_BATCHES:
         return (
-            f"micro_batches = {strategy.micro_batches}: only a pipeline splits micro-batches; set "
-            "mesh: {pp: 2}, or leave micro_batches out"
+            f"micro_batches = {strategy.micro_batches}: only a pipeline splits micro-batches; set mesh: "
+            "{pp: 2}, or remove micro_batches"
         )
     if strategy.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
-        return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
+        return (
+            f"optimizer.name = {case.optimizer.name}: optimizer_kernel: deepspeed supports only adamw; use "
+            "optimizer_kernel: torch"
+        )
     if strategy.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
         # its hooks use torch.compiler.disable, which torch can't trace inside a checkpoint (gb0098)
         return (
             "stage = 3 gathers parameters inside each layer, and torch can't compile such a layer with "
-            "activation checkpointing, so nothing would be compiled; use activation_checkpointing: none or "
-            "compile: false"
+            "activation checkpointing, so compile would have no effect; use activation_checkpointing: "
+            "none or compile: false"
         )
     return None
 
@@ -101,7 +104,7 @@ def _nvme_problem(strategy: Zero, machine: Machine) -> str | None:
         return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, otherwise to memory"
     if not machine.has_libaio:
         return f"offload to NVMe needs libaio; {ops.INSTALL_LIBAIO}"
-    return None if strategy.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
+    return None if strategy.nvme_path else "offload to NVMe needs a folder on the disk; set nvme_path"
 
 
 def _group_problem(strategy: Zero, case: Case, option: str) -> str | None:
@@ -130,8 +133,8 @@ def _mics_problem(strategy: Zero, machine: Machine) -> str | None:
     if parse_release(version) >= FIRST_WITHOUT_ONEBIT:
         return (
             f"mics_shard_size: DeepSpeed {version} does not have MiCS; {LAST_WITH_ONEBIT} was the last "
-            f"version that had it ({REMOVAL_ISSUE}); choose an environment with it, or fsdp: "
-            f"{{sharding: hybrid}} here"
+            f"version that had it ({REMOVAL_ISSUE}); choose an environment with that version, or fsdp: "
+            "{sharding: hybrid} here"
         )
     return None
 
@@ -185,8 +188,8 @@ def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
         return "mesh: pp is supported only in fp32 and bf16 (fp16 is untested); use precision: bf16"
     if strategy.stage == 0 and _is_mixed_precision(case):
         return (
-            "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) uses its BF16_Optimizer, which shards the "
-            "optimizer state anyway; use stage: 1, which says so"
+            "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) uses its BF16_Optimizer, which shards "
+            "the optimizer state anyway, so this would be stage 1; use stage: 1"
         )
     if strategy.stage == 0 and case.optimizer.clip_grad_norm is not None:
         # clip_grad_norm_ treats only the first stage's parameters as not replicated
@@ -195,9 +198,7 @@ def _pipeline_problem(strategy: Zero, case: Case) -> str | None:
             "not of all stages'; use stage: 1, or optimizer.clip_grad_norm: null"
         )
     if strategy.overlap_comm:
-        return (
-            "overlap_comm: in a pipeline DeepSpeed reduces gradients after all backward passes; leave it out"
-        )
+        return "overlap_comm: in a pipeline DeepSpeed reduces gradients after all backward passes; remove it"
     if strategy.optimizer_kernel != "torch":
         return "mesh: pp is tested only with optimizer_kernel: torch; use that"
     return None
@@ -217,10 +218,10 @@ def _quantization_problem(strategy: Zero, case: Case) -> str | None:
         return f"{asked[0]}: ZeRO++ quantizes only in stage 3, not in stage {strategy.stage}"
     if case.device == "cpu":
         return (
-            f"{asked[0]}: DeepSpeed's quantizer is a CUDA kernel; on CPUs it raises: This op had not been "
-            "implemented on CPU backend."
+            f"{asked[0]} needs CUDA: DeepSpeed's quantizer has no CPU kernel (This op had not been "
+            "implemented on CPU backend.)"
         )
     return (
-        f"{asked[0]} quantizes {asked[0].split('_')[1]} by design, and distbench has never run it, so its "
-        "verdicts are untested; leave it out"
+        f"{asked[0]} is not supported: it quantizes {asked[0].split('_')[1]} by design, and distbench's "
+        "checks have not been tested with it; remove it"
     )

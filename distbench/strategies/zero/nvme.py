@@ -25,8 +25,8 @@ from distbench.strategies.zero.memory import count_engine_storages
 from distbench.workloads import weights
 
 _CANNOT_RESUME = (
-    "DeepSpeed (0.19.8) can't resume offload to NVMe from its own shards: it restores neither moments nor "
-    "the count of steps nor tensors of less than 1 MiB, and fails where parameters alone are there"
+    "DeepSpeed (0.19.8) can't resume offload to NVMe from its own shards: it does not restore moments, "
+    "step counts or tensors of less than 1 MiB, and fails if only parameters are offloaded"
 )
 _DOUBLE_PREFETCH = "already assigned swap buffer"
 """Text in DeepSpeed's error if a prefetch is repeated, in the forward and in the backward pass."""
@@ -128,7 +128,7 @@ def _check_size(strategy: Zero, context: RankContext, size: ModelSizes) -> None:
         if getattr(strategy, option) == "nvme" and -(-whole // ranks) < disk.MIN_SWAP_BYTES:
             raise UnsupportedCase(
                 f"{option} = nvme: DeepSpeed keeps tensors of less than 1 MiB in memory, and on {ranks} "
-                f"ranks the largest has {-(-whole // ranks):,} bytes; use a larger model"
+                f"ranks the largest tensor has {-(-whole // ranks):,} bytes; use a larger model"
             )
 
 
@@ -164,8 +164,8 @@ def _report_double_prefetch() -> Iterator[None]:
         if _DOUBLE_PREFETCH not in str(error):
             raise
         raise UnsupportedCase(
-            "DeepSpeed (0.19.8) fails if it prefetches a parameter of this model from NVMe for a forward and "
-            f"a backward pass at once ({error}); set prefetch_bucket_size: 0"
+            "DeepSpeed (0.19.8) can't prefetch the same parameter from NVMe for a forward and a "
+            f"backward pass at once ({error}); set prefetch_bucket_size: 0"
         ) from error
 
 

@@ -104,7 +104,7 @@ class ChartSelection(Generic[T]):
         fastest = sorted(known, key=lambda pair: _speed_order(pair[0]))[:most]
         fastest.sort(key=lambda pair: pair[0].case.world_size)
         names = run.short_names([row for row, _ in fastest])
-        left_out = f" The {most} fastest of {len(known):,} cases are drawn." if len(known) > most else ""
+        left_out = f" Only the {most} fastest of {len(known):,} cases are shown." if len(known) > most else ""
         return cls([(row, names[row.case.id], content) for row, content in fastest], left_out)
 
     @property

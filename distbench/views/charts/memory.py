@@ -86,7 +86,7 @@ def _limit(limit: float, rows: int) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"the device has {format_bytes(limit)}",
+        "name": f"memory of the device: {format_bytes(limit)}",
         "y": [-0.5, rows - 0.5],
         "x": [limit / _MIB] * 2,
         "line": {"color": GREY, "width": 3},

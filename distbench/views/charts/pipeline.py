@@ -42,7 +42,7 @@ def schedule_figure(cases: Sequence[ScheduleCase], chosen: Sequence[int]) -> dic
         PairCase(case.case_id, case.name, [*_traces(case)], [f"rank {rank}" for rank in case.ranks])
         for case in cases
     ]
-    return paired_figure(choices, chosen, "ms from the step's begin", "overlay")
+    return paired_figure(choices, chosen, "ms since the start of the step", "overlay")
 
 
 def schedule_height(cases: Sequence[ScheduleCase]) -> int:

@@ -40,7 +40,7 @@ def timeline_figure(cases: Sequence[TimelineCase], chosen: Sequence[int]) -> dic
         PairCase(case.case_id, case.name, [*_traces(steps, of)], _names(of))
         for case, steps, of in zip(cases, drawn, lanes, strict=True)
     ]
-    return paired_figure(choices, chosen, "ms from the step's begin", "overlay")
+    return paired_figure(choices, chosen, "ms since the start of the step", "overlay")
 
 
 def timeline_height(cases: Sequence[TimelineCase]) -> int:

@@ -172,7 +172,9 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
     assert found["training"]["max_norm"] == pytest.approx(0.67 * tokens, rel=1e-12)
     assert [
-        each for each in adopted.differences if "max_norm and eps are the case's times 1,536, its" in each
+        each
+        for each in adopted.differences
+        if "max_norm and eps are the case's values times 1,536, its" in each
     ]
     adam = dataclasses.replace(one, optimizer=ADAM)
     coupled = tomllib.loads((adopted := export_case("torchtitan-toml", adam, {})).files["torchtitan.toml"])
@@ -195,7 +197,7 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
     for ranks in (2, 4):
         eps, norm, decay, (told,) = settings(of("ddp", ranks))
         assert (eps, norm, decay) == (3e-7 / ranks, 0.67 / ranks, 0.0453)
-        assert f"max_norm and eps are the case's divided by {ranks}, its ranks" in told
+        assert f"max_norm and eps are the case's values divided by {ranks}, its ranks" in told
         eps, norm, decay, (told,) = settings(of("ddp", ranks, optimizer=ADAM))
         assert (eps, norm, decay) == (3e-7 / ranks, 0.67 / ranks, 0.0453 / ranks)
         assert "max_norm, eps and weight_decay are" in told
@@ -268,7 +270,9 @@ def test_what_no_format_can_say_is_said_once() -> None:
 
 
 def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
-    with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; leave it"):
+    with pytest.raises(
+        UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; remove the option"
+    ):
         export_case("torch", ALL["zero1-tp"], LIVE, with_script=True)
     assert "train.py" in export_case("torch", ALL["zero2"], LIVE, with_script=True).files
 
@@ -507,7 +511,7 @@ def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Comman
     run = stored(tmp_path, measured(plugin), measured(other))
     assert "mine: plug-in strategies" in command("adopt", run, "mine", "--as", "torch")[2]
     code, _, errors = command("adopt", run, "zero", "--as", "torch")
-    assert (code, "options from another version" in errors) == (2, True)
+    assert (code, "the options come from another version" in errors) == (2, True)
     assert "no_such_option" in errors
 
 
@@ -921,6 +925,6 @@ def test_no_code_that_a_record_names_is_run_to_export_it(
     options_of = {"sequence_parallel": True} if strategy == "tp" else {}
     one = of(strategy, workload=PluginChoice(workload, options), options=options_of, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
-        with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
+        with pytest.raises(UsageError, match="only the user's code defines how its model is split"):
             export_case(format_, one, {})
     assert not ran.exists()

@@ -72,7 +72,9 @@ def test_gpus_that_wait_for_the_host_are_a_finding(device: str, timed_s: float, 
     seen = {"profile_step_s": 0.030, "profile_other_s": 0.026, "step_s": timed_s}
     one = case("ddp", device=device)
     found = [
-        line for line in all_findings(RunAnalysis(info(one), [measured(one, **seen)])) if "GPUs wait" in line
+        line
+        for line in all_findings(RunAnalysis(info(one), [measured(one, **seen)]))
+        if "GPUs are idle" in line
     ]
     assert bool(found) == bool(told)
     assert told in "".join(found)
@@ -182,7 +184,7 @@ def test_efficiency_is_taken_apart_at_the_border_of_a_node() -> None:
     assert (two.within_node, two.across_nodes) == (pytest.approx(0.9), pytest.approx(0.75))
     assert (four.nodes, four.devices_per_node, four.across_nodes) == (4, 2, pytest.approx(0.6))
     assert four.within_node * four.across_nodes == pytest.approx(series.points[3].efficiency)
-    told = "ddp 0.90 on one node of 2 devices, then 0.60 over 4 nodes."
+    told = "ddp 0.90 on one node (2 devices), 0.60 across 4 nodes."
     assert any(each.endswith(told) for each in all_findings(run))
 
 
@@ -194,12 +196,12 @@ def test_of_nodes_of_one_device_the_efficiency_is_not_told_twice() -> None:
         1,
         pytest.approx(0.5),
     )
-    assert not any("border of a node" in each for each in all_findings(run))
+    assert not any("within and across nodes" in each for each in all_findings(run))
 
 
 def test_the_border_of_a_node_is_not_guessed_without_a_trial_on_a_whole_one() -> None:
     (series,) = over_nodes(1, 4).scaling
-    assert node_efficiency(series, series.points[1]) == "no trial was on one whole node (2 devices)"
+    assert node_efficiency(series, series.points[1]) == "no trial ran on exactly one node (2 devices)"
     uneven = replace(measured(case("ddp", 4)), nodes={"a": [0, 1, 2], "b": [3]})
     (series,) = scaling_series(summarize_cases(info(ONE, uneven.case), [measured(ONE), uneven]))
     assert node_efficiency(series, series.points[1]) == "its nodes have different numbers of ranks: 1, 3"

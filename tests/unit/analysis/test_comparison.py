@@ -164,7 +164,7 @@ def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on()
     assert (change.word, change.run_degrees_of_freedom) == ("worse", 6)
     assert change.ratio.half_log_width == pytest.approx(2.447 * 2**0.5 * 0.01, rel=1e-3)
     made = compare_runs(before, after, past)
-    assert "hold how much earlier runs of them differ where nothing changed (6 degrees" in " ".join(
+    assert "include the run-to-run variance of earlier runs without changes (6 degrees" in " ".join(
         comparison_sentences(made)
     )
     unknown = compare_runs(before, after)
@@ -194,12 +194,12 @@ def test_why_nothing_is_known_of_other_days_is_said(
     two: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["compare", *two, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["days_absent"].startswith("it takes 3 runs")
+    assert json.loads(capsys.readouterr().out)[0]["days_absent"].startswith("3 runs")
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main(["compare", *two, "--json"]) == 0
     assert "needs ruptures, which is missing" in json.loads(capsys.readouterr().out)[0]["days_absent"]
     assert main(["compare", *two]) == 0
-    assert "nothing changed needs ruptures" in " ".join(capsys.readouterr().out.split())
+    assert "detecting changes between runs needs ruptures" in " ".join(capsys.readouterr().out.split())
 
 
 def test_other_runs_that_can_not_be_read_are_named(tmp_path: Path, two: list[str], capsys) -> None:
@@ -398,7 +398,9 @@ def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
     after = [record for of in several for record in trials(of, 100, 101)]
     made = compare_runs(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
     whys = [pair.incomparable for pair in made.pairs if pair.after]
-    assert whys == ["the strategy has no single case on as many devices in both runs"] * 2
+    assert (
+        whys == ["the runs do not both have exactly one case of this strategy on this number of devices"] * 2
+    )
 
 
 @pytest.mark.parametrize("form", ["", "--md"])

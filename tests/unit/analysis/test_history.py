@@ -237,9 +237,9 @@ def test_what_adds_up_is_told_in_text_and_json() -> None:
     made = MetricHistory.of(both, "tokens_per_s", 0.03, run_start(0))
     text = " ".join(history_table(made).to_text(100).split())
     assert re.search(
-        r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in all since run day000 \(2026-01-01\), 33", text
+        r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in total since run day000 \(2026-01-01\), 33", text
     )
-    assert "No measurable change in all since 2026-01-01: fsdp." in text
+    assert "No measurable change in total since 2026-01-01: fsdp." in text
     first, second = json.loads(json.dumps(history_json(made), allow_nan=False))["series"]
     assert (first["since"]["run_id"], first["since"]["change"]["word"]) == ("day000", "worse")
     assert (second["since"]["change"], second["since"]["known"]) == (None, True)
@@ -333,7 +333,7 @@ def test_since_a_run_or_a_date_is_the_same(bucket: Path, capsys: pytest.CaptureF
     assert found["change"]["effect"] == pytest.approx(-0.2)  # type: ignore[index]
     assert found == told(capsys, str(bucket), "--since", "2026-01-03")[DDP.name]["since"]
     assert main(["history", str(bucket), "--since", "day002"]) == 0
-    assert "in all since run day002 (2026-01-03)" in " ".join(capsys.readouterr().out.split())
+    assert "in total since run day002 (2026-01-03)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_cases_metrics_and_the_smallest_step_can_be_chosen(
@@ -360,7 +360,7 @@ def test_cases_metrics_and_the_smallest_step_can_be_chosen(
         (["--case", "zero*"], "--case = 'zero*': no such case"),
         (["--case", "*", "--case", "zero*"], "--case = 'zero*': no such case"),
         (["--since", "day00"], "--since = 'day00': matches more than one run: day000, day001"),
-        (["--since", "yesterday"], "--since = 'yesterday': neither the start of the id of a run here nor a"),
+        (["--since", "yesterday"], "--since = 'yesterday': neither the start of a run ID nor a"),
         (["--least", "much"], "--least = 'much': expected a fraction between 0 and 1"),
     ],
 )
@@ -402,7 +402,7 @@ def test_runs_that_can_not_be_read_are_left_out_by_name(
     whole = [line for line in warnings if line.startswith("distbench: warning: skipping a run: ")]
     partly = sorted(set(warnings) - set(whole))
     for line, day in zip(partly, (5, 6), strict=True):
-        assert str(night[day]) in line and "1 trial is damaged and left out" in line
+        assert str(night[day]) in line and "1 trial is damaged and skipped" in line
     assert "values.tokens_per_s: 'fast'" in partly[1]
     for day in range(7):
         assert sum(str(night[day]) in line for line in warnings) == 1

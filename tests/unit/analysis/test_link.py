@@ -40,23 +40,23 @@ def run_of(*records: Record) -> RunAnalysis:
 
 def test_the_first_sentence_names_the_link_that_holds_training_back() -> None:
     told = recommend(run_of(trial()))
-    assert told.headline.startswith("Train with ddp on 2 devices, held back by the link between nodes: 1,000")
+    assert told.headline.startswith("Train with ddp on 2 devices, limited by the link between nodes: 1,000")
     assert told.reasons[0] == (
-        "ddp is held back by the link between nodes: 60% of a profiled step is transfer between nodes that "
-        "no computation hides, at 200 Mbit/s bus bandwidth."
+        "ddp is limited by the link between nodes: 60% of a profiled step is exposed transfer between "
+        "nodes, at 200 Mbit/s bus bandwidth."
     )
 
 
 def test_messages_far_below_what_the_link_carries_wait_for_its_latency() -> None:
     told = recommend(run_of(trial(best=120e6)))
-    assert "held back by latency between nodes" in told.headline
+    assert "limited by latency between nodes" in told.headline
     assert "at 200 Mbit/s bus bandwidth, where large messages reach 960 Mbit/s" in told.reasons[0]
 
 
 def test_without_a_large_message_it_is_not_said_whether_bandwidth_or_latency_is_the_limit() -> None:
     told = recommend(run_of(trial(size=1e5)))
-    assert "held back by communication between nodes" in told.headline
-    assert told.reasons[0].endswith("no message of 1.00 MiB or more tells what the link carries.")
+    assert "limited by communication between nodes" in told.headline
+    assert told.reasons[0].endswith("because no message has 1.00 MiB or more.")
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_on_one_node_there_is_no_link_to_name() -> None:
 
 def test_the_findings_name_all_that_are_held_back_and_the_worst_with_its_numbers() -> None:
     found = all_findings(run_of(trial(), trial(of=FSDP, comm_between_exposed_s=7.0)))
-    assert any(each.startswith("fsdp is held back") and each.endswith("; so is ddp.") for each in found)
+    assert any(each.startswith("fsdp is limited") and each.endswith("; so is ddp.") for each in found)

@@ -148,7 +148,7 @@ def test_a_run_whose_trials_resemble_one_another_says_so():
         for number, log in enumerate(row)
     ]
     said = " ".join(key_findings(RunAnalysis(info(*of), told)))
-    assert "Trials of a case resemble those of the round before (autocorrelation 0." in said
+    assert "Consecutive trials of a case are correlated (autocorrelation 0." in said
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 100), (18, 80), (37, 40)])

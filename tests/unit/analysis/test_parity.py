@@ -62,7 +62,7 @@ def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_th
     ours, theirs = (record(of, data={"first_batch": rows}) for of, rows in ((DDP, "a1"), (FSDP, "b2")))
     (found,) = run_of(ours, theirs).parity.findings[FSDP.id]
     assert (found.key, found.kind) == ("data.first_batch", "work")
-    assert "b2, the reference has a1: trains on other data" in str(found)
+    assert "b2, the reference has a1: may train on different data" in str(found)
     assert not run_of(ours, record(FSDP)).parity.findings
 
 
@@ -132,7 +132,7 @@ def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_
     assert silent.parity.footnotes.marks == {}
     assert silent.parity.work_changes() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
     (note,) = table(silent).notes
-    assert note.startswith("Not known")
+    assert note.startswith("Unknown")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
-    headline = "its lead over fsdp[a] may be noise, as both have only one valid trial"
+    headline = "its lead over fsdp[a] may be noise, because both have only one valid trial"
     assert headline in " ".join(shown.split()), "in words too"
     html = page.render(run)
     assert html.count('href="#not-the-same-work"') == 4, "in the table of the cases and in that of the values"
@@ -208,7 +208,10 @@ def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes
 def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity() -> None:
     foreign = run_of(record(DDP), record(FSDP, shards=4, depth=2))
     assert foreign.parity.footnotes.sentences == {
-        "[a]": "Not known to be the same work: unclassified depth, shards."
+        "[a]": (
+            "Whether the work is the same is unknown, because these settings differ and are unclassified: "
+            "depth, shards."
+        )
     }
     assert foreign.parity.work_changes() == {}
 

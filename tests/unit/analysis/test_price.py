@@ -54,11 +54,11 @@ def test_the_price_stands_in_the_table_the_view_and_the_recommendation(command, 
     assert [row["strategy"] for row in view["rows"]] == ["single", "ddp"]
     picked = json.loads(command("pick", run, "--json", *price)[1])
     (reason,) = (reason for reason in picked["reasons"] if "USD" in reason)
-    told = r"At 2\.5 USD for a device and hour 1e9 tokens cost [\d,.]+ USD and take [\d,.]+ h\."
+    told = r"At 2\.5 USD per device-hour, 1e9 tokens cost [\d,.]+ USD and take [\d,.]+ h\."
     assert re.fullmatch(told, reason)
     assert "2.5 USD" not in command("pick", run)[1]
     nothing = command("show", run, "--view", "cost")[1]
-    assert "not known what a device costs" in nothing
+    assert "The price of a device is unknown" in nothing
 
 
 def test_the_page_has_the_price_of_each_case(command, run, tmp_path):

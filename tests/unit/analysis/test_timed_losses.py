@@ -65,7 +65,7 @@ def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_fro
     assert by_label["fsdp"].verdicts["losses"].word == SAME_LOSSES
     assert [line for line in bad_verdict_sentences(run) if "ddp/ws2" in line and DIFFERENT_TRAINING in line]
     (barred,) = [one.barred for one in run.candidates if one.label == "ddp"]
-    assert barred.startswith("losses: another training")
+    assert barred.startswith("losses: trains differently")
 
 
 def test_one_trial_of_three_is_enough() -> None:
@@ -73,7 +73,7 @@ def test_one_trial_of_three_is_enough() -> None:
     racing = [timed(DDP, wrong_from(5, 0.01) if i == 1 else rounded(i + 5), i) for i in range(3)]
     found = judged(timed(SINGLE, rounded(1)), *sane, *racing)
     assert found["fsdp"].word == SAME_LOSSES
-    assert "another training in 1 of 3 trials: from step 5 on" in found["ddp"].sentence
+    assert "trains differently in 1 of 3 trials: from step 5 on" in found["ddp"].sentence
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_
     apart = [timed(of, wrong_from(0, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
     found = judged(timed(SINGLE, rounded(1)), *apart)
     assert {found[label].word for label in ("ddp", "fsdp")} == {NOT_COMPARED}
-    assert "--check tells" in found["ddp"].sentence
+    assert "run --check" in found["ddp"].sentence
     later = [timed(of, wrong_from(4, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
     assert judged(timed(SINGLE, rounded(1)), *later)["ddp"].word == DIFFERENT_TRAINING, (
         "no way to divide a batch begins late"
@@ -274,7 +274,9 @@ def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
     trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
     nowhere = ReferenceLosses("a reference", np.full(len(TRUTH), np.nan))
     alone = compare_timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
-    assert alone.sentence().startswith("not compared: no step has a known loss both here and in a reference")
+    assert alone.sentence().startswith(
+        "not compared: no step has a known loss both in this trial and in a reference"
+    )
     assert compare_timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME_LOSSES, "by each other"
 
 
@@ -284,7 +286,7 @@ def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
     ]
     found = judged(*records)["ddp"]
     assert (found.word, found.gravity) == (NOT_COMPARED, "unknown")
-    assert "the losses of the timed steps were not kept" in found.sentence
+    assert "the losses of the timed steps were not recorded" in found.sentence
     wrong = dataclasses.replace(timed(FSDP, wrong_from(1, 0.01)), samples={})
     assert words(*records, wrong)["fsdp"] == DIFFERENT_TRAINING
 
@@ -307,7 +309,7 @@ def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
     silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
     assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
     (said,) = missing_verdict_sentences(silent)
-    assert "none of 2 cases could be judged: not checked: no dropout, please" in said
+    assert "no verdict for any of 2 cases: not checked: no dropout, please" in said
     partly = run_of(
         timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
     )
@@ -320,7 +322,7 @@ def test_no_recommendation_names_the_reason_of_most() -> None:
     # each differs by numbers of its own
     others = [timed(case(label), wrong_from(4, 0.01 * (i + 1))) for i, label in enumerate(labels)]
     headline = recommend(run_of(*others, *crashed)).headline
-    assert "4 of 6 cases: losses; the first: losses: " in headline
+    assert "4 of 6 cases: losses; for example: losses: " in headline
 
 
 # no metric keeps the losses; memory observes a step after the timed ones
@@ -356,7 +358,7 @@ def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
     assert found == {**honest, **{f"unwatched-{mistake}": DIFFERENT_TRAINING for mistake in mistakes}}
     assert finished.code == 1
     number = len(mistakes)
-    assert f"another training in {number} of {number + 3} cases" in finished.errors
+    assert f"trains differently in {number} of {number + 3} cases" in finished.errors
     (span,) = finished.record("unwatched-none")["effective"]["spans"]
     assert span == "nullcontext", "up to the end of the timed window nothing tells its steps from others"
 
@@ -386,4 +388,4 @@ def test_a_run_in_which_nothing_could_be_checked_does_not_end_like_one_that_was(
     suite = SMALL.replace("small:Small", "odd:DrawsInForward").replace("trials: 1", "trials: 0")
     finished = run_suite(f"{suite}check: {{steps: 1, perturbed: 4}}\nstrategies: [ddp]\n")
     assert finished.code == 3
-    assert "none of 1 case could be judged: not checked" in finished.errors
+    assert "no verdict for any of 1 case: not checked" in finished.errors

@@ -74,7 +74,7 @@ def test_a_run_that_was_handed_over_is_followed_to_its_end(
     done = node.run("--set", "measure.steps=2")
     (run,) = node.runs
     assert done.returncode == 4
-    assert f"handed over to slurm: job 17, run {run}" in done.stderr
+    assert f"submitted job 17 to slurm; run folder: {run}" in done.stderr
     assert "srun: error: no agents here" in done.stderr
     info = json.loads((run / "run.json").read_text())
     assert (info["run_id"], info["state"]) == (run.name.rpartition("-")[2], "interrupted")
@@ -106,17 +106,17 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
     quoted = shlex.quote(str(run))
     assert done.returncode == 0
     assert (
-        f"job 17 goes on; follow it with: distbench attach {quoted}; cancel it with: scancel 17"
+        f"job 17 continues; follow it with: distbench attach {quoted}; cancel it with: scancel 17"
         in done.stderr
     )
     script = (node.slurm / "script").read_text()
     assert script.endswith(f"run --resume {quoted} --quiet --until-settled --minutes=3\n")
     name = run.name.rpartition("-")[2]
     shown = distbench("show", name, "--out", str(node.out))
-    assert (shown.returncode, "has not begun yet" in shown.stderr) == (2, True)
+    assert (shown.returncode, "has not started yet" in shown.stderr) == (2, True)
     again = ["run", "--resume", str(run), "--on", "slurm", "--nodes", "3"]
     refused = distbench(*again)
-    assert (refused.returncode, "job 17 does it (PENDING)" in refused.stderr) == (2, True)
+    assert (refused.returncode, "already submitted as job 17 (PENDING)" in refused.stderr) == (2, True)
     node.state("TIMEOUT ExitCode=0:15")
     ended = distbench("attach", name, "--out", str(node.out))
     assert ended.returncode == 143
@@ -124,7 +124,7 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
         f"job 17 ended: TIMEOUT; resume with: distbench run --resume {quoted} --on slurm --nodes 2"
         in ended.stderr
     )
-    assert "nothing of job 17 is in" in ended.stderr
+    assert "job 17 wrote nothing to" in ended.stderr
     assert distbench(*again, "--set", "launcher.slurm.time=5", "--detach").returncode == 0
     assert "#SBATCH --time=5\n" in (node.slurm / "script").read_text()
 
@@ -139,7 +139,7 @@ def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
     command = [sys.executable, "-m", "distbench", "attach", str(run)]
     follower = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert follower.stderr
-    assert follower.stderr.readline() == "job 17: COMPLETED; waiting for the last of its run\n"
+    assert follower.stderr.readline() == "job 17: COMPLETED; waiting for the last events of the run\n"
     (run / PROGRESS_FILE).write_text('{"kind": "began"}\n{"kind": "ended", "code": 1}\n')
     _, told = follower.communicate()
     assert (follower.returncode, "resume" in told) == (1, False)
@@ -163,7 +163,7 @@ def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
     assert follower.stderr.readline() == "job 17: PENDING\n"
     follower.send_signal(signal.SIGINT)
     _, told = follower.communicate()
-    assert (follower.returncode, "job 17 goes on; follow it with" in told) == (130, True)
+    assert (follower.returncode, "job 17 continues; follow it with" in told) == (130, True)
     assert not (node.slurm / "cancelled").exists()
 
 

@@ -180,7 +180,10 @@ def test_a_baseline_that_is_a_run_and_a_commit_is_refused(command, tmp_path, mon
     (run / "run.json").write_text("{}")
     code, _, errors = command("gate", "suite.yaml", "--baseline", told[:4], "--out", "out")
     assert code == 2
-    assert f"--baseline {told[:4]}: the id of the run out/{run.name} begins so, and a git commit" in errors
+    assert (
+        f"--baseline {told[:4]}: ambiguous: matches the ID of the run out/{run.name} and a git commit"
+        in errors
+    )
     code, _, errors = command("gate", "suite.yaml", "--baseline", f"out/{run.name}", "--out", "out")
     assert "git commit" not in errors
 
@@ -216,8 +219,8 @@ def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command
     assert (code, size[:19]) == (0, "mine: 2 cases, 6 tr")
     assert time.startswith("expected time: unknown: no earlier run of these cases")
     text = " ".join(output.split())
-    assert "--estimate runs one short trial of each, and tells" in text
-    assert "stopped at the latest after 6 h 15 min: only if everything hangs" in text
+    assert "--estimate measures one short trial of each" in text
+    assert "time limit: 6 h 15 min, if everything hangs" in text
     assert "distbench.worker" not in text
     assert "--commands shows what would be launched." in text
 
@@ -381,7 +384,7 @@ def test_a_plugin_that_ends_the_process_is_named(command, tmp_path, monkeypatch)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
     code, output, errors = command("list", "strategies", "bad")
     assert (code, errors) == (0, "")
-    assert "bad.py: this plug-in can't be imported: SystemExit(3)" in " ".join(output.split())
+    assert "bad.py: can't import this plug-in: SystemExit(3)" in " ".join(output.split())
 
 
 def test_a_plugin_without_a_docstring_is_listed_without_one(command, tmp_path, monkeypatch):

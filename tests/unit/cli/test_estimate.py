@@ -95,13 +95,13 @@ def test_what_cannot_run_here_is_not_tried(planned: Planned) -> None:
 
 def test_what_only_a_run_tells_is_said_to_be_missing(planned: Planned) -> None:
     note = told(planned("--estimate", "--json", "--check"))["expected_note"]
-    assert "check trials, whose time a first run tells" in note
+    assert "check trials, whose time is unknown before a first run" in note
 
 
 def test_trials_here_and_a_run_elsewhere_do_not_go_together(planned: Planned) -> None:
     done = planned("--estimate", "--on", "slurm")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--estimate runs trials here, and --on elsewhere" in done.stderr
+    assert "--estimate runs trials on this machine, and --on on another" in done.stderr
 
 
 def test_what_a_killed_estimate_leaves_is_no_run(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ class Places(nn.Module):
 @pytest.mark.parametrize(
     ("model", "shape", "said"),
     [
-        ("Words", ("tokens", 64, 999), "was seen to take"),
-        ("Places", ("tokens", 16, 99), "was seen to take"),
-        pytest.param("Numbers", ("features", 64, 10), "was seen to take", marks=pytest.mark.deep),
+        ("Words", ("tokens", 64, 999), "taken from a forward pass"),
+        ("Places", ("tokens", 16, 99), "taken from a forward pass"),
+        pytest.param("Numbers", ("features", 64, 10), "taken from a forward pass", marks=pytest.mark.deep),
         pytest.param("ReturnsItsLoss", ("tokens", 128, 256), "loss_function", marks=pytest.mark.deep),
     ],
 )
@@ -94,7 +94,7 @@ def test_the_shape_of_a_model_of_ones_own_is_that_of_its_forward_pass(
     user = load_suite(tmp_path / "mine.yaml").work["workload"]["user"]
     assert (user["kind"], user["length"], user["classes"]) == shape
     assert said in " ".join((tmp_path / "mine.yaml").read_text().split())
-    assert ("set kind, length and classes yourself" in errors) == (said == "loss_function")
+    assert ("set kind, length and classes, and loss_function" in errors) == (said == "loss_function")
 
 
 @pytest.mark.train
@@ -159,7 +159,7 @@ def test_a_wrong_answer_writes_nothing(command, tmp_path, arguments, message):
 def test_a_file_that_is_there_stays_as_it_is(command, tmp_path):
     (tmp_path / "mine.yaml").write_text("mine")
     code, _, errors = command("init", str(tmp_path / "mine.yaml"))
-    assert (code, "left as it is" in errors, (tmp_path / "mine.yaml").read_text()) == (2, True, "mine")
+    assert (code, "already exists" in errors, (tmp_path / "mine.yaml").read_text()) == (2, True, "mine")
 
 
 def completed(command, folder: Path, *words: str) -> list[str]:

@@ -13,7 +13,7 @@ from support.records import case, failed, unsupported
 
 DDP, FSDP = case("ddp"), case("fsdp")
 MINE = "RuntimeError at mymodel.py:12: no such layer"
-LONG = "the loss function uses model of the module beside calling it"
+LONG = "the loss function uses model of the module in addition to calling it"
 
 
 def said(*records: Record) -> list[str]:

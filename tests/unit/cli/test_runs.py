@@ -84,7 +84,7 @@ def test_a_plug_in_that_can_not_be_imported_is_no_fault_of_the_runs(command, fol
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "plug-ins"))
     code, output, errors = command("runs", str(folder))
     assert (code, output) == (2, "")
-    assert "mine.py: this plug-in can't be imported: RuntimeError('not today')" in " ".join(errors.split())
+    assert "mine.py: can't import this plug-in: RuntimeError('not today')" in " ".join(errors.split())
 
 
 def test_a_run_that_waits_for_its_engine_is_listed(listed, folder):

@@ -38,9 +38,8 @@ def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
     monkeypatch.syspath_prepend(str(here / "models"))
     item = planned(tmp_path, "cp: {}", 2, workload="parted", batch="{global_batch_size: 8}")
     assert item.problem == (
-        "context parallelism: workload.parted.model = 'small:Small' does not declare its attention "
-        "modules, the only ones that may mix positions, and a plan does not import the model to find them; "
-        "add context_split() and shard_sequence() to Parted "
-        '(docs/plugins.md, "A model that can be split"), or use '
-        "transformer"
+        "context parallelism: workload.parted.model = 'small:Small' does not declare which modules are "
+        "attention (only these may mix positions), and distbench does not import the model to find "
+        'out; add context_split() and shard_sequence() to Parted (docs/plugins.md, "A model that can '
+        'be split"), or use transformer'
     )

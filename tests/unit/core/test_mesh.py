@@ -78,7 +78,7 @@ def test_a_group_is_named_by_the_dimension_in_which_its_ranks_differ(
         (
             {"pp": 2, "tp": 2},
             8,
-            "2 x 2 = 4 is not the world size, 8; leave pp out to use the rest",
+            "2 x 2 = 4 is not the world size, 8; omit pp to use the rest",
         ),
         ({"pp": 2, "tp": 2}, 4, ""),
         ({"tp": 2}, 8, ""),

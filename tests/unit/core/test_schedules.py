@@ -90,13 +90,17 @@ world_sizes: [2]
     ("optimizer", "key", "told"),
     [
         ("{schedule: cosine}", "total_steps", "missing: cosine falls until that update"),
-        ("{schedule: wsd, total_steps: 9}", "decay_steps", "missing: wsd falls over that many updates"),
+        (
+            "{schedule: wsd, total_steps: 9}",
+            "decay_steps",
+            "missing: the number of updates over which wsd falls",
+        ),
         (
             "{total_steps: 9}",
             "total_steps",
-            "constant never ends; only linear, cosine, wsd have it",
+            "constant never ends; only linear, cosine, wsd use it",
         ),
-        ("{schedule: linear, total_steps: 9, decay_steps: 3}", "decay_steps", "only wsd has it, not linear"),
+        ("{schedule: linear, total_steps: 9, decay_steps: 3}", "decay_steps", "only wsd uses it, not linear"),
         ("{schedule: linear, total_steps: 9, warmup_steps: 10}", "total_steps", "at least warmup_steps"),
         ("{schedule: inverse_sqrt, final_lr_fraction: 0.1}", "final_lr_fraction", "never ends"),
     ],

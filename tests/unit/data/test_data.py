@@ -333,7 +333,7 @@ def test_a_synthetic_source_has_no_more_tokens_than_the_vocabulary() -> None:
         (None, TOKENS, "no such file"),
         (b"", TOKENS, "empty"),
         (b"0123456789abcdef", TOKENS, "16 tokens; a sample of length 16 needs 17"),
-        (b"x" * 99, DataShape("tokens", 16, 128), "vocabulary of 256; vocab_size (classes) = 128"),
+        (b"x" * 99, DataShape("tokens", 16, 128), "vocabulary of 256; set vocab_size (classes), now 128"),
     ],
 )
 def test_a_text_that_cannot_feed_the_workload_says_so(
@@ -352,7 +352,7 @@ def test_a_folder_is_no_text(tmp_path: Path) -> None:
 
 
 def test_the_own_text_needs_a_vocabulary_of_all_bytes() -> None:
-    assert "vocab_size (classes) = 128" in str(source("text").problem(DataShape("tokens", 16, 128)))
+    assert "vocab_size (classes), now 128" in str(source("text").problem(DataShape("tokens", 16, 128)))
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,11 @@ def test_the_own_text_needs_a_vocabulary_of_all_bytes() -> None:
         (b"abc", "uint16", "3 bytes"),
         (b"abcdef", "int32", "6 bytes"),
         (np.arange(17, dtype="<u2").tobytes()[:-2], "uint16", "16 tokens"),
-        (np.full(99, 300, dtype="<u2").tobytes(), "uint16", "vocabulary of 301; vocab_size (classes) = 256"),
+        (
+            np.full(99, 300, dtype="<u2").tobytes(),
+            "uint16",
+            "vocabulary of 301; set vocab_size (classes), now 256",
+        ),
         (np.full(99, -4, dtype="<i4").tobytes(), "int32", "negative id, -4"),
     ],
 )
@@ -461,7 +465,7 @@ def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(
 
 def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path: Path) -> None:
     path = write_ids(tmp_path / "ids.bin", np.arange(100))
-    with pytest.raises(ValueError, match="100 tokens: their last tenth, which is held out, is too short"):
+    with pytest.raises(ValueError, match="100 tokens: the last tenth is held out, and is too short"):
         source("tokens", path=path).split(TOKENS, 7, 6, 4)
 
 

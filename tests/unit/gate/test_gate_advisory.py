@@ -86,7 +86,7 @@ def test_a_quiet_history_lets_a_stored_run_pass() -> None:
 @pytest.mark.parametrize(
     ("baseline", "candidate", "others", "word", "told"),
     [
-        (run(1.0, 1.01), run(1.0, 1.01), [], "inconclusive", "not known: it takes 3 runs of a case"),
+        (run(1.0, 1.01), run(1.0, 1.01), [], "inconclusive", "unknown: 3 runs of a case"),
         (run(1.0), run(1.0, 1.01), history(0.01, 5), "inconclusive", "measure.trials"),
         (run(1.0, 1.01, steps=5), run(1.0, 1.01), [], "incomparable", "measure.steps was 5, is 10"),
         (run(1.0, 1.01, machine={"cpu": "other"}), run(1.0, 1.01), [], "incomparable", "another machine"),
@@ -104,7 +104,7 @@ def test_runs_of_other_machines_tell_nothing_of_this_one() -> None:
     foreign = [
         RunAnalysis(replace(each.info, machine={"cpu": "other"}), each.records) for each in history(0.01, 9)
     ]
-    assert "how much runs differ is not known" in pace(run(1.0, 1.01), run(1.0, 1.01), foreign).said
+    assert "the run-to-run variance is unknown" in pace(run(1.0, 1.01), run(1.0, 1.01), foreign).said
 
 
 def test_what_is_counted_is_gated_exactly_all_the_same() -> None:

@@ -208,7 +208,8 @@ def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
     ("ratios", "word", "said"),
     [
         ([1.0, 1.01, 0.99, 1.0, 1.0], "pass",
-         "no change shown; up to 1.0% more time per step may hide (97.5% bound; 5 pairs; limit 3%)"),
+         ("no significant change; up to 1.0% more time per step can't be excluded (97.5% bound; 5 "
+         "pairs; limit 3%)")),
         ([0.98, 0.981, 0.979, 0.98, 0.98], "pass",
          "2.0% less time per step (1.9% to 2.1%; 5 pairs), within the limit of 3%"),
         ([1.02, 1.021, 1.019, 1.02, 1.02], "pass",
@@ -300,7 +301,7 @@ def test_a_gain_of_one_device_that_all_together_do_not_have_is_told_and_passes()
     found = scaled(one=0.90, many=1.0)
     assert found["tokens_per_s"].word == "pass"
     assert (found["efficiency"].word, found["efficiency"].notable) == ("pass", True)
-    assert found["efficiency"].said.endswith("one device became faster, all together did not")
+    assert found["efficiency"].said.endswith("one device became faster, all devices together did not")
     assert found["efficiency"].ratio == pytest.approx(1 / 0.9, rel=1e-2)
 
 
@@ -309,7 +310,7 @@ def test_an_efficiency_that_is_uncertain_is_bounded_by_what_all_devices_lost():
     found = judged(of_ratios(many), of_ratios(one, ONE))["efficiency"]
     assert found.word == "pass" and found.needed == 0
     assert found.said.startswith(
-        "all devices together lose 0.2% at most (97.5% bound); alone it is uncertain"
+        "all devices together lose 0.2% at most (97.5% bound); efficiency alone is uncertain"
     )
     lost = judged(of_ratios([1.06 * ratio for ratio in many]), of_ratios(one, ONE))["efficiency"]
     assert lost.word == "inconclusive"
@@ -508,7 +509,7 @@ def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
     assert (pace.word, pace.notable) == ("pass", True)
     assert "not confirmed by a fresh series" in pace.said
     assert pace.high > 1.3
-    assert "by the first, up to 31.0% more time per step may hide" in pace.said
+    assert "the first series can't exclude up to 31.0% more time per step" in pace.said
 
 
 def test_a_gain_takes_two_series_as_a_loss_does():

@@ -50,7 +50,12 @@ def verdict(
 
 
 def result(*cases: CaseVerdict, **changes) -> GateResult:
-    told = {"gate_id": "abcd1234", "suite": "tiny", "baseline": "main", "candidate": "the suite as it stands"}
+    told = {
+        "gate_id": "abcd1234",
+        "suite": "tiny",
+        "baseline": "main",
+        "candidate": "the suite without changes",
+    }
     return GateResult(**{**told, "cases": cases, "minutes": 12.5, **changes})
 
 
@@ -107,13 +112,14 @@ def test_below_the_table_stands_the_largest_loss_that_may_hide_and_the_one_that_
     wide, narrow = (replace(finding("pass"), low=0.99, high=high) for high in (1.08, 1.01))
     memory = replace(finding("pass", metric="peak_memory"), low=0.99, high=1.005)
     cases = [CaseVerdict(name, "ddp", 2, (pace, memory)) for name, pace in (("a", wide), ("b", narrow))]
-    (line,) = (line for line in view.result_sentences(result(*cases)) if line.startswith("What a pass"))
+    (line,) = (line for line in view.result_sentences(result(*cases)) if line.startswith("Cases that pass"))
     # at a spread of 2 % and 8 pairs
     stops = detectable_loss(0.02, PairRule(0.03, 8, 8))
     bounds = (
-        "What a pass can't exclude (97.5% bounds): up to 8.0% more time per step (a), 0.5% more memory (a)"
+        "Cases that pass may still have up to 8.0% more time per step (a), 0.5% more memory (a) (97.5% "
+        "bounds)"
     )
-    assert line == f"{bounds}; a slowdown of {stops:.1%} is stopped in 90% of such gates."
+    assert line == f"{bounds}; this gate detects a slowdown of {stops:.1%} in 90% of runs."
     assert gate_power(0.02, stops, PairRule(0.03, 8, 8)) == pytest.approx(0.9)
     unchanged = CaseVerdict("a", "ddp", 2, (replace(finding("pass"), low=1.0, high=1.0),))
     assert not [line for line in view.result_sentences(result(unchanged)) if "pass" in line]

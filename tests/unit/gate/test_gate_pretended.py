@@ -79,7 +79,7 @@ def test_a_model_that_learns_something_else_is_another_training_however_fast(gat
     faster = ("--set-baseline", f"{PRETEND}.step_s=0.12", "--set-baseline", f"{PRETEND}.values.loss=1.1")
     code, result = gated(*faster)
     assert (code, result["word"]) == (1, "invalid")
-    assert "another training: at step 1 the loss is 2.5, was 1.1" in result["cases"][0]["said"]
+    assert "trains differently: at step 1 the loss is 2.5, was 1.1" in result["cases"][0]["said"]
     code, result = gated(*faster, "--set", "gate.loss=ignored")
     assert (code, result["word"]) == (0, "improved")
 
@@ -142,7 +142,7 @@ def test_losses_that_part_no_further_than_rounding_leads_the_baseline_are_not_to
     arguments = [f"--set-baseline={PRETEND}.values.{name}={loss}" for name, loss in lower.items()]
     code, result = moving(*arguments)
     assert (code, words(result)["trial"]) == (3, "inconclusive")
-    assert "amplifies rounding so much" in result["cases"][0]["said"]
+    assert "amplifies rounding" in result["cases"][0]["said"]
     (stored,) = Path(result["folder"]).glob("*/moves/*/0/record.json")
     assert stored.is_relative_to(Path(result["folder"]) / "baseline")
     made = trials(tmp_path)

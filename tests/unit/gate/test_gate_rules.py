@@ -289,7 +289,7 @@ def test_a_spread_that_few_pairs_know_badly_refuses_nothing_that_a_smaller_one_w
     spread = known(0.07)
     assert spread.resolvable_change("tokens_per_s", 20) > 0.03
     calibration.check_resolution(GateRules(), [DDP], {DDP.id: replace(spread, pairs=6)})
-    with pytest.raises(UsageError, match="this machine resolves only"):
+    with pytest.raises(UsageError, match="this machine detects changes only from"):
         calibration.check_resolution(GateRules(), [DDP], {DDP.id: replace(spread, pairs=100)})
 
 
@@ -361,7 +361,7 @@ def test_a_forecast_says_which_cases_the_change_does_not_touch(write):
     )
     changed = replace(ZERO, strategy=PluginChoice("zero", {"stage": 2, "overlap_comm": True}))
     made = forecast_matched(*arms, match_cases(plan(DDP, ZERO), plan(DDP, changed)), {})
-    told = "Of 2 cases, 1 the change does not touch; to leave them out, name the others with --only GLOB: "
+    told = "1 of 2 cases are identical in both versions. To skip them, select the others with --only GLOB: "
     assert made.notes[1] == f"{told}{ZERO.name}."
     same = forecast_matched(*arms, match_cases(plan(DDP, ZERO), plan(DDP, ZERO)), {})
     other = forecast_matched(*arms, match_cases(plan(ZERO), plan(changed)), {})

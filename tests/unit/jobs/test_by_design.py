@@ -117,12 +117,15 @@ def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_ch
         (
             170.0,
             DIFFERS,
-            "170 times as far as the reference's (median tensor); a design explains 3 times at most",
+            (
+                "170 times as far as the reference's (median tensor); a different design explains 3 times "
+                "at most"
+            ),
         ),
         (
             0.01,
             DIFFERS,
-            "0.01 times as far as the reference's (median tensor); a design explains 0.33 at least",
+            "0.01 times as far as the reference's (median tensor); a different design explains 0.33 at least",
         ),
         (1.5, DIFFERENT_BY_DESIGN, "it rounds on purpose"),
     ],
@@ -204,7 +207,7 @@ def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_
         "losses": DIFFERENT_BY_DESIGN,
     }
     (barred,) = [one.barred for one in make_candidates([row], {})]
-    assert "gradients are rounded to fp16" in barred and "add converge" in barred
+    assert "gradients are rounded to fp16" in barred and "add a section converge" in barred
     # one process rounds none, whatever it is asked for
     alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
     (row,) = run_of(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases
@@ -215,7 +218,7 @@ def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_
     ("losses", "word"),
     [
         ([3.8, 3.75, 3.65], DIFFERENT_BY_DESIGN),
-        ([3.9, 3.8, 3.7], "another training"),
+        ([3.9, 3.8, 3.7], "trains differently"),
         (LOSSES, "same losses"),
     ],
 )
@@ -240,7 +243,7 @@ def converged(word: str, gravity: Any) -> Verdict:
 
 
 def barred(**verdicts: Verdict) -> str:
-    """Why the case that is another training by design may not be recommended, by its *verdicts*."""
+    """Why the case that trains differently by design may not be recommended, by its *verdicts*."""
     run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
     rows = [
         dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")
@@ -251,7 +254,7 @@ def barred(**verdicts: Verdict) -> str:
 
 def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well() -> None:
     judged = Verdict("equivalence", DIFFERENT_BY_DESIGN, "ok", "as meant")
-    assert "nothing shows that it converges as well; add converge" in barred(equivalence=judged)
+    assert "its convergence was not tested; add a section converge" in barred(equivalence=judged)
     good = converged(AS_REFERENCE, "ok")
     assert barred(equivalence=judged, convergence=good) == ""
     assert "worse: as measured" in barred(convergence=converged("worse", "bad"))
@@ -265,7 +268,7 @@ def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_we
 def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target() -> None:
     same = Verdict("equivalence", ROUNDING, "ok", "same", confirms_quality=True)
     parted = Verdict("losses", DIFFERENT_BY_DESIGN, "ok", "as meant")
-    assert "nothing shows that it converges as well" in barred(equivalence=same, losses=parted)
+    assert "its convergence was not tested" in barred(equivalence=same, losses=parted)
     assert barred(equivalence=same, losses=parted, convergence=converged(AS_REFERENCE, "ok")) == ""
 
 

@@ -78,9 +78,9 @@ def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
     made = tasks(LARGE, minutes=0.001)
     least = made[0].case.workload.options
     assert {options_of(task).work for task in made} == {
-        "seq_len 16, depth 2, vocab_size 1,024: 14.9 of 124 million parameters, the least there is"
+        "seq_len 16, depth 2, vocab_size 1,024: 14.9 of 124 million parameters (the smallest possible)"
     }
-    assert not any("the least" in options_of(task).work for task in tasks(LARGE))
+    assert not any("the smallest possible" in options_of(task).work for task in tasks(LARGE))
     assert (least["depth"], least["seq_len"], least["vocab_size"]) == (2, 16, 1024)
 
 
@@ -151,7 +151,7 @@ world_sizes: [2]
 check: {{{keys}}}
 """)
     text = " ".join(call("plan", str(suite), "--device", "cpu").stdout.split())
-    assert "by prediction (the workload's formulas" in text
+    assert "(from the workload's formulas" in text
     assert ("on reduced work (seq_len" in text) == expected
     trials = json.loads(call("plan", str(suite), "--device", "cpu", "--json").stdout)["trials"]
     assert all((trial["predicted_s"] is not None) == (trial["job"] == "check") for trial in trials)

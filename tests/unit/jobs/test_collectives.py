@@ -92,7 +92,7 @@ def test_groups_are_formed_once() -> None:
     assert "one node" in rank_groups("node", [0, 0]).reason
     assert "one node" in rank_groups("between", [0, 0]).reason
     assert "see the group all" in rank_groups("between", [0, 1]).reason
-    assert "to itself" in rank_groups("node", [0, 1]).reason
+    assert "on its own node" in rank_groups("node", [0, 1]).reason
     assert rank_groups("node", [0, 1, 1]).members == ((1, 2),), (
         "a rank alone on its node has nobody to talk to"
     )
@@ -112,7 +112,7 @@ def test_the_factors_are_those_of_nccl_tests() -> None:
         ("collectives: {operations: [all_reduse]}", "did you mean 'all_reduce'?"),
         ("collectives: {groups: []}", "collectives.groups"),
         ("collectives: {factor: 1}", "collectives.factor = 1: must be at least 2"),
-        ("collectives: true\nworld_sizes: [1]", "nothing communicates"),
+        ("collectives: true\nworld_sizes: [1]", "there is nothing to measure"),
     ],
 )
 def test_a_mistake_in_the_section_is_named(
@@ -321,7 +321,7 @@ def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
     }
     text = comparison_sheet(before, after).to_text(80)
     assert "1 worse, 1 same of 2" in text.replace("same, 1 worse", "worse, 1 same")
-    assert "1 measurement of only one of the runs" in text
+    assert "1 measurement in only one of the runs" in text
 
 
 def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
@@ -336,10 +336,10 @@ def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
         ([moved(8192, 0.004)], 0.5, ""),
         ([moved(4096, 0.001), moved(12288, 0.003)], 1.0, ""),
         ([moved(4096, 0.002), moved(8, 5.0)], 0.5, ""),
-        ([moved(1 << 20, 0.004)], None, "not within the sizes measured alone"),
-        ([moved(8192, None)], None, "times of single collectives"),
-        ([moved(8192, 0.004, nodes=2)], None, "no such collective alone"),
-        ([moved(8192, 0.004, dtype="bfloat16")], None, "no such collective alone"),
+        ([moved(1 << 20, 0.004)], None, "outside the sizes that were measured alone"),
+        ([moved(8192, None)], None, "times of individual collectives"),
+        ([moved(8192, 0.004, nodes=2)], None, "this collective was not measured alone"),
+        ([moved(8192, 0.004, dtype="bfloat16")], None, "this collective was not measured alone"),
     ],
 )
 def test_what_a_training_attains_is_measured_by_the_same_messages_alone(

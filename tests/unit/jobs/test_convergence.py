@@ -234,7 +234,7 @@ def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met
 def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet() -> None:
     found = verdict(trained(DDP, 0, 70, 0.90), trained(DDP, 1, 40, 0.92), trained(DDP, 2, 50, 0.94))
     assert found.word == "inconclusive"
-    assert "more steps to the target are possible (converge.max_slowdown = 0.2)" in found.why
+    assert "more steps to the target (limit: converge.max_slowdown = 0.2)" in found.why
     assert found.verdict.gravity == "unknown"
 
 
@@ -248,15 +248,15 @@ def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> Non
     finals = [(40, 0.86), (50, 0.92), (60, 0.98)]
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate(finals)))
     assert found.word == "inconclusive"
-    assert "its value at the end may be up to" in found.why
-    assert found.why.endswith("worse (converge.max_worse = 0.02); raise converge.seeds")
+    assert "a final value that is" in found.why
+    assert found.why.endswith("worse (limit: converge.max_worse = 0.02); raise converge.seeds")
 
 
 def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (60, 0.94)])))
     assert found.verdict.sentence == (
-        "matches the reference: over 0.1% more steps to the target and a value at the end over 0.1% worse "
-        "can be ruled out"
+        "matches the reference: at most 0.1% more steps to the target, and a final value at most 0.1% "
+        "worse (95% confidence)"
     )
     assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 
@@ -376,8 +376,8 @@ def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
         assert told == {None}
     else:
         assert told == {
-            "data text: 600 tokens: their last tenth, which is held out, is too short for one sample of "
-            "129; it takes 1,290 tokens"
+            "data text: 600 tokens: the last tenth is held out, and is too short for one sample of 129 "
+            "tokens; use at least 1,290 tokens, or shorter samples"
         }
 
 

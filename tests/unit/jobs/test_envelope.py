@@ -250,10 +250,8 @@ def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> 
     jumpy = reference(**{"perturbed 3": one_flip})
     found = verdict(jumpy, trained(rounding))
     assert found.word == NOT_CHECKED
-    assert found.sentence.startswith("not checked: rounding alone takes one training of the reference ")
-    assert found.sentence.endswith(
-        "times as far from it as the others, in parameters, and the limit is 50 times"
-    )
+    assert found.sentence.startswith("not checked: one perturbed training of the reference deviates ")
+    assert found.sentence.endswith("times as much as the others in parameters; the limit is 50 times")
     assert verdict(jumpy, trained(lambda step, kind, tensor: 1.0)).word == DIFFERS
     assert verdict(jumpy, trained(none)).word == EQUIVALENT
 
@@ -266,8 +264,8 @@ def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent() -> 
     found = verdict(blind, trained(far))
     assert (found.word, found.gravity) == (NOT_CHECKED, "unknown")
     assert found.sentence.startswith(
-        "not checked: the check can't see mistakes: rounding leads the reference's own trainings so far "
-        "apart that a gradient off by "
+        "not checked: the check can't detect errors: rounding separates the trainings of the reference "
+        "so far that a gradient off by "
     )
     assert verdict(blind, trained(none)).word == EQUIVALENT
 
@@ -280,7 +278,7 @@ def test_a_buffer_is_compared() -> None:
 
 def test_buffers_that_an_engine_hides_are_told_and_not_compared() -> None:
     hiding = trained(lambda step, kind, tensor: 1e-3 if kind == "buffer" else 0)
-    note = {"training": "case", "text": "buffers are not compared: Fancy does not show its buffers"}
+    note = {"training": "case", "text": "buffers are not compared: Fancy does not provide its buffers"}
     found = verdict(reference(), dataclasses.replace(hiding, tables={**hiding.tables, "check_notes": [note]}))
     assert found.word == ROUNDING
     assert note["text"] in found.detail.arms[0].notes
@@ -352,7 +350,7 @@ def test_in_fp32_sizes_are_not_looked_at() -> None:
 def test_a_size_that_is_no_number_differs() -> None:
     found = verdict(HALF_REFERENCE, sized(HALF_CASE, "update", math.nan))
     assert found.word == DIFFERS
-    assert found.sentence.endswith("which is no number")
+    assert found.sentence.endswith("which is not a number")
 
 
 # what would have been seen

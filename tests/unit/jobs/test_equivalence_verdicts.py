@@ -111,7 +111,7 @@ def test_a_reference_whose_first_loss_in_16_bits_is_another_one_is_broken_and_no
         found = verdict(far, trained(noise))
         assert found.word == NOT_CHECKED
         assert "its reference is broken: its first loss is 4 in bf16 and" in found.sentence
-        assert "the model computes something else in bf16" in found.sentence
+        assert "the model computes different results in bf16" in found.sentence
     # what rounding explains is no reason
     near = in_bf16(reference(fp64=with_error((0, "loss", ""), 1e-4)))
     assert verdict(near, trained(rounding)).word == ROUNDING
@@ -140,7 +140,7 @@ def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> Non
 
 
 def test_operations_without_a_deterministic_form_are_told() -> None:
-    loose = {"determinism": "operations without a deterministic form were allowed"}
+    loose = {"determinism": "non-deterministic operations were allowed"}
     assert verdict(reference(), trained(rounding, environment=loose)).detail.arms[0].notes == (
         loose["determinism"],
     )
@@ -166,7 +166,7 @@ measure: {trials: 0}
         ("check: often", "check = 'often': "),
         (
             "check: false",
-            "measure.trials = 0: nothing to do",
+            "measure.trials = 0: nothing to run",
         ),
     ],
 )

@@ -76,7 +76,7 @@ def test_it_may_be_switched_on_and_off_from_the_command_line(
     distbench: Command, suite: Callable[[str], str]
 ) -> None:
     off = PROBED.replace("probe: {steps: 3}", "probe: false")
-    assert distbench("plan", suite(off)).returncode == 2, "nothing to do"
+    assert distbench("plan", suite(off)).returncode == 2, "nothing to run"
     done = distbench("plan", suite(off), "--set", "probe=true", "--json")
     assert json.loads(done.stdout)["suite"]["probe"] == {"steps": 2}
 

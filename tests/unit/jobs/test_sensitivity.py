@@ -78,7 +78,10 @@ def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> No
     records = timed(SINGLE, TRUTH), timed(DDP, off)
     assert words(*records)["ddp"] == DIFFERENT_TRAINING
     found = judged(*records, moved(SINGLE, TRUTH * (1 + (off / TRUTH - 1) / 2)))["ddp"]
-    assert found.word == SAME_LOSSES and "whose own weights moved by rounding lead as far" in found.sentence
+    assert (
+        found.word == SAME_LOSSES
+        and "which rounding of its initial weights changes as much" in found.sentence
+    )
 
 
 def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails() -> None:
@@ -86,8 +89,8 @@ def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_noth
     run = run_of(timed(SINGLE, TRUTH), timed(DDP, far), moved(SINGLE, TRUTH * 2 - far))
     verdict = {row.case.label: row for row in run.cases}["ddp"].verdicts["losses"]
     assert (verdict.word, verdict.gravity, verdict.invalidates) == (INDISTINGUISHABLE, "unknown", False)
-    assert "at step 4 the loss is 0.15 from that of single/ws1" in verdict.sentence
-    assert "moves by 0.15 by then when its initial weights move by rounding" in verdict.sentence
+    assert "at step 4 the loss differs by 0.15 from that of single/ws1" in verdict.sentence
+    assert "moves by 0.15 by then if only rounding perturbs its initial weights" in verdict.sentence
     assert bad_verdict_sentences(run) == [] and missing_verdict_sentences(run) == []
     assert not any(one.barred for one in run.candidates if one.label == "ddp")
 
@@ -172,9 +175,7 @@ def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resume
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parents[2] / 'plugins'}")
     suite.write_text(f"{PRETENDED}launcher: {{pretend: {{values: {{looks: 1.0}}, log: {log}}}}}\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"))
-    assert done.stderr.count("following up what was measured: 1 trial (again)") == 2, (
-        "one asked for the other"
-    )
+    assert done.stderr.count("running follow-up trials: 1 trial (again)") == 2, "one asked for the other"
     trials = lambda: [line for line in log.read_text().splitlines() if line.startswith("trial")]  # noqa: E731
     assert len(trials()) == 4 + 2
     (folder,) = (tmp_path / "out").iterdir()
@@ -204,7 +205,7 @@ world_sizes: [2]
 strategies: [single, ddp, fsdp]
 """
     finished = run_suite(suite)
-    assert "following up what was measured: 1 trial (sensitivity)" in finished.errors
+    assert "running follow-up trials: 1 trial (sensitivity)" in finished.errors
     found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
     assert set(found.values()) <= {SAME_LOSSES, INDISTINGUISHABLE}
     assert finished.code == 0
@@ -220,7 +221,7 @@ def test_a_follow_up_that_fails_is_not_made_again_and_again(
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parents[2] / 'plugins'}")
     suite.write_text(f"{PRETENDED}launcher: pretend\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"))
-    assert done.stderr.count("following up what was measured") == 2
+    assert done.stderr.count("running follow-up trials") == 2
 
 
 def test_a_plan_says_what_may_follow(tmp_path: Path) -> None:
@@ -229,5 +230,5 @@ def test_a_plan_says_what_may_follow(tmp_path: Path) -> None:
         PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
     )
     said = " ".join(call("plan", str(suite), "--set", "sensitivity.trainings=6").stdout.split())
-    assert "sensitivity: if timed losses part further than rounding usually leads" in said
-    assert "6 trainings from weights moved by rounding" in said
+    assert "sensitivity: if timed losses diverge more than rounding usually explains" in said
+    assert "6 trainings from weights perturbed by rounding" in said

@@ -112,5 +112,5 @@ def test_agents_of_another_run_do_not_count(port: Port) -> None:
                 port.join(name, other)
 
     threading.Thread(target=connect, daemon=True).start()
-    with pytest.raises(LaunchError, match=r"no agent on far has connected within 2 s"):
+    with pytest.raises(LaunchError, match=r"no agent connected from far within 2 s"):
         port.gathered(2)

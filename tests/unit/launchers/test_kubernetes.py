@@ -165,7 +165,7 @@ def test_the_pod_of_the_controller_stays_after_the_run_without_a_claim(
     [
         ({"image": ""}, "launcher.kubernetes.image: needs an image"),
         ({"resources": {"requests": {"cpu": "500m"}}}, "launcher.kubernetes.resources: without gpus"),
-        ({"pod": {"volumes": []}}, "launcher.kubernetes.pod: volumes is made by distbench"),
+        ({"pod": {"volumes": []}}, "launcher.kubernetes.pod: volumes is set by distbench"),
     ],
 )
 def test_what_makes_no_pod_is_refused(
@@ -181,7 +181,7 @@ def test_a_run_is_started_by_its_pods_only(
 ) -> None:
     done = distbench("run", str(suite), "--out", str(tmp_path / "reports"))
     assert done.returncode == 2
-    assert "two-nodes.yaml:9: launcher.kubernetes: its run is the command of a pod" in done.stderr
+    assert "two-nodes.yaml:9: launcher.kubernetes: distbench runs as the command of a pod" in done.stderr
     assert not (tmp_path / "reports").exists()
 
 

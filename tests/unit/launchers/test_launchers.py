@@ -51,8 +51,8 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
     assert 0 < record.values["comm_between_exposed_s"] <= record.values["comm_exposed_s"]
     assert record.values["comm_between_s"] <= record.values["comm_s"]
     assert record.values["comm_between_busbw"] > 0
-    assert record.absent["comm_inside_bytes"] == "every rank has a node to itself"
-    assert record.absent["comm_inside_busbw"] == "every rank has a node to itself"
+    assert record.absent["comm_inside_bytes"] == "each rank is on its own node"
+    assert record.absent["comm_inside_busbw"] == "each rank is on its own node"
     assert record.absent["node_sent_bytes"].startswith("GLOO_SOCKET_IFNAME")
     assert record.values["node_bytes_theory"] == pytest.approx(record.values["comm_bytes"])
 
@@ -154,7 +154,7 @@ class Cut(OneRank):
         return []
 
     def silent_node(self) -> str | None:
-        return "the agent on far has been silent for 9 s"
+        return "no heartbeat from the agent on far for 9 s"
 
 
 def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(t
         Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), job_kind("measure")
     ).wait()
     assert ending.status is Status.CRASHED
-    assert ending.reason.startswith("the agent on far has been silent for 9 s; limits.start")
+    assert ending.reason.startswith("no heartbeat from the agent on far for 9 s; limits.start")
     assert ending.failure and ending.failure.phase == NODE_LOST_PHASE
 
 

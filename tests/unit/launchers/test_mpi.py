@@ -62,11 +62,11 @@ def test_hosts_are_those_of_the_file_or_the_allocation(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("mpi", "launcher.mpi.hosts = []: this is no allocation of Slurm or PBS"),
-        ("{mpi: {hosts: [a, a]}}", "launcher.mpi.hosts = ['a', 'a']: needs each host once"),
+        ("mpi", "launcher.mpi.hosts = []: not inside a Slurm or PBS allocation"),
+        ("{mpi: {hosts: [a, a]}}", "launcher.mpi.hosts = ['a', 'a']: must list each host once"),
         ("{mpi: {hosts: [a, b], nnodes: 3}}", "launcher.mpi.nnodes = 3: there are 2 hosts"),
         ("{mpi: {hostfile: nowhere}}", "launcher.mpi.hostfile = 'nowhere': no such file"),
-        ("{mpi: {hosts: [a], hostfile: b}}", "launcher.mpi.hostfile = 'b': hosts are given, too"),
+        ("{mpi: {hosts: [a], hostfile: b}}", "launcher.mpi.hostfile = 'b': hosts is also set"),
         ("{mpi: {hosts: [a], mpirun: []}}", "launcher.mpi.mpirun = []: needs a command"),
     ],
 )

@@ -100,10 +100,7 @@ def test_outside_of_an_allocation_it_says_what_to_do(
     suite.write_text(f"{SUITE}launcher: slurm\n")
     done = distbench("plan", str(suite))
     assert done.returncode == 2
-    assert (
-        "suite.yaml:9: launcher.slurm: this is no Slurm allocation; start distbench with sbatch"
-        in done.stderr
-    )
+    assert "suite.yaml:9: launcher.slurm: not inside a Slurm allocation; use sbatch" in done.stderr
 
 
 @pytest.fixture
@@ -192,10 +189,10 @@ def test_plan_shows_what_a_run_from_a_login_node_hands_over(
         (
             "launcher: local\n",
             ["--nodes", "2"],
-            "suite.yaml:9: launcher = 'local': is not slurm",
+            "suite.yaml:9: launcher = 'local': does not match --on slurm",
         ),
-        ("launcher: {slurm: {qos: high}}\n", ["--nodes", "2"], "unset it, or leave out the option"),
-        ('launcher: {slurm: {qos: "a\\nb"}}\n', ["--nodes", "2"], "sbatch takes no line breaks"),
+        ("launcher: {slurm: {qos: high}}\n", ["--nodes", "2"], "unset the variable, or omit the option"),
+        ('launcher: {slurm: {qos: "a\\nb"}}\n', ["--nodes", "2"], "sbatch does not allow line breaks"),
         ("", ["--nodes", "2"], "sbatch refused: sbatch: error: invalid partition specified: gone"),
     ],
 )
@@ -231,7 +228,7 @@ def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callab
     suite = tmp_path / "suite.yaml"
     suite.write_text(SUITE)
     done = distbench("launch", str(suite), "--on", "local", "--nodes", "2", "--print")
-    assert (done.returncode, "--on local: this launcher takes no runs" in done.stderr) == (2, True)
+    assert (done.returncode, "--on local: this launcher can't submit runs" in done.stderr) == (2, True)
 
 
 @pytest.mark.train

@@ -34,5 +34,5 @@ def test_a_stage_that_spark_would_try_again_is_refused(
     conf = "{conf: {spark.task.maxFailures: '4'}}"
     suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: {{spark: {conf}}}\n")
     done = distbench("plan", str(suite))
-    told = "launcher.spark.conf = {spark.task.maxFailures: '4'}: spark.task.maxFailures is 1"
+    told = "launcher.spark.conf = {spark.task.maxFailures: '4'}: spark.task.maxFailures must be 1"
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr

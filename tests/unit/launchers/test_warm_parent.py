@@ -124,7 +124,7 @@ def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
     assert codes(ground.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
     log = (ground.folder / "warm_parent.log").read_text()
-    assert f"process {stopped.pid}) does not answer (it is stopped)" in log
+    assert f"process {stopped.pid}), because it did not answer (it is stopped)" in log
     assert not stopped.is_running()
 
 

@@ -53,7 +53,7 @@ def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
     assert [order.max_in_flight(each) for each in ordered(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
     # what the weights' half needs is kept until then
     assert order.max_in_flight(order.parse_order(["0F0", "0I0", "0F1", "0W0", "0B1"])) == {0: 2}
-    with pytest.raises(ValueError, match="no rank can go on"):
+    with pytest.raises(ValueError, match="no rank can continue"):
         order.simulate_bubble(ordered({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
 
 

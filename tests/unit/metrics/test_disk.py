@@ -41,7 +41,7 @@ def test_what_a_disk_gives_is_measured_in_whole_passes_and_leaves_no_file(tmp_pa
 
 def test_a_file_system_that_knows_no_way_past_the_page_cache_is_named() -> None:
     with pytest.raises(
-        NotAvailable, match=r"/proc/self/fd/x can't be read and written with O_DIRECT: No such file"
+        NotAvailable, match=r"can't read and write /proc/self/fd/x with O_DIRECT: No such file"
     ):
         probe_disk(Path("/proc/self/fd/x"))
 
@@ -103,8 +103,8 @@ def test_a_disk_without_room_is_named_with_what_it_has_and_what_is_needed(
     needed = disk.disk_bytes(Zero(**ALL), OF, 10**18)
     with pytest.raises(disk.OffloadDiskFullError) as told:
         disk.create_folder(str(tmp_path), needed)
-    assert str(told.value).startswith(f"the disk of nvme_path = {tmp_path} is full: ")
-    assert str(told.value).endswith("take up to 8882 PiB; free some space")
+    assert str(told.value).startswith(f"nvme_path = {tmp_path}: the disk is full ")
+    assert str(told.value).endswith("need up to 8882 PiB; free some space")
     assert list(disk.create_folder(str(tmp_path), 0).iterdir()) == []
 
 
@@ -117,7 +117,7 @@ def test_what_lies_on_the_disk_is_counted_by_its_blocks_and_holes_are_told(tmp_p
     assert disk.bytes_on_disk(tmp_path, 0) == {"optimizer": 0, "parameters": 0}
     os.truncate(tmp_path / files["optimizer"] / "1.tensor.swp", 1 << 43)
     with pytest.raises(
-        disk.OffloadDiskFullError, match=r"8\.00 TiB of the states that DeepSpeed has written are not"
+        disk.OffloadDiskFullError, match=r"8\.00 TiB of the states that DeepSpeed wrote are missing"
     ):
         disk.bytes_on_disk(tmp_path, 1)
 
@@ -172,7 +172,7 @@ def test_a_case_that_waits_for_its_disk_is_told_in_the_view() -> None:
     run = RunAnalysis(info(*(record.case for record in records)), records)
     sheet = DiskView().table(run)
     assert [r.value("disk_share") for r in sheet.rows] == [0.6, 0.1]
-    assert ["60% of a step is its disk's" in note for note in sheet.notes] == [True]
+    assert ["60% of a step is disk traffic" in note for note in sheet.notes] == [True]
     empty = DiskView().table(RunAnalysis(info(case("ddp")), records[2:]))
     assert (len(empty.rows), len(empty.notes)) == (0, 1)
 

@@ -132,4 +132,4 @@ def test_a_rank_with_twice_the_peak_of_any_other_is_named(peaks: tuple[float, ..
     one = measured(DDP)
     record = replace(one, samples={**one.samples, "memory_peak": [[each] for each in peaks]})
     found = key_findings(RunAnalysis(info(DDP), [record]))
-    assert ("ddp: rank 0 alone needs 8.58 MiB, any other rank 2.86 MiB at most." in found) == told
+    assert ("ddp: rank 0 needs 8.58 MiB, every other rank at most 2.86 MiB." in found) == told

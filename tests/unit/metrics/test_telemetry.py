@@ -103,7 +103,7 @@ def test_where_own_processes_can_not_be_told_only_the_part_of_others_is_absent()
 def test_ranks_on_another_machine_are_not_taken_for_processes_of_others() -> None:
     rows = [host(9.0), host(13.0, busy=4.0, own=0.1)]
     samples = {"step_s": [[0.1] * 10] * 2, "cpu_s": [[0.1]] * 2}
-    assert "not children of the launcher" in str(numbers(*rows, **samples)["host_foreign_cpu"])
+    assert "not child processes of the launcher" in str(numbers(*rows, **samples)["host_foreign_cpu"])
     rows[1]["own_s"] = 2.0
     assert numbers(*rows, **samples)["host_foreign_cpu"] == pytest.approx(2.0 / 8.0)
 
@@ -161,7 +161,7 @@ def told_of_noise(
     marked = [replace(record, degraded=degraded) for record in records]
     suite = {} if effect is None else {"metrics": [{"step_time": {}}, {"telemetry": {"effect": effect}}]}
     run = RunAnalysis(replace(info(DDP, FSDP), suite=suite), marked)
-    return next((line for line in all_findings(run) if "although they are not marked as noisy" in line), "")
+    return next((line for line in all_findings(run) if "although no interference was detected" in line), "")
 
 
 APART, CLOSE = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
@@ -219,7 +219,7 @@ def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_i
 def test_cpu_time_is_held_against_that_of_the_ranks_of_the_same_node() -> None:
     rows = [*seen_on("near", host(9.0), host(13.0, own=1.0)), *seen_on("far", host(9.0), host(13.0, own=1.0))]
     made = nodes_of(*rows, cpu_s=[[0.25], [0.75]], step_s=[[0.5] * 4] * 2)
-    assert str(Telemetry().summary(made)["host_foreign_cpu"]).startswith("far: the ranks' CPU time can't be")
+    assert str(Telemetry().summary(made)["host_foreign_cpu"]).startswith("far: the CPU time of the ranks is")
 
 
 def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0() -> None:
@@ -508,7 +508,7 @@ def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothi
     assert "Fastest" not in said
     # noise changes no memory
     assert "Lowest memory on 2 devices: all cases are within 1%" in said
-    assert "their speeds are not compared: fsdp/ws2/mb4/fp32; the first: other processes took 66%" in said
+    assert "their speeds are not compared: fsdp/ws2/mb4/fp32; for example: other processes took 66%" in said
 
 
 def test_a_disturbed_reference_is_none() -> None:

@@ -209,6 +209,9 @@ def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is
     assert found == {"step": 100, "forward": 28, "communication": 40, "wait": 10, "idle": 9}
     assert "copies" not in sheet.headings, "a CPU copies by operations"
     gap, traces = sheet.notes
-    assert gap == "ddp, rank 0: idle for 4 ms from 96 ms on, between optimizer and its end."
+    assert gap == "ddp, rank 0: idle for 4 ms at 96 ms, between optimizer and its end."
     assert f"trials/ddp-ws2-mb4-fp32-{DDP.id}/0/rank0.trace.json.gz" in traces
-    assert "No record keeps" in TimelineView().table(RunAnalysis(info(DDP), [measured(DDP)])).notes[0]
+    assert (
+        "No profiled step was recorded"
+        in TimelineView().table(RunAnalysis(info(DDP), [measured(DDP)])).notes[0]
+    )

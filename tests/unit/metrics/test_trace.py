@@ -289,7 +289,7 @@ def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
     ("nodes", "where", "reason"),
     [
         ([0, 0], "between", "all ranks are on one node"),
-        ([0, 1], "inside", "every rank has a node to itself"),
+        ([0, 1], "inside", "each rank is on its own node"),
         ([0], "inside", "needs at least two ranks"),
     ],
 )

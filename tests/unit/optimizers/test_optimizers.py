@@ -119,7 +119,7 @@ def test_one_whose_package_is_missing_says_how_to_get_it(
 def test_one_that_is_compiled_says_what_it_needs(planned: Callable[..., Plan]) -> None:
     bare = dataclasses.replace(CPU, has_compiler=False)
     ddp, *_ = (item.problem for item in planned("adamw8bit", bare).cases)
-    assert ddp.startswith("optimizer.name = adamw8bit needs a C++ compiler, and there is none; install one")
+    assert ddp.startswith("optimizer.name = adamw8bit needs a C++ compiler, but none was found; install one")
 
 
 def test_states_are_counted_by_shape() -> None:

@@ -123,8 +123,8 @@ def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path: Path) -> None:
             "cp: {mesh: {cp: 2}}",
             "{per_device_batch_size: 3, micro_batch_size: 4}",
             {
-                "cp2+ddp/4": "per_device_batch_size = 3 x 2 devices that share samples is not divisible "
-                "by micro_batch_size = 4; use 2 or 4"
+                "cp2+ddp/4": "per_device_batch_size = 3 x 2 devices per data-parallel rank is not "
+                "divisible by micro_batch_size = 4; use 2 or 4"
             },
         ),
         (
@@ -206,9 +206,9 @@ def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_
             "3 does not divide the world size, 8; dp_shard gets the rest; ",
         ),
         ("mesh: {dp_replicate: 3}", "mesh: {dp_replicate: 2} or {dp_replicate: 4} would fit"),
-        ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; leave dp_shard out"),
+        ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; omit dp_shard"),
         ("mesh: {dp_shard: 2, tp: 2}", "mesh: {dp_shard: 2, tp: 4} or {dp_shard: 4, tp: 2} would fit"),
-        ("mesh: {dp_replicate: 2}, sharding: hybrid", "leave sharding: hybrid out"),
+        ("mesh: {dp_replicate: 2}, sharding: hybrid", "remove sharding: hybrid"),
         ("mesh: {dp_replicate: 2}, version: 1", "set version: 2"),
     ],
 )

@@ -82,8 +82,8 @@ def test_single_takes_part_once_whatever_the_world_sizes(suite):
     [
         ("true", CPU, None),
         ("max-autotune", CPU, None),
-        ("reduce-overhead", CPU, "is for CUDA graphs, which a CPU does not have; use compile: true"),
-        ("true", dataclasses.replace(CPU, has_compiler=False), "torch.compile needs a C++ compiler, and"),
+        ("reduce-overhead", CPU, "uses CUDA graphs, which do not exist on a CPU; use compile: true"),
+        ("true", dataclasses.replace(CPU, has_compiler=False), "torch.compile needs a C++ compiler, but"),
         ("false", dataclasses.replace(CPU, has_compiler=False), None),
     ],
 )
@@ -130,7 +130,7 @@ def test_auto_world_sizes_are_powers_of_two_in_a_node_and_of_nodes(suite, device
     [
         ("", 8, 2, {"dp_replicate": 2, "dp_shard": 4}, None),
         ("", 8, 1, {"dp_replicate": 2, "dp_shard": 4}, None),
-        ("", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, "groups of 4 ranks, which span nodes of 2 devices"),
+        ("", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, "groups of 4 ranks, but nodes have 2 devices"),
         (", shards: 2", 8, 4, {"dp_replicate": 4, "dp_shard": 2}, None),
         (", shards: 4", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, None),
         (", shards: 3", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, "divisible by shards: 8 ranks, shards = 3"),
@@ -167,7 +167,7 @@ def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
     assert planned("").problem is None
     live = registry.create_plugin("strategies", planned("").case.strategy)
     assert live.mesh_sizes(8) == {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
-    assert "groups of 8 ranks, which span nodes of 4 devices" in planned(", replicas: 1").problem
+    assert "groups of 8 ranks, but nodes have 4 devices" in planned(", replicas: 1").problem
     assert "set shards: 2, or shards: 4" in planned(", replicas: 1").problem
     assert (
         "data-parallel ranks divisible by replicas: 4 ranks, replicas = 3" in planned(", replicas: 3").problem
@@ -409,9 +409,9 @@ def test_a_model_whose_states_fit_nowhere_is_unsupported_before_anything_is_buil
 
     # weights, gradients and two moments in fp32 are 16 bytes a parameter
     assert problem("ddp", 2, device="cpu", memory=24 << 30) == (
-        f"the model does not fit: by theory the model states of {PRESETS['70b'].parameters():,} parameters "
-        "take 1.03 TiB on each of 2 ranks, and this machine has 24.0 GiB of memory; use a smaller model, "
-        "more devices, or a strategy that shards or offloads more"
+        f"the model does not fit: the model states of {PRESETS['70b'].parameters():,} parameters need "
+        "1.03 TiB on each of 2 ranks by theory, and this machine has 24.0 GiB of memory; use a smaller "
+        "model, more devices, or a strategy that shards or offloads more"
     )
     assert problem("fsdp", 4, device="cpu", memory=1 << 40) != "", "on a CPU the ranks share the memory"
     assert problem("fsdp", 4, device="cpu", memory=1100 << 30) == problem("fsdp", 4, device="cpu") == ""
@@ -432,7 +432,7 @@ def test_zero_on_a_cpu_without_a_compiler_is_unsupported_unless_its_op_is_built(
     bare, zero = dataclasses.replace(CPU, has_compiler=False), suite(ZERO)
     problem = problem_of(zero, bare)
     drill.seen(problem)
-    assert "C++ op deepspeed_shm_comm has to be built, and there is no C++ compiler; install one" in problem
+    assert "C++ op deepspeed_shm_comm must be built, but no C++ compiler was found; install one" in problem
     assert problem_of(zero, dataclasses.replace(GPUS, has_compiler=False)) == "", "on GPUs it needs no op"
     library = ops_folder(bare.prefix, ALL, "cpu") / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
     library.parent.mkdir(parents=True)
@@ -507,7 +507,7 @@ def test_ops_are_built_for_one_kind_of_cpu(tmp_path: Path):
 
 def test_more_ranks_than_gpus_name_the_world_size(suite):
     (mistake,) = refusal(suite(MINIMAL.replace("8", "16").replace("[1, 2]", "[16]")), GPUS)
-    assert mistake == "mine.yaml:4: world_sizes[0] = 16: 16 ranks need 16 GPUs, this machine shows 8"
+    assert mistake == "mine.yaml:4: world_sizes[0] = 16: 16 ranks need 16 GPUs, but this machine has 8"
 
 
 def test_a_glob_that_matches_no_strategy_is_a_mistake(suite):
@@ -732,8 +732,8 @@ def test_the_limits_that_follow_the_size_are_shown(suite, distbench):
 
 # options that change nothing beside the others would plan one training under several names
 UNUSED = {
-    "{fsdp: {replicas: 4}}": "replicas = 4 has no effect without sharding: hybrid; leave it out",
-    "{fsdp: {shards: 2}}": "shards = 2 has no effect without sharding: hybrid; leave it out",
+    "{fsdp: {replicas: 4}}": "replicas = 4 has no effect without sharding: hybrid; remove it",
+    "{fsdp: {shards: 2}}": "shards = 2 has no effect without sharding: hybrid; remove it",
     "{fsdp: {sharding: hybrid, replicas: 4, shards: 2}}": "replicas = 4 has no effect without shards: null",
     "{fsdp: {version: 1, reshard_root: true}}": "reshard_root = true has no effect without version: 2",
     "{zero: {stage: 0, reduce_bucket_size: 5}}": "reduce_bucket_size = 5 has no effect without stage",

@@ -41,10 +41,10 @@ def test_the_table_tells_of_every_drill(pytester: pytest.Pytester, monkeypatch: 
     done.assert_outcomes(passed=1, failed=1, skipped=1, deselected=1)
     done.stdout.fnmatch_lines(
         [
-            "| drill | noticed after | the user sees | verdict |",
-            "| it breaks |  | nothing | [*][*]not survived[*][*] |",
-            "| it can't be made |  | no namespaces | not drilled here |",
-            "| it holds | 1.2 s | first \\| line | survived |",
+            "| fault | detected after | message | result |",
+            "| it breaks |  | nothing | [*][*]failed[*][*] |",
+            "| it can't be made |  | no namespaces | skipped |",
+            "| it holds | 1.2 s | first \\| line | recovered |",
         ],
         consecutive=False,
     )

@@ -84,12 +84,12 @@ def test_the_report_of_a_killed_run_says_what_became_of_each_check(
     report = json.loads((pytester.path / "told" / "report.json").read_text())
     checks = {check["name"].removeprefix("test_checks::test_"): check for check in report["checks"]}
     assert {name: check["verdict"] for name, check in checks.items()} == {
-        "holds": "held",
-        "breaks": "did not hold",
+        "holds": "passed",
+        "breaks": "failed",
         "hangs": "timed out",
-        "wants_more_than_there_is": "not for this machine",
-        "needs_a_module": "not for this machine",
-        "asks_for_a_gpu": "not for this machine",
+        "wants_more_than_there_is": "skipped",
+        "needs_a_module": "skipped",
+        "asks_for_a_gpu": "skipped",
         "is_killed": "running",
         "comes_too_late": "not reached",
     }
@@ -98,5 +98,5 @@ def test_the_report_of_a_killed_run_says_what_became_of_each_check(
     assert checks["breaks"]["figures"] == {"kept": [True, ""]}
     summary = (pytester.path / "told" / "summary.md").read_text()
     assert "A rehearsal on a CPU" in summary
-    assert "| test_checks::test_holds | held |" in summary and "step: 0.1235 s" in summary
+    assert "| test_checks::test_holds | passed |" in summary and "step: 0.1235 s" in summary
     assert "first / line" in summary and "GiB of host memory, this machine has" in summary

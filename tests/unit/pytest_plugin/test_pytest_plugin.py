@@ -341,7 +341,7 @@ def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(
     shown = process.communicate()[0]
     assert process.returncode == EXIT_TIME_LIMIT, shown
     made = only_run(pytester)
-    assert f"so no more trials are begun; resume with: distbench run --resume {made.folder}" in shown
+    assert f"the time limit is near; resume with: distbench run --resume {made.folder}" in shown
     assert made.info().state == "interrupted"
     assert sorted(record["round"] for record in records(made)) == [0, 1]
     assert (made.folder / "report.html").is_file()
@@ -489,7 +489,7 @@ def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(
     said = capsys.readouterr()
     assert "1 benchmarks in " in said.out
     assert f"skipped: {dp.name}: crashed: no step time" in said.err
-    assert "disturbed while measured: a band" in said.err
+    assert "measured on a noisy machine: a band" in said.err
     assert "\x1b" not in said.err
     (file,) = storage.glob("*/0001_tiny-abcd1234.json")
     assert json.loads(file.read_text())["datetime"] == "2026-01-01T00:00:00+00:00"

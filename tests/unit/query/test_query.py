@@ -249,7 +249,7 @@ def test_what_is_no_query_is_refused(keep: Keep, query: Query, sql: str) -> None
     keep(trial())
     code, output, errors = query(sql)
     assert (code, output) == (2, "")
-    assert "is not a query: the tables are made from the files of the runs each time" in errors
+    assert "is not supported, because runs are read-only" in errors
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(
 ) -> None:
     run = keep(trial())
     there = next(run.folder.rglob("*.parquet"))
-    with pytest.raises(UsageError, match=r"disabled|locked|no table|not a query"):
+    with pytest.raises(UsageError, match=r"disabled|locked|no table|not supported"):
         rows(run, sql.format(file=tmp_path / "out", there=there))
     assert not (tmp_path / "out").exists()
 

@@ -160,14 +160,14 @@ def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
     done = call("show", str(folder), "--view", "memory")
     drill.seen(done.stderr)
     assert (done.returncode, named in done.stderr) == (0, True), done
-    assert "1 trial is damaged and left out" in done.stderr
+    assert "1 trial is damaged and skipped" in done.stderr
     # damage that is seen at once is told together with what is only seen when the table is parsed
     (other,) = folder.glob("trials/ddp-*/1/record.json")
     whole = other.read_text()
     other.write_text("{")
     done = call("show", str(folder), "--view", "memory")
-    assert done.stderr.count("damaged and left out") == 1, done.stderr
-    assert "2 trials are damaged and left out" in done.stderr
+    assert done.stderr.count("damaged and skipped") == 1, done.stderr
+    assert "2 trials are damaged and skipped" in done.stderr
     other.write_text(whole)
     assert f"damaged  {named}: " in call("check", str(folder)).stdout
     assert "set aside: damaged/" in call("check", str(folder), "--repair").stdout
@@ -206,7 +206,7 @@ def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) 
     flip(trial(run) / "samples.parquet")
     done = call("history", str(run.folder.parent), "--json")
     drill.seen(done.stderr)
-    assert f"1 trial is damaged and left out: {trial(run).relative_to(run.folder)}" in done.stderr
+    assert f"1 trial is damaged and skipped: {trial(run).relative_to(run.folder)}" in done.stderr
     (shown,) = json.loads(done.stdout)
     assert {series["case"]: series["points"][0]["trials"] for series in shown["series"]} == {
         "pretended/ws1/mb8/fp32": 2,
@@ -237,13 +237,13 @@ def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> No
     shown = json.loads(call("show", str(run.folder), "--json").stdout)["cases"][1]
     assert shown["status"] == "damaged"
     assert "record.json: corrupt" in shown["reason"]
-    assert "3 trials are damaged and left out" in call("show", str(run.folder)).stdout
+    assert "3 trials are damaged and skipped" in call("show", str(run.folder)).stdout
     assert call("report", str(run.folder)).returncode == 0
 
 
 def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run) -> None:
     later_format(trial(run) / "record.json")
-    assert "1 trial is of another format and left out" in call("show", str(run.folder)).stderr
+    assert "1 trial is of another format and skipped" in call("show", str(run.folder)).stderr
     repaired = call("check", str(run.folder), "--repair")
     assert repaired.returncode == 1
     assert "written by a newer distbench" in repaired.stdout
@@ -275,7 +275,7 @@ def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None
     assert len(said["damaged"]) == 3, "a trial that has not ended is not damaged"
     told = call("check", str(run.folder))
     drill.seen(told.stdout)
-    assert "To measure them again, first: distbench check" in told.stdout
+    assert "To measure them again, first run: distbench check" in told.stdout
 
 
 def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_run_without_its_description_is_shown_as_its_records_tell(
     shown = call("show", str(run.folder), "--json")
     drill.seen(shown.stderr)
     assert shown.returncode == 0
-    assert "run.json: " in shown.stderr and "the records tell what the run is" in shown.stderr
+    assert "run.json: " in shown.stderr and "using the records instead" in shown.stderr
     now = json.loads(shown.stdout)
     assert [each["trial"] for each in now["damaged"]] == ["run.json"]
     for key in ("run_id", "suite"):
@@ -325,7 +325,7 @@ def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill
     assert call("check", str(run.folder)).returncode == 1
     repaired = call("check", str(run.folder), "--repair")
     assert repaired.returncode == 0, repaired
-    assert "run.json is made again from suite.yaml and the records" in repaired.stderr
+    assert "rebuilt run.json from suite.yaml and the records" in repaired.stderr
     assert [entry.name for entry in (run.folder / "damaged").iterdir()] == ["run.json"]
     resumed = call("run", "--resume", str(run.folder))
     assert (resumed.returncode, "[1/1]" in resumed.stderr) == (0, True), "only what is missing is measured"
@@ -345,7 +345,7 @@ def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
     cut(trial(run) / "record.json")
     with run.hold_lock():
         refused = call("check", str(run.folder), "--repair")
-    assert refused.returncode == 2 and "is running in process" in refused.stderr
+    assert refused.returncode == 2 and "in use by process" in refused.stderr
     assert trial(run).is_dir()
 
 
@@ -360,7 +360,7 @@ def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Pa
         elsewhere.mkdir()
         (run.folder / "damaged").symlink_to(elsewhere)
     before = sorted(elsewhere.rglob("*"))
-    with pytest.raises(UsageError, match="leads out of the run's folder"):
+    with pytest.raises(UsageError, match="leaves the run's folder"):
         quarantine_trial(run.folder, trial(run).relative_to(run.folder).as_posix())
     assert sorted(elsewhere.rglob("*")) == before
 
@@ -376,7 +376,7 @@ def test_what_was_set_aside_before_is_not_overwritten(run: Run) -> None:
 def test_a_report_says_what_it_leaves_out(run: Run) -> None:
     flip(trial(run) / "samples.parquet")
     call("report", str(run.folder))
-    assert "1 trial is damaged and left out: " in (run.folder / "report.html").read_text()
+    assert "1 trial is damaged and skipped: " in (run.folder / "report.html").read_text()
 
 
 @pytest.mark.drill("gate --resume, with a damaged record in an arm")
@@ -389,7 +389,7 @@ def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
     candidate = Run(Path(before["folder"]) / "candidate")
     cut(trial(candidate) / "record.json")
     again = call(*words, "--resume", before["folder"])
-    drill.seen(next(line for line in again.stderr.splitlines() if "set aside" in line))
+    drill.seen(next(line for line in again.stderr.splitlines() if "moved to" in line))
     after = json.loads(again.stdout)
     assert {case["case"]: case["word"] for case in after["cases"]} == {
         case["case"]: case["word"] for case in before["cases"]
@@ -419,10 +419,10 @@ def test_copies_of_a_run_that_both_went_on_are_not_mixed(copies: tuple[Run, Run]
     done = call("query", "select run_id, trials from runs", "--out", str(out), "--json")
     drill.seen(done.stderr)
     assert json.loads(done.stdout) == [{"run_id": run.info().run_id, "trials": 6}]
-    told = f"{second}: a copy of run {run.info().run_id}, as is {first}, which lacks 1 trial of it: left out"
+    told = f"{second}: skipped, because it and {first} are copies of run {run.info().run_id}. It has 1 trial"
     assert told in done.stderr
     history = call("history", str(out), "--json")
-    assert "a copy of run" in history.stderr
+    assert "copies of run" in history.stderr
     assert {len(series["points"]) for series in json.loads(history.stdout)[0]["series"]} == {1}
     compared = call("compare", str(run.folder), str(copy.folder))
     assert f"{run.folder} and {copy.folder} are copies of one run" in compared.stderr

@@ -363,7 +363,7 @@ def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run: Run) -> No
     stored = run.record(case("fsdp"), 0)
     assert stored.failure is not None
     for text in (stored.reason, stored.failure.traceback, stored.failure.log):
-        assert "of 50,000,000 characters left out; see the logs" in text
+        assert "of 50,000,000 characters omitted; see the logs" in text
 
 
 @pytest.mark.train
@@ -377,7 +377,7 @@ def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path: Path, drill: D
     record = finished.record("ddp")
     drill.seen(record["reason"])
     assert record["status"] == "crashed"
-    assert "the whole is in rank1.log" in record["reason"]
+    assert "the full text is in rank1.log" in record["reason"]
     folder = next(finished.folder.glob("trials/*/0"))
     assert all(file.stat().st_size < 1 << 20 for file in folder.glob("*.json"))
     assert (folder / "rank1.log").stat().st_size > 50_000_000
@@ -448,12 +448,12 @@ def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
-    assert "the records in checks: they do not fit together: KeyError: " in told
+    assert "the records in checks are inconsistent: KeyError: " in told
     (place,) = re.findall(r"\(in distbench/(\S+):\d+\)", told)
     assert (Path(distbench.__file__).parent / place).is_file()
     # from here, nobody can know which
-    assert "either a record was changed since distbench wrote it" in told
-    assert "or this is a mistake of distbench: please report it" in told
+    assert "run distbench check RUN" in told
+    assert "this is a bug in distbench: please report it" in told
 
 
 @pytest.mark.drill("gate --baseline RUN, whose records contradict each other")
@@ -465,7 +465,7 @@ def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"))
     done = refused(drill, "gate", str(tmp_path / "suite.yaml"), *words)
     assert (done.returncode, (tmp_path / "out").exists()) == (2, False)
-    assert "they do not fit together" in done.stderr
+    assert "are inconsistent" in done.stderr
 
 
 LAUNCHING = {

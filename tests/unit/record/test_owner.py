@@ -56,7 +56,7 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     drill.noticed(time.monotonic() - began)
     drill.seen(refused.stderr)
     assert refused.returncode == 2
-    assert f"is running in process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
+    assert f"in use by process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
     assert shown(held.run) == "running"
     copied = Run(Path(shutil.copytree(held.folder, held.folder.parent / "copied")))
     assert shown(copied) == "interrupted", "a copy is nobody's"
@@ -76,7 +76,7 @@ def test_a_killed_run_is_interrupted_and_owned_by_nobody(held: Held, drill: Dril
     resumed = call("run", "--resume", str(held.folder))
     drill.seen(resumed.stderr)
     assert resumed.returncode == 0, resumed.stderr
-    assert f"the last session was killed: process {held.process.pid} on" in resumed.stderr
+    assert f"the previous session was killed: process {held.process.pid} on" in resumed.stderr
     assert held.rounds() == [0, 1, 2]
     assert shown(held.run) == "finished"
 
@@ -134,7 +134,7 @@ def test_of_two_that_resume_a_run_one_does(held: Held, drill: Drill) -> None:
     first = held.again()
     second = call("run", "--resume", str(held.folder))
     drill.seen(second.stderr)
-    assert second.returncode == 2 and f"is running in process {first.pid}" in second.stderr
+    assert second.returncode == 2 and f"in use by process {first.pid}" in second.stderr
     held.let_go()
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
@@ -265,7 +265,7 @@ def test_a_gate_has_one_owner_and_resumes_after_a_kill(tmp_path: Path, drill: Dr
     again = ("gate", held.suite, "--self-test", "--resume", str(held.folder), "--json")
     refused = call(*again)
     drill.seen(refused.stderr)
-    assert refused.returncode == 2 and f"is running in process {held.process.pid}" in refused.stderr
+    assert refused.returncode == 2 and f"in use by process {held.process.pid}" in refused.stderr
     held.process.kill()
     held.process.communicate()
     assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"interrupted"}
@@ -309,7 +309,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
 def test_nobody_but_the_owner_gets_the_folder_until_the_owner_lets_go(stored: Run) -> None:
     with (
         stored.hold_lock(),
-        pytest.raises(UsageError, match=f"is running in process {os.getpid()} on "),
+        pytest.raises(UsageError, match=f"in use by process {os.getpid()} on "),
         stored.hold_lock(),
     ):
         pass
@@ -333,7 +333,7 @@ def test_what_stands_in_the_file_of_a_foreign_folder_is_not_repeated(stored: Run
     file = stored.folder / lock.LOCK_FILE
     with stored.hold_lock():
         file.write_text(content)
-        with pytest.raises(UsageError, match="is running in another process"), stored.hold_lock():
+        with pytest.raises(UsageError, match="in use by another process"), stored.hold_lock():
             pass
 
 

@@ -336,7 +336,7 @@ def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_
     found = page(measured(ONE, 100), *many)["throughput"].charts
     assert [each.id for each in found] == ["throughput-memory", "throughput-memory-2"]
     assert "4 devices" in found[0].title
-    assert "alone on its number of devices" in found[0].caption
+    assert "with a single case are left out" in found[0].caption
     rings = [[t["name"] for t in each.figure["data"]].count("recommended") for each in found]
     assert rings == [1, 0]
 
@@ -353,7 +353,7 @@ def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_whe
         "parameters": [2, 2, 2],
         "gradients": [1, 1, 1],
         "peak during the phase": [7, 9, 3],
-        "the device has 12.0 MiB": [12, 12],
+        "memory of the device: 12.0 MiB": [12, 12],
     }
     (one,) = made["layout"]["pair"]["cases"]
     assert one["axis"]["ticktext"] == ["forward", "backward", "optimizer"]

@@ -122,7 +122,7 @@ def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need() -> None:
     table = make_case_table(analysed(known))
     assert text(table, lines(table)[0], "headroom") == "47.0 GiB (59%)"
     old = replace(known, environment={**H100, "gpu_memory_bytes": []})
-    assert "do not say how much memory" in make_case_table(analysed(old)).unknown["headroom"]
+    assert "the memory of a device is not recorded" in make_case_table(analysed(old)).unknown["headroom"]
 
 
 def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> None:

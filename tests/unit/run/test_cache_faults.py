@@ -160,7 +160,7 @@ def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
     # nobody can make a folder there, not even root
     ended = preparing("works", DISTBENCH_CACHE="/sys/distbench")
     drill.seen(ended.failed)
-    assert "the cache /sys/distbench can't be written (" in ended.failed
+    assert "can't write to the cache /sys/distbench (" in ended.failed
     assert "set DISTBENCH_CACHE" in ended.failed
 
 
@@ -256,9 +256,9 @@ def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
     reason = reasons["compiled+crashes"]
     drill.seen(reason)
-    told = r"strategy compiled\+crashes \(\w{10}\): the process that builds it was killed by SIGBUS; "
+    told = r"strategy compiled\+crashes \(\w{10}\): the build process was killed by SIGBUS; "
     assert re.match(told, reason)
-    assert reason.endswith(f"the cache: {cache_folder()}")
+    assert reason.endswith(f"cache: {cache_folder()}")
     assert [case["status"] for case in finished.cases.values()] == ["prepare_failed", "measured"]
 
 

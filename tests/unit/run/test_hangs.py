@@ -250,7 +250,7 @@ def test_only_a_state_that_lasts_is_evidence() -> None:
     assert stopped_rank({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
     assert stopped_rank({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
     assert stopped_rank({0: "S", 1: "D"}, {0: "S", 1: "D"}, "D") == HangSuspect(
-        1, "is in an uninterruptible wait (state D), as for a device or a file system"
+        1, "is in uninterruptible sleep (state D), as when it waits for a device or a file system"
     )
 
 

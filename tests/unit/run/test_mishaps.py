@@ -104,7 +104,7 @@ class Made:
 def says(record: Record, what: str) -> None:
     """*record* is of a trial that distbench failed, by *what*."""
     assert record.status == "crashed"
-    assert record.reason == f"distbench failed: {what}"
+    assert record.reason == f"internal error in distbench or a plug-in: {what}"
     assert record.failure is not None
     assert (record.failure.rank, record.failure.phase) == (None, "distbench")
     assert "Traceback" in record.failure.traceback and what.partition(":")[0] in record.failure.traceback
@@ -220,14 +220,18 @@ def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Dri
     # what ended before the disk was full
     assert done.stdout.splitlines()[-1] == "1"
     assert (
-        ": its disk is full (0 B free): measure pretended/ws1/mb8/fp32, round 2, is lost (rank 0 in " in lost
+        ": its disk is full (0 B free): measure pretended/ws1/mb8/fp32, round 2, failed (rank 0 in " in lost
     )
     assert (
-        "(512 KiB free): measure pretended/ws1/mb8/fp32, round 2, is not begun; everything stored" in unbegun
+        "(512 KiB free): measure pretended/ws1/mb8/fp32, round 2, is not started; everything stored"
+        in unbegun
     )
     for line in (lost, unbegun):
         assert line.endswith(f"then resume with: distbench run --resume {made.out}/{line.split('/')[-1]}")
-        assert "; for the 2 trials to go, of up to " in line and " each so far, have 64.0 MiB free; " in line
+        assert (
+            "; the remaining 2 trials (up to " in line
+            and " each so far) need 64.0 MiB of free space; " in line
+        )
 
 
 @pytest.mark.drill("the disk is full while the report is written")

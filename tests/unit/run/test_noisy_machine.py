@@ -60,8 +60,8 @@ def test_a_noisy_trial_is_told_as_one_when_it_ends(run: Run) -> None:
 def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run, way: list[str]) -> None:
     results, told = run(*way)
     assert [each["trials"] for each in results["cases"]] == [3, 3]
-    assert told.count("noisy trials are repeated: pretended") == 2
-    assert told.count("still noisy after 2 repeats, and no more are allowed (measure.repeat_noisy") == 1
+    assert told.count("repeating noisy trials of pretended") == 2
+    assert told.count("still noisy after 2 repeats, the maximum (measure.repeat_noisy") == 1
 
 
 def test_the_option_has_the_last_word_on_what_the_suite_repeats(run: Run) -> None:
@@ -95,21 +95,19 @@ def test_noisy_trials_are_repeated_before_the_pick_is_settled(run: Run) -> None:
     """No noisy case can be recommended, so that there is nothing to settle, and no end without a limit."""
     results, told = run("--set", "measure.repeat_noisy=1", "--until-settled")
     assert [each["trials"] for each in results["cases"]] == [2, 2]
-    assert (
-        told.index("noisy trials are repeated") < told.index("still noisy") < told.index("nothing to settle")
-    )
+    assert told.index("repeating noisy trials") < told.index("still noisy") < told.index("nothing to settle")
 
 
 def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE)
     keys = ("--set", "measure.repeat_noisy=2", "--set", "limits.trial=100", "--set", "limits.prepare=50")
     plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), *keys)
-    assert "noisy trials: 4 more at most (measure.repeat_noisy: 2 per case)" in call(*plan).stdout
+    assert "noisy trials: up to 4 extra trials (measure.repeat_noisy: 2 per case)" in call(*plan).stdout
     planned = json.loads(call(*plan, "--json").stdout)
     assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
     assert planned["at_most_s"] == 50 + 6 * 100
     assert planned["prepare_at_most_s"] == 50
-    assert "the limit of preparing is 50 s, and" in " ".join(call(*plan).stdout.split())
+    assert "preparation 50 s; per trial:" in " ".join(call(*plan).stdout.split())
 
 
 def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:
@@ -266,7 +264,7 @@ def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable
     with busy():
         warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
         warning = next(filter(None, warnings), "")
-    assert warning.startswith("warning: other processes took ")
+    assert warning.startswith("warning: other processes used ")
     assert "--set metrics.telemetry.max_foreign_cpu=" in warning
 
 

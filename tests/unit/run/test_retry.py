@@ -65,7 +65,7 @@ def test_what_the_machine_failed_is_made_again_by_resume_and_stays_in_the_record
     retried = json.loads(done.stdout)["retried"]
     assert {tuple(attempt["status"] for attempt in each["attempts"]) for each in retried} == {(status,)}
     shown = call("show", str(run.folder)).stdout
-    (line,) = [line for line in shown.splitlines() if "Tried again after a failure" in line]
+    (line,) = [line for line in shown.splitlines() if "Retried after a failure" in line]
     drill.seen(line)
     assert f"round 1 ({status}, then measured)" in " ".join(shown.split())
 
@@ -78,7 +78,7 @@ def test_what_failed_otherwise_is_made_again_if_asked(tmp_path: Path, drill: Dri
     assert statuses(run) == ["crashed", "measured"], "a crash says something of the case"
     done = call("run", "--resume", str(run.folder), "--retry-failed")
     drill.seen(done.stderr)
-    assert "[1/1]" in done.stderr and "trying again what failed before: 1 trial" in done.stderr
+    assert "[1/1]" in done.stderr and "retrying failed trials: 1 trial" in done.stderr
     assert (done.returncode, statuses(run)) == (0, ["measured", "measured"])
     (record, _) = run.records()
     (attempt,) = record.attempts
@@ -177,4 +177,4 @@ def test_what_needs_a_damaged_reference_says_so(run: Run) -> None:
     ledger = TrialIndex(run)
     assert ledger.pending([REFERENCE, COMPARED]) == [COMPARED]
     ledger.mark_damaged_references([REFERENCE, COMPARED])
-    assert ledger.missing_reference(COMPARED) == "its trial is damaged"
+    assert ledger.missing_reference(COMPARED) == "the trial is damaged"

@@ -51,7 +51,7 @@ def test_rounds_are_added_until_the_spread_is_known_and_the_pick_settled(run: Ru
     cases, told = run("--until-settled")
     # one trial tells nothing of the spread; the second of a pretended case is as the first, in its round
     assert [case["trials"] for case in cases] == [2, 2]
-    assert "not settled: another round of pretended on 2 devices" in told
+    assert "not settled: starting another round of pretended on 2 devices" in told
     assert "settled: no case can be more than 3% better than the pick" in told
 
 
@@ -126,7 +126,7 @@ def test_a_resumed_run_has_been_looked_at_before(
 
 def test_where_no_case_can_be_recommended_nothing_is_settled(run: Run) -> None:
     _, told = run("--until-settled", "--check", "--set", "measure.trials=0")
-    assert "nothing to settle: no case can be recommended" in told
+    assert "nothing to settle, because no case can be recommended" in told
 
 
 @pytest.mark.train

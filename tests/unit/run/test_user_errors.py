@@ -52,7 +52,7 @@ TRIED = [
     ("bf16: single and ddp cast alike", [raised(replace(SINGLE, precision=BF16)),
      raised(of("ddp", precision=BF16))], of("fsdp", precision=BF16)),
     ("another precision", [raised(SINGLE)], of("fsdp", precision=BF16)),
-    ("another model", [raised(SINGLE)], of("ddp", workload=PluginChoice("mlp"))),
+    ("would change the model", [raised(SINGLE)], of("ddp", workload=PluginChoice("mlp"))),
     ("compiled", [raised(SINGLE)], of("ddp", compile="default")),
     ("a later step", [raised(SINGLE, step="warmup 1")], of("fsdp")),
     ("one was measured", [raised(SINGLE), measured(of("zero"))], of("fsdp")),
@@ -190,7 +190,7 @@ def test_the_error_of_a_model_is_told_once_and_resume_goes_on_after_its_correcti
     shown = " ".join(call("show", str(finished.folder)).stdout.split())
     assert shown.count("view size is not compatible") == 1
     assert place in shown.partition("Failed: ")[2]
-    assert "Correct the model, then go on with: distbench run --resume RUN --retry-failed" in shown
+    assert "Fix the model, then resume with: distbench run --resume RUN --retry-failed" in shown
 
     resume = ["run", "--resume", str(finished.folder), "--retry-failed", "--json"]
     mended = json.loads(call(*resume, CORRECTED="1").stdout)
@@ -204,7 +204,8 @@ def test_an_error_under_one_wrapper_leaves_the_others_alone(run_suite: Callable[
     finished = run_suite(QUICK.replace('small:Small"', loss) + "strategies: [ddp, fsdp]\n")
     record = finished.record("ddp")
     assert (
-        f"uses head of the module beside calling it ({line_of('of_the_bare', '.head')})" in record["reason"]
+        f"uses head of the module in addition to calling it ({line_of('of_the_bare', '.head')})"
+        in record["reason"]
     )
     assert (record["status"], finished.record("fsdp")["status"]) == (Status.UNSUPPORTED, Status.MEASURED)
 
@@ -259,7 +260,7 @@ def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path: Path
     runs = [key for key, reason in told.items() if not reason]
     assert sorted(runs) == [("odd:BatchNorm", False), ("small:Small", False), ("small:Small", True)]
     assert "SyncBatchNorm runs on GPUs only" in told["odd:Synchronised", False]
-    assert "running statistics are in fp32" in told["odd:BatchNorm", True]
+    assert "running statistics in fp32" in told["odd:BatchNorm", True]
     assert "the model has parameters of 2 dtypes" in told["odd:OfTwoDtypes", True]
     assert {trial["case_id"] for trial in planned["trials"]} == {
         item["case_id"] for item in planned["cases"] if item["status"] == "planned"

@@ -21,7 +21,7 @@ def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> N
         asked = case("zero", compile=compile_, activation_checkpointing=activation_checkpointing)
         return Zero(stage=stage).problem(asked, machine)
 
-    assert "nothing would be compiled" in str(problem(3, "default", recomputes))
+    assert "compile would have no effect" in str(problem(3, "default", recomputes))
     assert problem(2, "default", recomputes) is problem(3, "none", recomputes) is None
     assert problem(3, "default", "none") is None
 
@@ -31,13 +31,13 @@ def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> N
     message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
     error = RankError(1.0, "warmup 0", ["InductorError"], message)
     assert RankFailure(1, error.at, error.phase, error).reason == (
-        f"rank 1 in warmup 0: InductorError: CppCompileError: {said}; give it a C++ compiler that works, or "
-        "use compile: false"
+        f"rank 1 in warmup 0: InductorError: CppCompileError: {said}; give it a working C++ compiler, "
+        "or use compile: false"
     )
 
 
 def test_a_trial_that_compiles_in_its_window_is_not_compared() -> None:
     samples: dict[str, list[list[float | None]]] = {"compile_in_window_s": [[None], [2.5]]}
     said = StepTime().degraded_reason(TrialData(case("ddp"), 16, samples, {}))
-    assert said == "torch.compile worked for 2.5 s of the timed window; increase measure.warmup"
+    assert said == "torch.compile ran for 2.5 s inside the timed window; increase measure.warmup"
     assert StepTime().degraded_reason(TrialData(case("ddp"), 16, {}, {})) == ""

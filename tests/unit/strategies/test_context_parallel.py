@@ -38,7 +38,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             "cp: {}",
             1,
             {},
-            "at least 2 devices per sequence, and this case has one; use ddp, or a larger world size",
+            "at least 2 devices per sequence, but this case has one; use ddp, or a larger world size",
         ),
         ("cp: {}", 8, {}, "heads = 4 and kv_heads = 4 are not divisible by 8; numbers of devices that"),
         ("cp: {}", 8, {}, "heads = 4, kv_heads = 4, seq_len = 32: 1, 2, 4"),
@@ -77,7 +77,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             {"optimizer": "{name: sgd, kernel: fused}"},
             "no fused SGD for sharded tensors; set optimizer.kernel: foreach",
         ),
-        ("cp: {mesh: {cp: 1}}", 2, {}, "and mesh: {cp: 1} gives each one; use ddp, or leave mesh out"),
+        ("cp: {mesh: {cp: 1}}", 2, {}, "but mesh: {cp: 1} gives each sequence one; use ddp, or remove mesh"),
     ],
 )
 def test_what_can_not_be_cut_is_refused_with_the_numbers(

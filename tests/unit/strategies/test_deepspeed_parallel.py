@@ -109,7 +109,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
             "stage: 1, mesh: {pp: 2}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "workload.user has no pp_plan, which says its layers in the order",
+            "workload.user has no pp_plan, which declares its layers in execution order",
         ),
         ("stage: 0, mesh: {pp: 2}", 2, {"precision": "bf16"}, "BF16_Optimizer, which shards the optimizer"),
         (

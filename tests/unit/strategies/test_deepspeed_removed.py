@@ -50,9 +50,9 @@ def test_a_version_that_has_it_is_told_what_runs_it_or_why_nothing_does(tmp_path
         "onebit-lamb": "lamb",
     }.items():
         # and not an environment that this one is
-        assert found[name].endswith(f"0.19.6 still has it; use onebit: {{algorithm: {algorithm}}}")
+        assert found[name].endswith(f"(0.19.6) still supports it; use onebit: {{algorithm: {algorithm}}}")
     assert "a torch version >= 1.5 and < 2.0" in found["sparse-attention"]
-    no_engine = {name for name, problem in found.items() if "distbench has no engine for it" in problem}
+    no_engine = {name for name, problem in found.items() if "distbench does not support it" in problem}
     assert no_engine == {"sparse-attention"}
 
 

@@ -88,8 +88,11 @@ def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan: Pl
     ("precision", "told"),
     [
         ("{compute: fp32, float8: rowwise}", "precision.float8 = 'rowwise': float8 needs compute: bf16"),
-        ("fp8", "precision.compute = 'fp8': linear layers multiply in float8 and all else "),
-        ("{float8_emulated: true}", "precision.float8_emulated = true: there is no float8 to emulate"),
+        (
+            "fp8",
+            "precision.compute = 'fp8': with float8, linear layers multiply in float8 and everything else ",
+        ),
+        ("{float8_emulated: true}", "precision.float8_emulated = true: no float8 to emulate"),
         ("{compute: bf16, float8: row}", "precision.float8 = 'row': did you mean 'rowwise'?"),
         (
             "{compute: bf16, float8: rowwise, float8_emulated: true}",
@@ -106,7 +109,7 @@ def test_what_makes_no_sense_names_its_line(plan: Planning, precision: str, told
 def test_gpus_that_emulate_bf16_or_know_no_tf32_are_told(plan: Planning) -> None:
     turing = dataclasses.replace(HOPPER, compute_capability=7.5)
     assert str(plan("bf16", turing).problem).startswith("bf16 needs GPUs of compute capability 8.0 (Ampere)")
-    assert "know no TF32" in str(plan("{compute: fp32, matmul: high}", turing).problem)
+    assert "do not support TF32" in str(plan("{compute: fp32, matmul: high}", turing).problem)
     assert plan("fp16", turing).problem is plan("fp32", turing).problem is None
 
 

@@ -104,9 +104,9 @@ def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str
     ("strategy", "why"),
     [
         ("powersgd_rank: 2, powersgd_start: 1", "powersgd_start.*must be at least 2"),
-        ("powersgd_rank: 2, powersgd_start: 9", "communicates otherwise before step 9.*warm-up of 9 or more"),
-        ("local_sgd_period: 4", "steps = 10: the communication of ddp.local4 repeats every 4.*use 8 or 12"),
-        ("local_sgd_period: [2, 3, 4]", "repeats every 3 steps.*use 12"),
+        ("powersgd_rank: 2, powersgd_start: 9", "changes its communication at step 9.*warm-up of 9 or more"),
+        ("local_sgd_period: 4", "steps = 10: ddp.local4 communicates in cycles of 4.*use 8 or 12"),
+        ("local_sgd_period: [2, 3, 4]", "in cycles of 3 steps.*use 12"),
     ],
 )
 def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_period(

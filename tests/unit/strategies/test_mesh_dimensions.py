@@ -87,18 +87,18 @@ def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags() ->
     more = step(THEORY, ("all_reduce", "tp", 4000, 13), ("all_reduce", "tp", 8, 1))
     assert (
         call_count_mismatches(more)
-        == "14 all_reduce over tp per step, theory: 10, with no known cause for 3 more"
+        == "all_reduce over tp: 14 calls per step, theory: 10; 3 more without a known cause"
     )
     fewer = step(THEORY, ("all_reduce", "tp", 4000, 8), ("all_reduce", "dp_replicate", 4000, 9))
     assert (
         call_count_mismatches(fewer)
-        == "8 all_reduce over tp per step, theory: 10, with no known cause for 2 fewer"
+        == "all_reduce over tp: 8 calls per step, theory: 10; 2 fewer without a known cause"
     )
 
 
 def test_an_operation_that_theory_does_not_name_is_told_unless_it_is_a_norm_or_a_flag() -> None:
     step_of_theory = ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1)
-    told = "3 broadcast over tp per step, theory: 0, with no known cause for 3 more"
+    told = "broadcast over tp: 3 calls per step, theory: 0; 3 more without a known cause"
     assert call_count_mismatches(step(THEORY, *step_of_theory, ("broadcast", "tp", 1300, 3))) == told
     assert call_count_mismatches(step(THEORY, *step_of_theory, ("broadcast", "tp", 8, 3))) == ""
     # of the copies theory counts no calls
@@ -109,7 +109,7 @@ def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told() -> 
     swapped = step(THEORY, ("all_reduce", "tp", 800, 10), ("all_reduce", "dp_replicate", 40_000, 1))
     found = compare_volume(swapped)
     assert found is not None and found.unexplained_share == 0, "the sum over dimensions is right"
-    assert misplaced_traffic(swapped) == "31.2 KiB all_reduce moved over dp_replicate, by theory over tp"
+    assert misplaced_traffic(swapped) == "31.2 KiB all_reduce went over dp_replicate instead of tp"
     (note,) = CommunicationView().table(RunAnalysis(info(swapped.case), [swapped])).notes
     assert misplaced_traffic(swapped) in note
     assert (

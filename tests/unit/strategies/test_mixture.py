@@ -71,8 +71,8 @@ def test_moe_tiny_is_as_much_work_as_tiny_but_for_its_router() -> None:
     ("options", "why"),
     [
         ({"experts": 2, "top_k": 3}, "top_k = 3 is more than experts = 2"),
-        ({"experts": None, "top_k": 2}, "top_k: there are no experts; set experts, or preset: moe-tiny"),
-        ({"experts": None, "capacity_factor": 1.5}, "capacity_factor: there are no experts"),
+        ({"experts": None, "top_k": 2}, "top_k: the model has no experts; set experts, or preset: moe-tiny"),
+        ({"experts": None, "capacity_factor": 1.5}, "capacity_factor: the model has no experts"),
     ],
 )
 def test_impossible_experts_have_a_name(options: dict[str, Any], why: str) -> None:
@@ -112,7 +112,7 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             "ep: {}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "does not declare which modules are its routers and which have its experts, stacked",
+            "does not declare which modules are routers and which contain the stacked experts",
         ),
         ("ep: {}", 2, {"compile": "true"}, "compile is not supported with expert parallelism"),
         ("ep: {}", 2, {"optimizer": "adafactor"}, "optimizer.name = adafactor"),
@@ -122,7 +122,7 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             {"workload": MODEL.replace("experts: 4", "experts: 4, capacity_factor: 1.5")},
             "capacity_factor needs whole sequences",
         ),
-        ("tp: {}", 2, {}, "it does not split experts (experts = 4); use ep, which distributes them"),
+        ("tp: {}", 2, {}, "experts can't be split (experts = 4); use ep, which distributes them"),
     ],
 )
 def test_what_can_not_be_spread_is_refused_with_the_numbers(

@@ -99,7 +99,7 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
         (
             {"algorithm": "lamb"},
             {},
-            "algorithm = lamb is lamb with compression.*adamw; use optimizer: {name: lamb}",
+            "algorithm = lamb compresses lamb.*adamw; use optimizer: {name: lamb}",
         ),
         (
             {},
@@ -115,10 +115,10 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
         (
             {"local_steps": 4},
             {},
-            "local_steps = 4 has no effect without algorithm: zero_one_adam; leave it out",
+            "local_steps = 4 has no effect without algorithm: zero_one_adam; remove it",
         ),
         ({"var_update_scaler": 4}, {}, "var_update_scaler = 4 has no effect without"),
-        ({"algorithm": "zero_one_adam", "local_steps": 6}, {}, "use a power of 2: 4 or 8"),
+        ({"algorithm": "zero_one_adam", "local_steps": 6}, {}, "use 4 or 8"),
         ({}, {"device": "cuda"}, "cupy, which is not installed; pip install cupy-cuda12x"),
     ],
 )
@@ -147,7 +147,7 @@ def test_no_step_before_the_compression_is_timed(tmp_path: Path) -> None:
         "workload: transformer\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
         "measure: {warmup: 4}\nstrategies: [{onebit: {freeze_step: 9}}]\n"
     )
-    with pytest.raises(SuiteError, match=r"communicates otherwise before step 9.*warm-up of 9 or more"):
+    with pytest.raises(SuiteError, match=r"changes its communication at step 9.*warm-up of 9 or more"):
         plan.make_plan(load_suite(suite), OLDER)
     suite.write_text(suite.read_text().replace("9", "1"))
     with pytest.raises(SuiteError, match=r"freeze_step.*must be at least 2"):

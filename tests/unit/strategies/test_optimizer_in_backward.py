@@ -42,7 +42,7 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     [
         (
             {"optimizer": OptimizerConfig(clip_grad_norm=0.5)},
-            r"clip_grad_norm = 0\.5 needs .* leave clip_grad_norm out",
+            r"clip_grad_norm = 0\.5 needs .* remove clip_grad_norm",
         ),
         ({"batch": Batch(8, 2, 4)}, "gradient_accumulation_steps = 4: .* use larger micro-batches"),
         (
@@ -53,7 +53,10 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
             {"optimizer": OptimizerConfig(name="lamb", kernel="loop")},
             "= lamb: .* counts updates of all parameters together; use adamw, adam, sgd,",
         ),
-        ({"optimizer": OptimizerConfig(name="muon", kernel="loop")}, "this is two optimizers; use adamw"),
+        (
+            {"optimizer": OptimizerConfig(name="muon", kernel="loop")},
+            "this optimizer combines two; use adamw",
+        ),
         ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )

@@ -106,8 +106,8 @@ def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(
     for name, found in done.cases.items():
         assert found["status"] == "unsupported", name
         assert found["reason"] == (
-            "the model has parameters of 2 dtypes: 3 in fp32 (embedding.weight, head.weight, ...), 8 in bf16 "
-            "(layers.0.up.weight, layers.0.up.bias, ...); distbench keeps all in precision.master, which "
-            "would make another model of it: construct all in one dtype"
+            "the model has parameters of 2 dtypes: 3 in fp32 (embedding.weight, head.weight, ...), 8 "
+            "in bf16 (layers.0.up.weight, layers.0.up.bias, ...); distbench keeps all parameters in "
+            "precision.master, which would change the model; construct all parameters in one dtype"
         )
         assert not list(done.folder.glob("trials/*/*/rank0.log")), "before anything is launched"

@@ -88,7 +88,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "workload.user has no pp_plan, which says its layers in the order in which they run",
+            "workload.user has no pp_plan, which declares its layers in execution order",
         ),
         (
             "schedule: ZBVZeroBubble",
@@ -104,7 +104,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
         ),
         ("", 2, {"compile": "true"}, "compile is not supported with pipeline parallelism"),
         ("mesh: {dp_shard: 3}", 4, {}, "mesh: {dp_shard: 3}: 3 does not divide the world size, 4"),
-        ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; leave pp out"),
+        ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; omit pp"),
         (
             "mesh: {dp_shard: 2}",
             2,
@@ -121,7 +121,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "mesh: {dp_replicate: 2}",
             4,
             {"precision": "{compute: bf16, reduce: bf16}"},
-            "precision.reduce = bf16 with precision.master = fp32",
+            "precision.reduce = bf16 and precision.master = fp32",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
         if text.startswith("pp: ")
     ]
     assert len(told) == 1
-    assert "split: time: layers are timed at the start of the run and then split into stages" in told[0]
+    assert "split: time assigns layers to stages after timing them at the start of the run" in told[0]
 
 
 def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:

@@ -30,7 +30,7 @@ def test_state_is_divided_and_every_updated_parameter_sent_once() -> None:
 
 def test_muon_which_is_two_optimizers_is_refused() -> None:
     muon = case("ddp", 2, optimizer=OptimizerConfig(name="muon", kernel="loop"))
-    assert "two optimizers" in (SHARDED.problem(muon, MACHINE) or "")
+    assert "combines two" in (SHARDED.problem(muon, MACHINE) or "")
 
 
 def test_only_a_script_of_plain_torch_can_have_it() -> None:

@@ -103,7 +103,7 @@ def test_the_turns_of_a_choice_are_branches_by_memory():
         (0.0, 100.0, None),
     ]
     said = memory_ranges_sentence(found, 2)
-    assert said.startswith("By the memory of a device, on 2 devices: 300 B or more: fast (30.0 tokens/s); ")
+    assert said.startswith("Choice by device memory, on 2 devices: 300 B or more: fast (30.0 tokens/s); ")
     assert said.endswith("below 100 B: no measured case fits.")
     assert memory_ranges([]) == []
     assert memory_ranges([candidate("fast", None, 30.0)]) == []

@@ -55,9 +55,9 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             "tp: {}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "tensor parallelism: workload.user has no tp_plan, which says which linear layers are split by "
-            "outputs and which by inputs, its embedding and its head; add it (docs/strategies.md, "
-            '"Plans of models"), or use transformer',
+            "tensor parallelism: workload.user has no tp_plan, which declares which linear layers are "
+            "split by outputs and which by inputs, its embedding and its head; add it "
+            '(docs/strategies.md, "Plans of models"), or use transformer',
         ),
         (
             "tp: {sequence_parallel: true}",
@@ -170,7 +170,7 @@ def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: P
         (
             "tp: {}",
             "{per_device_batch_size: 1, micro_batch_size: 3}",
-            "1: x 4 devices that share samples is not divisible by micro_batch_size = 3; use 3",
+            "1: x 4 devices per data-parallel rank is not divisible by micro_batch_size = 3; use 3",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
     with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
         export_case("torch", asked, {}, with_script=True)
     foreign = dataclasses.replace(asked, workload=PluginChoice("mine"))
-    with pytest.raises(UsageError, match="only the user's own code says where its model is split"):
+    with pytest.raises(UsageError, match="only the user's code defines how its model is split"):
         export_case("torch", foreign, {})
 
 

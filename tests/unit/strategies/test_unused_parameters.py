@@ -64,9 +64,9 @@ def test_ddp_names_the_parameters_and_both_ways_to_train_them_are_the_same_train
     )
     assert plain["status"] == "unsupported"
     assert plain["reason"] == (
-        "torch's DDP waits for gradients, which the loss does not give to 2 of 13 trained tensors "
-        "(spare.weight, spare.bias); set ddp: {find_unused_parameters: true}, or {static_graph: true} if "
-        "they are the same in every step, or freeze them"
+        "torch's DDP waits for the gradients of all trained tensors, but the loss does not use 2 of 13 "
+        "(spare.weight, spare.bias); set ddp: {find_unused_parameters: true}, or {static_graph: true} "
+        "if they are the same in every step, or freeze them"
     )
     assert {each["equivalence"]["verdict"] for each in (finding, static)} <= {EQUIVALENT, ROUNDING}
     records = {r.case.label: r for r in Run(done.folder).records() if r.job.kind == "measure"}

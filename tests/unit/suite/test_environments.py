@@ -153,7 +153,7 @@ def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
     without = dataclasses.replace(NO_DEEPSPEED, has_compiler=False, has_ninja=True)
     told = planned(make_plan(suite(f"{text}environment: [shipped, bare, built]\n"), without))
     problems = {name.rpartition("@")[2]: problem for name, problem in told.items() if "zero" in name}
-    assert "deepspeed_shm_comm has to be built, and there is no C++ compiler" in (problems.pop("bare") or "")
+    assert "deepspeed_shm_comm must be built, but no C++ compiler was found" in (problems.pop("bare") or "")
     assert problems == {"shipped": None, "built": None}
 
 
@@ -193,10 +193,13 @@ def test_the_reference_of_a_check_is_that_of_the_current_one() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("environments: {current: old}", "environments.current = 'old': current is the environment that"),
-        ("environments: {a/b: old}", "environments.a/b = 'old': expected a name of letters, digits"),
+        ("environments: {current: old}", "environments.current = 'old': current is the name of"),
+        ("environments: {a/b: old}", "environments.a/b = 'old': use letters, digits"),
         ("environments: {old: 3}", "environments.old = 3: expected the path of a virtual environment"),
-        ("environment: old", "environment = 'old': unknown; the suite names no environment but current"),
+        (
+            "environment: old",
+            "environment = 'old': unknown; the suite defines no environment other than current",
+        ),
         (
             "environment: [current, odl]\nenvironments: {old: x}",
             "environment[1] = 'odl': unknown; did you mean 'old'?",
@@ -216,31 +219,34 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda at: None, "does not exist; make an environment there, or give the folder of a virtual"),
+        (lambda at: None, "does not exist; create an environment there, or give the folder of a virtual"),
         (
             lambda at: link(at, "/gone/python3.9"),
-            "bin/python is a link to /gone/python3.9, which does not exist on this machine; make",
+            "bin/python is a link to /gone/python3.9, which does not exist on this machine; recreate",
         ),
         (
             lambda at: python(at, script="#!/gone/python\n"),
-            "can't be started: the program that its first line names, or its loader, does not exist; make",
+            "the program in its first line, or its loader, does not exist; recreate",
         ),
         (lambda at: at.mkdir(), "has no bin/python; give the folder of a virtual environment"),
-        (lambda at: at.write_text("a text"), "is no program; give the folder of a virtual environment"),
+        (lambda at: at.write_text("a text"), "is not a program; give the folder of a virtual environment"),
         (
             lambda at: python(at, script="#!/bin/sh\nexit 3\n"),
-            "is no Python that works: it ended with 3: no output",
+            "does not work: it exited with code 3: no output",
         ),
         (
             lambda at: python(at, script="#!/bin/sh\necho hello\n"),
-            "is no Python: it did not do what it was asked",
+            "is not a Python interpreter",
         ),
-        (lambda at: python(at, script="nothing"), "can't be started: it is no program for this platform ("),
+        (
+            lambda at: python(at, script="nothing"),
+            "it is not a program for this platform (",
+        ),
         (
             lambda at: python(at, {"python": "3.10.12"}),
-            "it is Python 3.10.12; distbench needs 3.11 or newer; make",
+            "it is Python 3.10.12; distbench needs 3.11 or newer; create",
         ),
-        (lambda at: python(at, {"prefix": sys.prefix}), "it is the environment that distbench runs in"),
+        (lambda at: python(at, {"prefix": sys.prefix}), "this is distbench's own environment"),
         (
             lambda at: python(at, {"missing": ["torch", "psutil"]}),
             "torch, psutil, which trials need; install with: {at}/bin/python -m pip install torch psutil",
@@ -256,21 +262,21 @@ def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, mad
 
 def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> None:
     gone = PythonTarget(python=str(tmp_path / "old" / "bin" / "python"))
-    with pytest.raises(LaunchError, match=f"{gone.python} can't be started: No such file or directory"):
+    with pytest.raises(LaunchError, match=f"can't start {gone.python}: No such file or directory"):
         ForkServerClient((), {}, tmp_path / "log", 5.0, gone)
 
 
 def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:
     venv.create(tmp_path / "old", symlinks=True)
     (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
-    assert "it lacks numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
+    assert "it does not contain numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
 
 
 def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:
     python(tmp_path / "old")
     (mistake,) = refusal(lambda: make_plan(suite(f"{MINE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED))
     assert mistake.startswith(
-        "5: environments = 'ssh': launcher ssh starts ranks by the Python of its nodes alone"
+        "5: environments = 'ssh': launcher ssh can't use another Python than that of its nodes"
     )
 
 
@@ -363,7 +369,7 @@ strategies: [ddp, cp: {{implementation: ring}}]
     other, ring = done.cases.values()
     assert other["status"] == "measured", done.errors
     assert ring["status"] == "unsupported"
-    assert "has another ring attention than distbench uses, or none (No module named" in ring["reason"]
+    assert "its ring attention is missing or has changed (No module named" in ring["reason"]
 
 
 @pytest.mark.train

@@ -306,11 +306,11 @@ def test_what_set_gives_is_not_varied_any_more(write):
         ("measure={steps: 1, steps: 2}", "steps: 2}: measure.steps: duplicate key; keep one"),
         ("measure.steps", "--set measure.steps: expected key=value"),
         ("measure.steps=[1", "--set measure.steps=[1: measure.steps: not YAML"),
-        ("seed.x=1", "--set seed.x=1: seed.x: seed has no keys below"),
+        ("seed.x=1", "--set seed.x=1: seed.x: seed has no sub-keys"),
         ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: index out of range"),
         (
             "strategies[7].ddp.x=1",
-            "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] has no keys below",
+            "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] has no sub-keys",
         ),
         (
             "strategies[0].fsdp.version=1",
@@ -359,7 +359,7 @@ def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
         ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
         (
             "checkpoint: false\nmeasure: {trials: 0}",
-            "measure.trials = 0: nothing to do",
+            "measure.trials = 0: nothing to run",
         ),
     ],
 )

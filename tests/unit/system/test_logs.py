@@ -52,8 +52,8 @@ def test_of_a_log_that_is_too_long_begin_and_end_are_left_and_it_goes_on(printin
     assert text.startswith("it begins\n")
     assert text.endswith("\0it fails\nit ends\n")
     assert (
-        f"\n[distbench left out {size - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES:,} bytes here: a log may have 64 "
-        "MiB]\n" in text
+        f"\n[distbench removed {size - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES:,} bytes here: logs are "
+        "limited to 64 MiB]\n" in text
     )
     assert len(text) < KEPT_HEAD_BYTES + KEPT_TAIL_BYTES + 100
 
@@ -62,7 +62,7 @@ def test_what_several_cuts_left_out_is_told_in_one_place(printing: Printing) -> 
     for _ in range(3):
         printing.prints_much()
         printing.logs.trim()
-    (told,) = re.findall(r"left out ([\d,]+) bytes", printing.file.read_text())
+    (told,) = re.findall(r"removed ([\d,]+) bytes", printing.file.read_text())
     assert int(told.replace(",", "")) == 3 * MAX_LOG_BYTES - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES
 
 
@@ -94,6 +94,6 @@ def test_a_rank_that_prints_without_end_goes_on_and_fills_no_disk(tmp_path: Path
     (log,) = tmp_path.glob("out/*/trials/*/0/rank1.log")
     text = log.read_text()
     assert "it stopped when its log had" in record["reason"]
-    assert "[distbench left out" in text
+    assert "[distbench removed" in text
     assert record["reason"].partition("RuntimeError: ")[2] in text.splitlines()[-1], "its end is there"
     assert len(text) < MAX_LOG_BYTES

@@ -168,12 +168,12 @@ def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
 @pytest.mark.parametrize(
     ("memory", "status", "told"),
     [
-        (CgroupMemory("cgroup", 1, GIB, GIB), "oom_host", ("limit of the cgroup 1.00 GiB", "peak 1.00 GiB")),
-        (CgroupMemory("cgroup", 1, None, None), "oom_host", ("limit of the cgroup none", "peak not counted")),
+        (CgroupMemory("cgroup", 1, GIB, GIB), "oom_host", ("cgroup limit 1.00 GiB", "peak 1.00 GiB")),
+        (CgroupMemory("cgroup", 1, None, None), "oom_host", ("cgroup limit none", "peak not counted")),
         (
             CgroupMemory("machine", 2, 4 * GIB),
             "oom_host",
-            ("the kernel killed 2 processes of this machine for memory", "whole machine", "4.00 GiB"),
+            ("the kernel's OOM killer ended 2 processes on this machine", "whole machine", "4.00 GiB"),
         ),
         (CgroupMemory("cgroup", 0, GIB, GIB), "crashed", ("SIGKILL",)),
         (None, "crashed", ("SIGKILL",)),
@@ -195,8 +195,8 @@ def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_w
 
 
 def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
-    assert "out of memory" in ending_of(Killed(None), tmp_path).reason
-    assert "run out of memory" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
+    assert "OOM killer" in ending_of(Killed(None), tmp_path).reason
+    assert "did not act during the trial" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
 
 
 class Raised(RunningLaunch):
@@ -250,7 +250,7 @@ def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_de
     failure = {"message": "CUDA error: out of memory\nSearch for", "device_free": 40 * GIB}
     ending = ending_of(Raised(tmp_path, failure), tmp_path)
     assert ending.status is Status.OOM_HOST
-    assert "pinned host memory: 40.0 GiB of the device were free" in ending.reason
+    assert "pinned host memory; 40.0 GiB of device memory were free" in ending.reason
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_out_of_memory_in_a_cgroup_is_called_so_and_the_next_candidate_is_tried(
     drill.noticed(failed[0]["wall_s"])
     drill.seen(failed[0]["reason"])
     assert {(record["status"], record["failure"]["rank"]) for record in failed} == {("oom_host", 0)}
-    assert all("limit of the cgroup 1.50 GiB, its peak 1.50 GiB" in record["reason"] for record in failed)
+    assert all("cgroup limit 1.50 GiB, peak 1.50 GiB" in record["reason"] for record in failed)
     instead = [record for record in references if record["status"] == "measured"]
     assert [record["case"]["batch"]["micro_batch_size"] for record in instead] == [4] * len(failed)
     assert "equivalent (adamw and sgd): 1 of 1 case" in done.stdout

@@ -33,7 +33,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (None, "config = 'config.json': no such file (looked in "),
         ("{", "not JSON"),
-        ("[]", "no configuration of transformers: it has no model_type"),
+        ("[]", "not a configuration of transformers: it has no model_type"),
         (json.dumps({"hidden_size": 8}), "it has no model_type"),
         (json.dumps({**PUBLISHED, "quantization_config": {}}), "its weights are quantized"),
     ],
@@ -52,7 +52,7 @@ def test_a_file_that_is_no_configuration_is_refused_with_the_reason(
         ("{model_type: llama, config: nowhere.json}", "config = 'nowhere.json': no such file (looked in "),
         ("{config: broken.json}", "config = 'broken.json': "),
         ("{from_pretrained: nowhere}", "from_pretrained = 'nowhere': no such folder (looked in "),
-        ("{from_pretrained: meta-llama/Llama-3.2-1B}", "nothing is downloaded"),
+        ("{from_pretrained: meta-llama/Llama-3.2-1B}", "distbench does not download models"),
         ("{from_pretrained: empty}", "from_pretrained = 'empty': "),
     ],
 )

@@ -91,9 +91,9 @@ def test_an_mlp_takes_six_flops_a_weight() -> None:
     [
         ({"heads": 3}, "heads = 3 does not divide dim = 128"),
         ({"kv_heads": 3}, "kv_heads = 3 does not divide heads = 4"),
-        ({"dim": 36}, "heads = 4 cuts dim = 36 into heads of width 9"),
-        ({"attention": "sliding_window"}, "sliding_window needs a window; set window: 32, say"),
-        ({"window": 8}, "window = 8 is of sliding_window alone; set attention: sliding_window"),
+        ({"dim": 36}, "heads = 4 divides dim = 36 into heads of width 9"),
+        ({"attention": "sliding_window"}, "sliding_window needs a window; set window, for example 32"),
+        ({"window": 8}, "window = 8 only applies to sliding-window attention; set attention: sliding_window"),
     ],
 )
 def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str, Any], told: str) -> None:
@@ -129,8 +129,11 @@ def test_the_vocabulary_of_huggingface_is_no_part_of_its_config() -> None:
         ({"model": "no_such_module:f"}, "no module no_such_module"),
         ({"model": "json.no_such:f"}, "no module json.no_such"),
         ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
-        ({"model": "small:Small", "image_size": 8}, "image_size is of kind: images alone, and kind = tokens"),
-        ({"model": "small:Small", "kind": "images", "length": 9}, "length is not of kind: images"),
+        (
+            {"model": "small:Small", "image_size": 8},
+            "image_size only applies to kind: images, but kind = tokens",
+        ),
+        ({"model": "small:Small", "kind": "images", "length": 9}, "length does not apply to kind: images"),
     ],
 )
 def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:
