@@ -70,7 +70,8 @@ def _unsupported(exporter: Exporter, measured: ExportedCase) -> Iterator[str]:
     is_script, is_titan = exporter is torch_script, exporter in (torchtitan_py, torchtitan_toml)
     if pipeline and pipeline.split == "time" and not stages_recorded(measured):
         yield (
-            "its stages were split by layer times (split: time), and the record does not contain the layers of each"
+            "its stages were split by layer times (split: time), and the record does not contain the layers "
+            "of each"
         )
     if getattr(measured.strategy, "optimizer_in_backward", False):
         yield "no format can update parameters in the backward pass yet (optimizer_in_backward)"

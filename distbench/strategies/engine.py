@@ -222,3 +222,24 @@ class Engine(ABC):
 
     def close(self) -> None:  # noqa: B027 - nothing to release is a fair default
         """Release what must not outlive the engine."""
+
+
+class NoCheckpoints(Engine):
+    """An engine whose state no checkpoint can contain in full."""
+
+    @property
+    @abstractmethod
+    def checkpoint_problem(self) -> str:
+        """Reason why it has no checkpoint."""
+
+    def save_sharded(self, folder: Path) -> None:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def load_sharded(self, folder: Path) -> None:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def gather_state(self) -> TrainingState:
+        raise NotImplementedError(self.checkpoint_problem)
+
+    def scatter_state(self, state: TrainingState) -> None:
+        raise NotImplementedError(self.checkpoint_problem)

@@ -28,7 +28,7 @@ from distbench.core.units import join_words
 from distbench.data.base import DataSource
 from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine.findings import compute_once
-from distbench.strategies.torch_engine.recomputation import checkpoint_layers
+from distbench.strategies.torch_engine.modules import checkpoint_layers
 from distbench.worker.user_code import user_code_digest
 from distbench.workloads import weights
 from distbench.workloads.base import Workload, mean_of

@@ -174,8 +174,8 @@ def zero2_with_its_timer(context: RankContext, feed: MicroBatchReader) -> Step:
 def zero2_by_hand(context: RankContext, feed: MicroBatchReader, more: dict[str, Any] | None = None) -> Step:
     import deepspeed
 
+    from distbench.strategies.zero.build import model_sizes
     from distbench.strategies.zero.config import configuration, sizes_for_model
-    from distbench.strategies.zero.engine import model_sizes
 
     model = weights.load_module(context.workload, context.weights_file, context.device)
     optimizer = torch.optim.AdamW(

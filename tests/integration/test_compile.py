@@ -61,7 +61,7 @@ def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite: Callable[
 def test_layers_of_which_torch_has_compiled_nothing_are_told_so() -> None:
     from torch import nn
 
-    from distbench.strategies.torch_engine.compilation import compile_layers, describe_compilation
+    from distbench.strategies.torch_engine.modules import compile_layers, describe_compilation
 
     layer = nn.Linear(2, 2)
     assert describe_compilation(layer) == {}

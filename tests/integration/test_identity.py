@@ -54,7 +54,7 @@ def test_a_module_that_computes_in_16_bits_and_recomputes_is_the_same_object_to_
     from particular import Layer
 
     from distbench.strategies.torch_engine.forwards import compute_in
-    from distbench.strategies.torch_engine.recomputation import checkpoint_layers, describe_checkpointing
+    from distbench.strategies.torch_engine.modules import checkpoint_layers, describe_checkpointing
     from support.records import case
 
     torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_a_copy_that_data_parallel_makes_of_a_recomputing_layer_computes_with_it
     import torch
     from torch import nn
 
-    from distbench.strategies.torch_engine.recomputation import checkpoint_layers
+    from distbench.strategies.torch_engine.modules import checkpoint_layers
     from support.records import case
 
     layer = nn.PReLU(2)

@@ -35,7 +35,6 @@ class ContextParallel(MeshStrategy):
 
     early_imports = (
         "distbench.strategies.cp.engine",
-        "distbench.strategies.cp.sharded_engine",
         "distbench.strategies.torch_engine.ring",
     )
     checkpoint_format = TORCH_CHECKPOINT
@@ -152,7 +151,7 @@ class ContextParallel(MeshStrategy):
 
     def build(self, context: RankContext) -> Engine:
         if self.sharded:
-            from distbench.strategies.cp.sharded_engine import build_sharded
+            from distbench.strategies.cp.engine import build_sharded
 
             return build_sharded(self, context)
         from distbench.strategies.cp.engine import build_cp

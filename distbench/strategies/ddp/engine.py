@@ -11,9 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ddp
 from distbench.strategies.base import RankContext
-from distbench.strategies.torch_engine.engine import WrappedEngine
+from distbench.strategies.torch_engine.engine import DdpWrappedEngine, WrappedEngine
 from distbench.strategies.torch_engine.modules import load_plain_module
-from distbench.strategies.torch_engine.replicated_engine import DdpWrappedEngine
 
 _HOOK_BY_DTYPE = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 _DTYPE_BY_HOOK = {hook: dtype for dtype, hook in _HOOK_BY_DTYPE.items()} | {

@@ -21,7 +21,7 @@ from distbench.strategies import ddp
 from distbench.strategies.base import RankContext
 from distbench.strategies.ddp.engine import DdpEngine
 from distbench.strategies.ddp.lossy import are_replicas_equal, checkpoint_problem
-from distbench.strategies.torch_engine.no_checkpoint import NoCheckpoints
+from distbench.strategies.engine import NoCheckpoints
 from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name, l2_norm
 from distbench.strategies.torch_engine.replica_average import averaged_parameters, mean_of_replicas
 

@@ -1,9 +1,9 @@
-"""Engine of ``ep``, in the worker."""
+"""Engine of ``ep``, in the worker, and the exchange of tokens between its ranks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import (
+    all_to_all_single,
+    all_to_all_single_autograd,
+    wait_tensor,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
@@ -18,16 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from distbench.strategies import ep
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.engine import TrainingState
-from distbench.strategies.ep.exchange import TokenDispatcher
-from distbench.strategies.torch_engine import (
-    checkpoint,
-    device_meshes,
-    module_names,
-    modules,
-    optimizer,
-    readback,
-)
-from distbench.strategies.torch_engine.replicated_engine import DdpWrappedEngine
+from distbench.strategies.torch_engine import checkpoint, device_meshes, modules, optimizer, readback
+from distbench.strategies.torch_engine.engine import DdpWrappedEngine
 from distbench.workloads import weights
 from distbench.workloads.mixture import ExpertLayers
 from distbench.workloads.weights import DTYPES, plain_name
@@ -178,7 +175,7 @@ def build_ep(strategy: ep.ExpertParallel, context: RankContext) -> ExpertParalle
     sizes = strategy.mesh_sizes(context.world_size)
     mesh = device_meshes.init_mesh(sizes, context.device)
     module = weights.cast(weights.meta_module(context.workload), DTYPES[context.case.precision.master])
-    module_names.check_module_names(module, context.workload, (mixture.modules, mixture.routers))
+    modules.check_module_names(module, context.workload, (mixture.modules, mixture.routers))
     names = _shard_experts(module, mixture, mesh)
     weights.materialise(module, context.device)
     weights.load_into(module, context.weights_file)
@@ -221,3 +218,58 @@ def _wrap_ddp(module: nn.Module, context: RankContext, names: frozenset[str]) ->
         module,
         device_ids=[context.device] if context.device.type == "cuda" else None,
     )
+
+
+class TokenDispatcher:
+    """Passes the tokens that all ranks of a group send to the experts of a module.
+
+    The module is called as in the plain model, with this rank's tokens for all experts, and returns their
+    results; inside, it gets the tokens of its own experts.
+    """
+
+    def __init__(self, experts: nn.Module, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._sent: list[int] = []
+        self._received: list[list[int]] = []
+        experts.register_forward_pre_hook(self._dispatch)
+        experts.register_forward_hook(self._combine)
+
+    def _dispatch(self, _experts: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]) -> Any:
+        tokens, counts = inputs
+        ranks = self._group.size()
+        of_ranks = wait_tensor(all_to_all_single(counts, None, None, self._group)).view(ranks, -1)
+        # the host needs the number of incoming tokens, so it waits for the GPU
+        self._sent = counts.view(ranks, -1).sum(1).tolist()
+        self._received = of_ranks.tolist()
+        arrived = self._all_to_all(tokens, self._received_per_rank, self._sent)
+        return _sort_by_expert(arrived, self._received), of_ranks.sum(0)
+
+    def _combine(self, _experts: nn.Module, _inputs: Any, made: torch.Tensor) -> torch.Tensor:
+        by_rank = _sort_by_rank(made, self._received)
+        return self._all_to_all(by_rank, self._sent, self._received_per_rank)
+
+    @property
+    def _received_per_rank(self) -> list[int]:
+        """Number of tokens received from each rank."""
+        return [sum(of_rank) for of_rank in self._received]
+
+    def _all_to_all(self, tokens: torch.Tensor, come: list[int], go: list[int]) -> torch.Tensor:
+        exchanged: torch.Tensor = wait_tensor(all_to_all_single_autograd(tokens, come, go, self._group))
+        return exchanged
+
+
+def _sort_by_expert(tokens: torch.Tensor, counts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """*tokens* (tokens, dim), sorted by rank and then by expert, reordered by expert.
+
+    *counts* has, for each rank, the number of tokens that it sent to each expert.
+    """
+    experts = len(counts[0])
+    parts = tokens.split([count for of_rank in counts for count in of_rank])
+    return torch.cat([part for expert in range(experts) for part in parts[expert::experts]])
+
+
+def _sort_by_rank(tokens: torch.Tensor, counts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """The inverse of ``_sort_by_expert``."""
+    ranks = len(counts)
+    parts = tokens.split([count for of_expert in zip(*counts, strict=True) for count in of_expert])
+    return torch.cat([part for rank in range(ranks) for part in parts[rank::ranks]])

@@ -15,11 +15,15 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from distbench.strategies import fsdp
 from distbench.strategies.base import RankContext
 from distbench.strategies.fsdp.fsdp1_shards import FlatShardInitializer
-from distbench.strategies.torch_engine import construction
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepare_layers
 from distbench.strategies.torch_engine.readback import StorageCounter, dtype_name, l2_norm, parameter_counts
-from distbench.strategies.torch_engine.units import merged_layers, merged_layers_remark, separate_layers
+from distbench.strategies.torch_engine.units import (
+    construction_remark,
+    merged_layers,
+    merged_layers_remark,
+    separate_layers,
+)
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
@@ -122,7 +126,7 @@ class Fsdp1Engine(WrappedEngine):
         }
 
     def remarks(self) -> list[str]:
-        built = construction.construction_remark(self._context.workload, "the memory of its device")
+        built = construction_remark(self._context.workload, "the memory of its device")
         return [
             *super().remarks(),
             *built,

@@ -13,12 +13,13 @@ from torch.distributed.tensor import DTensor
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies import fsdp
 from distbench.strategies.base import RankContext
-from distbench.strategies.torch_engine import construction, layer_sharding, readback, tensor_parallel
+from distbench.strategies.torch_engine import layer_sharding, readback, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.in_backward import InBackwardEngine
 from distbench.strategies.torch_engine.modules import prepare_layers
 from distbench.strategies.torch_engine.readback import StorageCounter
-from distbench.strategies.torch_engine.split_engine import TensorParallelBaseEngine
+from distbench.strategies.torch_engine.tensor_parallel import TensorParallelBaseEngine
+from distbench.strategies.torch_engine.units import construction_remark
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
@@ -61,7 +62,7 @@ class Fsdp2Engine(WrappedEngine):
         }
 
     def remarks(self) -> list[str]:
-        built = construction.construction_remark(self._context.workload, "host memory")
+        built = construction_remark(self._context.workload, "host memory")
         return [*super().remarks(), *built, *layer_sharding.remarks(self.module, self._layers)]
 
     def count_storages(self, counter: StorageCounter) -> None:

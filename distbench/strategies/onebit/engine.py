@@ -12,14 +12,15 @@ from torch import nn
 
 from distbench import optimizers
 from distbench.strategies.base import RankContext
+from distbench.strategies.engine import NoCheckpoints
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.gloo import GlooBackend
-from distbench.strategies.torch_engine.no_checkpoint import NoCheckpoints
 from distbench.strategies.torch_engine.readback import StorageCounter, l2_norm
 from distbench.strategies.torch_engine.replica_average import averaged_parameters, mean_of_replicas
 from distbench.strategies.zero import Zero
+from distbench.strategies.zero.build import create_engine
 from distbench.strategies.zero.config import configuration
-from distbench.strategies.zero.engine import ZeroEngine, create_engine
+from distbench.strategies.zero.engine import ZeroEngine
 
 T = TypeVar("T")
 

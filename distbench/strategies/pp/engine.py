@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies import pp
 from distbench.strategies.base import RankContext, UnsupportedCase
-from distbench.strategies.pp import layer_times, message_waits, order, stage_facts
+from distbench.strategies.pp import layer_times, order, stage_facts
 from distbench.strategies.pp.pipeline_group import PipelineGroup
 from distbench.strategies.pp.stage_engine import StageEngine
 from distbench.strategies.pp.stages import StageModule, TimedStage, build_stage_modules, stage_io_tensors
@@ -59,7 +59,7 @@ class PipelineEngine(StageEngine):
         self._logits_are_split = False
         for stage in stages:
             stage.span = lambda part: self.span(part)
-        message_waits.time_message_waits(self)
+        stage_facts.time_message_waits(self)
         self._schedule = self._make_schedule()
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)

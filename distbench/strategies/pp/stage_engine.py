@@ -10,10 +10,8 @@ from torch import nn
 
 from distbench.strategies.base import RankContext
 from distbench.strategies.engine import TrainingState
-from distbench.strategies.pp.pipeline_group import PipelineGroup
-from distbench.strategies.pp.stage_tensors import gather_stage_tensors
+from distbench.strategies.pp.pipeline_group import PipelineGroup, TiedWeights, gather_stage_tensors
 from distbench.strategies.pp.stages import StageModule, combine_stages
-from distbench.strategies.pp.tied_weights import TiedWeights
 from distbench.strategies.torch_engine import checkpoint, group_tensors, optimizer, readback
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads.stages import PipelineStages

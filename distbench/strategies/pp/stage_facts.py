@@ -1,25 +1,32 @@
-"""Read settings and memory back from live stages, and combine them over a pipeline."""
+"""Read settings, memory and waits for messages back from live stages, and combine them over a pipeline."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
+from distbench.strategies.engine import Engine
 from distbench.strategies.pp.pipeline_group import PipelineGroup
 from distbench.strategies.pp.stages import TimedStage
-from distbench.strategies.torch_engine import layer_sharding, readback, recomputation, tensor_parallel
+from distbench.strategies.torch_engine import layer_sharding, modules, readback, tensor_parallel
+
+# all schedules wait through this function, and torch (2.13) has no public hook to observe it
+_TORCH_WAIT = schedules._wait_batch_p2p
 
 
 def pipeline_totals(
     pipeline: PipelineGroup, module: nn.Module, own: Mapping[str, nn.Parameter], stages: Sequence[TimedStage]
 ) -> dict[str, Any]:
     """Totals of the live modules over all ranks of *pipeline*. Collective call."""
-    recomputed = recomputation.describe_checkpointing(module)["checkpointed_layers"]
+    recomputed = modules.describe_checkpointing(module)["checkpointed_layers"]
     counts = {**readback.parameter_counts(own.values()), "checkpointed_layers": recomputed}
     if units := len(layer_sharding.fsdp_units(module)):
         counts["units"] = units
@@ -78,3 +85,21 @@ def count_stage_storages(counter: readback.StorageCounter, stages: Sequence[Time
             sizes: str = stage.submod._get_ddp_logging_data()["bucket_sizes"]
             counter.add_bytes("buffers", sum(map(int, sizes.split(","))))
         counter.count("buffers", stage.buffers())
+
+
+def time_message_waits(engine: Engine) -> None:
+    """Make all schedules of this process wait in the span ``wait`` of *engine*.
+
+    gloo shows a message from its posting until a rank has waited for it, which torch's schedules do for sends
+    only when a rank has nothing else to do: without a mark, all of that time would seem to be communication.
+    """
+    # a device may hold only one engine: the next one is built when this one is freed
+    live = weakref.ref(engine)
+
+    def waited(work: list[Any]) -> None:
+        if work:
+            there = live()
+            with there.span("wait") if there else nullcontext():
+                _TORCH_WAIT(work)
+
+    schedules._wait_batch_p2p = waited

@@ -1,10 +1,10 @@
-"""Optimizers: create them with explicit hyper-parameters, and read them back."""
+"""Optimizers: create them with explicit hyper-parameters, combine them, and read them back."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from distbench import optimizers
 from distbench.core import lr_schedule
 from distbench.core.case import OptimizerConfig
 from distbench.optimizers import ALGORITHM_FLAGS
-from distbench.strategies.torch_engine.combined_optimizer import CombinedOptimizer
 from distbench.strategies.torch_engine.readback import dtype_name
 from distbench.workloads.shapes import hidden_matrices
 
@@ -209,3 +208,36 @@ def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def optimized_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Tensors that the optimizer updates."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class CombinedOptimizer(torch.optim.Optimizer):
+    """Optimizers of different parameters as one, for schedulers, checkpoints and DeepSpeed.
+
+    Parameter groups and state are shared with the parts, so a change here is one there.
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = tuple(parts)
+        self._counts = [len(part.param_groups) for part in parts]
+        # the base class keeps the same group objects that are passed in
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share_state()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step every part."""
+        loss = closure() if closure else None
+        for part in self.optimizers:
+            part.step()
+        return loss
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share_state()
+
+    def _share_state(self) -> None:
+        """Share the current groups and state with the parts."""
+        groups = iter(self.param_groups)
+        for part, count in zip(self.optimizers, self._counts, strict=True):
+            part.param_groups = [next(groups) for _ in range(count)]
+            part.state = self.state

@@ -1,12 +1,15 @@
-"""Tensor parallelism: split the layers of a module over the ranks of a mesh, by torch's styles.
+"""Tensor parallelism: split the layers of a module over the ranks of a mesh, and train it.
 
-Every parameter becomes a DTensor of the mesh, so that norms and optimizers treat all of them alike.
+The layers are split by torch's styles. Every parameter becomes a DTensor of the mesh, so that norms and
+optimizers treat all of them alike.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,15 +19,20 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from distbench.strategies.base import UnsupportedCase
-from distbench.strategies.torch_engine import module_names
+from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.torch_engine import modules, readback
+from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads import weights
+from distbench.workloads._names import modules_named
 from distbench.workloads.base import Workload
 from distbench.workloads.splits import TensorSplits
+
+T = TypeVar("T")
 
 
 def parallelize(
@@ -56,7 +64,7 @@ def check_plan(module: nn.Module, workload: Workload) -> None:
     splits = _splits(workload)
     ends = (splits.embedding, splits.head)
     named = (*ends, *splits.colwise, *splits.rowwise, *splits.replicated, *splits.partial)
-    module_names.check_module_names(module, workload, named)
+    modules.check_module_names(module, workload, named)
 
 
 def _splits(workload: Workload) -> TensorSplits:
@@ -84,7 +92,7 @@ def parallelize_stage(
         **{name: SequenceParallel() if sequence_parallel else _Replicated() for name in splits.replicated},
         **{name: _Partial() for name in splits.partial},
     }
-    plan = {name: style for name, style in plan.items() if module_names.modules_named(module, name)}
+    plan = {name: style for name, style in plan.items() if modules_named(module, name)}
     # no tensor has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)
@@ -180,3 +188,67 @@ def _gather_replicated(x: torch.Tensor, mesh: DeviceMesh, between: Placement) ->
     # under sequence parallelism the norm before it returns a DTensor
     placed = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (between,), run_check=False)
     return placed.redistribute(placements=(Replicate(),))
+
+
+class TensorParallelBaseEngine(TorchEngine):
+    """Engine of a module split by ``parallelize``; a mix-in for engines that wrap it."""
+
+    def __init__(self, context: RankContext, module: nn.Module, layers: list[nn.Module], *more: Any) -> None:
+        super().__init__(context, module, layers, *more)
+        self._forward_probe = _ForwardProbe(module, layers)
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss = super().forward_backward(micro_batch)
+        if self._micro_batch_count == self._accumulation:
+            with self.span("backward"):
+                redistribute_gradients(self.module)
+        return readback.full_tensor(loss)
+
+    def evaluate(self, score: Callable[[nn.Module], T]) -> T:
+        with self.module.register_forward_hook(lambda _module, _inputs, output: readback.full_tensor(output)):
+            return super().evaluate(score)
+
+    def effective_settings(self) -> dict[str, Any]:
+        placed = [p for p in self.module.parameters() if isinstance(p, DTensor)]
+        return {
+            **super().effective_settings(),
+            "mesh": readback.tensor_mesh_sizes(placed[0]),
+            "split_tensors": sum(isinstance(tp_placement(p), Shard) for p in placed),
+            "sequence_parallel": self._forward_probe.positions != self._context.workload.shape.sample_length,
+            "loss_parallel": self._forward_probe.logits_are_split,
+        }
+
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
+        return _both(
+            super()._gradient_sync(last), loss_parallel() if self._uses_loss_parallel() else nullcontext()
+        )
+
+    def _uses_loss_parallel(self) -> bool:
+        """True if the loss is computed from logits that are split by class."""
+        raise NotImplementedError
+
+
+class _ForwardProbe:
+    """Probe activation shape and logits sharding in the first forward pass."""
+
+    def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:
+        self.positions: int | None = None
+        self.logits_are_split = False
+        self._hooks = [
+            layers[0].register_forward_hook(self._layer),
+            module.register_forward_hook(self._model),
+        ]
+
+    def _layer(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        self.positions = output.shape[1]
+
+    def _model(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        self.logits_are_split = isinstance(output, DTensor)
+        for hook in self._hooks:
+            hook.remove()
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    with outer, inner:
+        yield

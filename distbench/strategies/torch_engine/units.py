@@ -1,4 +1,4 @@
-"""Layers of a module that are sharded as units of their own."""
+"""Layers of a module that are sharded as units of their own, and remarks on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from torch import nn
 
-from distbench.strategies.torch_engine.module_names import listed
+from distbench.strategies.torch_engine.modules import listed
+from distbench.workloads.base import Workload
 from distbench.workloads.weights import plain_name
 
 
@@ -65,3 +66,14 @@ def _own_parameters(part: nn.Module, chosen: set[int]) -> Iterator[nn.Parameter]
     for child in part.children():
         if id(child) not in chosen:
             yield from _own_parameters(child, chosen)
+
+
+def construction_remark(workload: Workload, memory: str) -> list[str]:
+    """Sentence that a rank builds the full model in *memory* before sharding; empty if it does not."""
+    if workload.on_meta:
+        return []
+    return [
+        f"every rank constructs the whole model in {memory} and then shards it, so the build needs "
+        "memory for a full replica there, because this kind of workload can't be constructed on the meta "
+        "device"
+    ]

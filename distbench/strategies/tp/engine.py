@@ -8,7 +8,7 @@ from distbench.strategies import tp
 from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine import device_meshes, tensor_parallel
 from distbench.strategies.torch_engine.modules import prepare_module
-from distbench.strategies.torch_engine.split_engine import TensorParallelBaseEngine
+from distbench.strategies.torch_engine.tensor_parallel import TensorParallelBaseEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 

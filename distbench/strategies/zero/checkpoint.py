@@ -20,7 +20,7 @@ from deepspeed.utils import (
 from distbench.strategies.engine import TrainingState
 from distbench.strategies.torch_engine.checkpoint import NO_FULL_STATE, refuse_quantized
 from distbench.strategies.torch_engine.readback import copy_to_host
-from distbench.strategies.zero import master_weights, rank_partitions
+from distbench.strategies.zero import live_state
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
@@ -33,7 +33,7 @@ def save(engine: Any, folder: Path) -> None:
     Raises:
         NotImplementedError: DeepSpeed can't load it, or it is untested.
     """
-    if rank_partitions.uses_mics(engine):
+    if live_state.uses_mics(engine):
         raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not supported")
     refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) can save but not load")
     engine.save_checkpoint(str(folder), tag=_TAG)
@@ -72,7 +72,7 @@ def gather_optimizer(engine: Any, copy: HostCopier = copy_to_host) -> dict[str, 
     _link_states(engine)
     return {
         name: _parameter_state(engine, parameter, states[0], copy)
-        for name, parameter in rank_partitions.named_parameters(engine)
+        for name, parameter in live_state.named_parameters(engine)
         if parameter.requires_grad
     }
 
@@ -82,15 +82,13 @@ def _parameter_state(
 ) -> dict[str, torch.Tensor]:
     """Full state of one parameter; *example* is that of any partition, for a parameter without state."""
     is_flat = bool(engine.zero_optimization_stage())
-    own = (
-        example if is_flat else engine.basic_optimizer.state[master_weights.stage0_masters(engine)[parameter]]
-    )
+    own = example if is_flat else engine.basic_optimizer.state[live_state.stage0_masters(engine)[parameter]]
     held = (
         (name, safe_get_full_optimizer_state(parameter, name) if is_flat else own[name])
         for name in _MOMENTS
         if name in own
     )
-    whole = ((name, rank_partitions.unpartition(parameter, state.detach().float())) for name, state in held)
+    whole = ((name, live_state.unpartition(parameter, state.detach().float())) for name, state in held)
     return copy(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
 
 
@@ -100,9 +98,9 @@ def scatter_state(engine: Any, updated: list[torch.Tensor], state: TrainingState
         _allocate_states(engine.basic_optimizer, updated, state)
     _link_states(engine)
     put = _load_shard if engine.zero_optimization_stage() == 3 else _load_full
-    for name, parameter in rank_partitions.named_parameters(engine):
+    for name, parameter in live_state.named_parameters(engine):
         put(engine, parameter, state.parameters[name], state.optimizer.get(name, {}))
-    for name, buffer in rank_partitions.underlying_module(engine).named_buffers():
+    for name, buffer in live_state.underlying_module(engine).named_buffers():
         buffer.copy_(state.buffers[plain_name(name)])
 
 
@@ -132,19 +130,17 @@ def step_value(optimizer: Any, step: torch.Tensor, device: torch.device) -> int 
 def _load_full(
     engine: Any, parameter: torch.Tensor, value: torch.Tensor, moments: dict[str, torch.Tensor]
 ) -> None:
-    value = rank_partitions.local_partition(parameter, value)
+    value = live_state.local_partition(parameter, value)
     parameter.data.copy_(value)
     given = {
-        name: rank_partitions.local_partition(parameter, moments[name])
-        for name in _MOMENTS
-        if name in moments
+        name: live_state.local_partition(parameter, moments[name]) for name in _MOMENTS if name in moments
     }
     if hasattr(parameter, "_hp_mapping"):
         safe_set_full_fp32_param(parameter, value)
         for name, moment in given.items():
             safe_set_full_optimizer_state(parameter, moment, name)
     else:
-        master = master_weights.stage0_masters(engine).get(parameter, parameter)
+        master = live_state.stage0_masters(engine).get(parameter, parameter)
         master.data.copy_(value)
         kept = engine.basic_optimizer.state[master]
         for name, moment in given.items():
@@ -166,7 +162,7 @@ def _load_shard(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict
 
 def _shard_slicer(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Function that returns this rank's shard of a full tensor, padded with zeros."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=rank_partitions.shard_group(parameter))
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=live_state.shard_group(parameter))
 
     def share(whole: torch.Tensor) -> torch.Tensor:
         mine = whole.flatten()[rank * size : (rank + 1) * size]

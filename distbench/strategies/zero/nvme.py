@@ -18,10 +18,11 @@ from distbench.core.case import DTYPE_BYTES
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.engine import TrainingState
 from distbench.strategies.torch_engine import readback
-from distbench.strategies.zero import Zero, checkpoint, disk, gradients, master_weights, settings
+from distbench.strategies.zero import Zero, checkpoint, disk, live_state
+from distbench.strategies.zero.build import create_engine, model_sizes
 from distbench.strategies.zero.config import ModelSizes, configuration, sizes_for_model
-from distbench.strategies.zero.engine import ZeroEngine, create_engine, model_sizes
-from distbench.strategies.zero.memory import count_engine_storages
+from distbench.strategies.zero.engine import ZeroEngine
+from distbench.strategies.zero.readback import count_engine_storages, engine_settings
 from distbench.workloads import weights
 
 _CANNOT_RESUME = (
@@ -42,7 +43,7 @@ class NvmeEngine(ZeroEngine):
     def __init__(self, context: RankContext, engine: Any, layers: list[nn.Module], folder: Path) -> None:
         super().__init__(context, engine, layers)
         self._folder, self._updates = folder, 0
-        self._places: dict[str, str] = settings.engine_settings(engine)["offload"]
+        self._places: dict[str, str] = engine_settings(engine)["offload"]
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with disk.report_full_disk(self._folder), _report_double_prefetch():
@@ -64,7 +65,7 @@ class NvmeEngine(ZeroEngine):
             [readback.sum_of_squares(part) for part in _gradient_chunks(self._engine)]
         ).sum()
         dist.all_reduce(squares, group=self._engine.data_parallel_group)
-        return math.sqrt(squares) / gradients.loss_scale(self._engine)
+        return math.sqrt(squares) / live_state.loss_scale(self._engine)
 
     def effective_settings(self) -> dict[str, Any]:
         found = disk.bytes_on_disk(self._folder, self._context.rank)
@@ -85,7 +86,7 @@ class NvmeEngine(ZeroEngine):
         ledger = readback.StorageCounter(self._context.device)
         # DeepSpeed's own allocator creates them, which torch's accounting does not cover
         ledger.count_external("buffers", list(_locked_buffers(self._engine)))
-        count_engine_storages(ledger, self._engine, master_weights.updated_tensors(self._engine))
+        count_engine_storages(ledger, self._engine, live_state.updated_tensors(self._engine))
         return ledger.bytes
 
     def close(self) -> None:

@@ -19,19 +19,14 @@ from distbench.strategies.theory.pipeline_parallelism import (
     stages_of,
     undeclared_stages,
 )
-from distbench.strategies.torch_engine import group_tensors, modules, optimizer, readback, recomputation
+from distbench.strategies.torch_engine import group_tensors, modules, optimizer, readback
 from distbench.strategies.torch_engine.stagewise import StagedModel
-from distbench.strategies.zero import Zero, checkpoint, gradients, master_weights, rank_partitions
+from distbench.strategies.zero import Zero, checkpoint, live_state
+from distbench.strategies.zero.build import init_distributed, initialize_deepspeed, model_sizes
 from distbench.strategies.zero.config import configuration, sizes_for_model
-from distbench.strategies.zero.engine import (
-    ZeroEngine,
-    init_distributed,
-    initialize_deepspeed,
-    model_sizes,
-)
+from distbench.strategies.zero.engine import ZeroEngine
 from distbench.strategies.zero.pipeline import DEEPSPEED_SCHEDULE, DeepSpeedPipeline
-from distbench.strategies.zero.pipeline_passes import PipelineInstructions
-from distbench.strategies.zero.pipeline_stages import StageLayer, pipeline_module
+from distbench.strategies.zero.pipeline_stages import PipelineInstructions, StageLayer, pipeline_module
 from distbench.workloads.stages import PipelineStages
 
 T = TypeVar("T")
@@ -77,18 +72,18 @@ class ZeroPipelineEngine(ZeroEngine):
             name: parameter for name, parameter in self._own_parameters().items() if parameter.requires_grad
         }
         return self._gather_tensors(
-            own, lambda each: gradients.unscale(self._engine, safe_get_full_grad(each))
+            own, lambda each: live_state.unscale(self._engine, safe_get_full_grad(each))
         )
 
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters as in the base class; the last stage adds its copies of tied weights, for comparison."""
-        separate = master_weights.unlinked_masters(self._engine)
+        separate = live_state.unlinked_masters(self._engine)
         yield from self._gather_tensors(
-            self._own_parameters(), lambda each: master_weights.full_master(each, separate)
+            self._own_parameters(), lambda each: live_state.full_master(each, separate)
         )
-        for name, parameter in rank_partitions.named_parameters(self._engine):
+        for name, parameter in live_state.named_parameters(self._engine):
             if name in self._model.tied_names:
-                yield self._model.tied_names[name], master_weights.full_master(parameter, separate)
+                yield self._model.tied_names[name], live_state.full_master(parameter, separate)
 
     def evaluate(self, score: Callable[[nn.Module], T]) -> T:
         owners = {stage: stage for stage in range(self._group.size())}
@@ -99,11 +94,11 @@ class ZeroPipelineEngine(ZeroEngine):
     def effective_settings(self) -> dict[str, Any]:
         settings, engine = super().effective_settings(), self._engine
         rows = (self._probe.samples or 0) * engine.micro_batches
-        samples = rows * rank_partitions.data_parallel_size(engine)
+        samples = rows * live_state.data_parallel_size(engine)
         return {
             **settings,
             **self._pipeline_totals,
-            "mesh": rank_partitions.mesh_sizes(engine),
+            "mesh": live_state.mesh_sizes(engine),
             "in_flight": self._gather_per_stage(self._instructions.max_in_flight),
             "micro_batches": engine.micro_batches,
             "micro_batch_size": rows,
@@ -128,7 +123,7 @@ class ZeroPipelineEngine(ZeroEngine):
         """Parameters of this rank by plain name, without copies of tied ones."""
         return {
             name: each
-            for name, each in rank_partitions.named_parameters(self._engine)
+            for name, each in live_state.named_parameters(self._engine)
             if name not in self._model.tied_names
         }
 
@@ -149,7 +144,7 @@ class ZeroPipelineEngine(ZeroEngine):
     def _count_totals(self, stage: StageLayer) -> dict[str, Any]:
         """Totals of the live modules over all stages, and the schedule's theory."""
         parts = self._engine.micro_batches
-        recomputed = recomputation.describe_checkpointing(self._engine.module)["checkpointed_layers"]
+        recomputed = modules.describe_checkpointing(self._engine.module)["checkpointed_layers"]
         counts = {
             **readback.parameter_counts(self._own_parameters().values()),
             "checkpointed_layers": recomputed,

@@ -1,19 +1,21 @@
-"""Stages of DeepSpeed's pipeline, each as one layer of its PipelineModule."""
+"""Stages of DeepSpeed's pipeline as layers of its module, and the instructions that run their passes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe import schedule
 from torch import nn
 
 from distbench.strategies.base import RankContext
+from distbench.strategies.engine import SpanMarker
 from distbench.strategies.torch_engine import forwards, modules
 from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.stagewise import KnownOutput
-from distbench.strategies.zero.engine import dtypes
+from distbench.strategies.zero.build import dtypes
 from distbench.workloads import weights
 from distbench.workloads.stages import PipelineStages
 
@@ -80,3 +82,48 @@ def _mark_replicated(module: PipelineModule, model: PipelineStages) -> None:
     """
     for name, parameter in module.named_parameters():
         parameter.ds_pipe_replicated = any(name.endswith(f"module.{copy}") for copy in model.tied_names)
+
+
+class PipelineInstructions:
+    """Replaces the instructions of an engine's pipeline schedule.
+
+    ``train_batch`` runs a full step; the caller runs its update, because gradients are read before it.
+    """
+
+    def __init__(self, engine: Any, span: SpanMarker) -> None:
+        """Replace the instructions of *engine*; *span* marks a part of a step."""
+        self.max_in_flight = 0
+        """Maximum number of micro-batches that ran forward and not yet backward."""
+        self._span, self._stage = span, engine.stage_id
+        self._counts = {"F": 0, "B": 0}
+        known = dict(type(engine)._INSTRUCTION_MAP)
+        engine._INSTRUCTION_MAP = {
+            **known,
+            schedule.ForwardPass: self._timed_pass("F", "forward", known[schedule.ForwardPass]),
+            schedule.BackwardPass: self._timed_pass("B", "backward", known[schedule.BackwardPass]),
+            schedule.ReduceTiedGrads: self._timed_backward(known[schedule.ReduceTiedGrads]),
+            schedule.ReduceGrads: self._timed_backward(known[schedule.ReduceGrads]),
+            schedule.OptimizerStep: lambda _engine: None,
+        }
+
+    def reset(self) -> None:
+        """Restart the micro-batch numbers at 0."""
+        self._counts = {"F": 0, "B": 0}
+
+    def _timed_pass(self, kind: str, part: str, execute: Callable[..., None]) -> Callable[..., None]:
+        """Mark a pass with torch's name of it: ``1F2`` is stage 1, forward, micro-batch 2."""
+
+        def marked(engine: Any, **arguments: Any) -> None:
+            with self._span(f"{self._stage}{kind}{self._counts[kind]}"), self._span(part):
+                execute(engine, **arguments)
+            self._counts[kind] += 1
+            self.max_in_flight = max(self.max_in_flight, self._counts["F"] - self._counts["B"])
+
+        return marked
+
+    def _timed_backward(self, execute: Callable[..., None]) -> Callable[..., None]:
+        def marked(engine: Any) -> None:
+            with self._span("backward"):
+                execute(engine)
+
+        return marked

@@ -337,11 +337,11 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
 
 @pytest.mark.train
 def test_marks_of_waits_keep_no_engine_in_memory() -> None:
-    from distbench.strategies.pp import message_waits
+    from distbench.strategies.pp import stage_facts
     from distbench.strategies.torch_engine.engine import TorchEngine
 
     engine = TorchEngine.__new__(TorchEngine)
-    message_waits.time_message_waits(engine)
+    stage_facts.time_message_waits(engine)
     freed = weakref.ref(engine)
     del engine
     gc.collect()

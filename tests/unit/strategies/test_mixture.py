@@ -208,7 +208,7 @@ def test_the_work_of_experts_is_what_torch_counts(top_k: int) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from distbench.strategies.torch_engine.recomputation import checkpoint_layers
+    from distbench.strategies.torch_engine.modules import checkpoint_layers
 
     one, counts = model(top_k=top_k), {}
     for kind in ("none", "full"):

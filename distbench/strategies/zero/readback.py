@@ -1,16 +1,34 @@
-"""Read settings back from a live DeepSpeed engine."""
+"""Settings and memory of a live DeepSpeed engine."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from distbench.strategies.zero import rank_partitions
+import torch
+
+from distbench.strategies.torch_engine.readback import StorageCounter
+from distbench.strategies.zero import live_state
 
 _STAGE3_SETTINGS = (
     "param_persistence_threshold",
     "max_live_parameters",
     "max_reuse_distance",
     "prefetch_bucket_size",
+)
+# attributes of the ZeRO optimizers; a stage without such an attribute keeps nothing there
+_PARAMETERS = ("bit16_groups_flat", "fp16_groups_flat", "bf16_groups_flat", "lp_param_buffer")
+_BUFFERS = (
+    "temp_grad_buffer_for_cpu_offload",
+    "temp_grad_buffer_for_gpu_offload",
+    "param_buffer_of_bit16_for_cpu_offload_groups",
+)
+_GRADIENTS = (
+    "averaged_gradients",
+    "all_grad_tensors",
+    "accumulated_grads_in_cpu",
+    "previous_reduced_grads",
+    "grad_partitions_flat_buffer",
+    "fp32_groups_gradients_flat",
 )
 
 
@@ -37,11 +55,11 @@ def engine_settings(engine: Any) -> dict[str, Any]:
         if zero.zero_hpz_partition_size > 1:
             # of the live group, which DeepSpeed limits to the existing ranks
             settings["hpz_partition_size"] = next(engine.module.parameters()).ds_secondary_tensor_group_size
-        if rank_partitions.uses_mics(engine):
+        if live_state.uses_mics(engine):
             settings["mics_shard_size"] = next(engine.module.parameters()).comm.param_shard_size
     if engine.autotp_size() > 1:
-        cut = [p for p in engine.module.parameters() if rank_partitions.partition_dim(p) is not None]
-        settings |= {"mesh": rank_partitions.mesh_sizes(engine), "split_tensors": len(cut)}
+        cut = [p for p in engine.module.parameters() if live_state.partition_dim(p) is not None]
+        settings |= {"mesh": live_state.mesh_sizes(engine), "split_tensors": len(cut)}
     return {**settings, **(_nvme_settings(engine) if "nvme" in settings["offload"].values() else {})}
 
 
@@ -50,7 +68,7 @@ def _global_batch_size(engine: Any) -> int:
     if engine.autotp_size() <= 1:
         return int(engine.train_batch_size())
     samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
-    return int(samples * rank_partitions.data_parallel_size(engine))
+    return int(samples * live_state.data_parallel_size(engine))
 
 
 def _nvme_settings(engine: Any) -> dict[str, Any]:
@@ -67,3 +85,25 @@ def _shared_elements(module: Any) -> int:
     """
     owned = sum(p.ds_numel for part in module.modules() for p in part.parameters(recurse=False))
     return int(owned - sum(p.ds_numel for p in module.parameters()))
+
+
+def count_engine_storages(counter: StorageCounter, engine: Any, masters: list[torch.Tensor]) -> None:
+    """Count all storages of DeepSpeed's *engine*; a gradient inside a bucket counts as the bucket's."""
+    optimizer, parameters = engine.optimizer, list(engine.module.parameters())
+    # in stage 3 a parameter is its partition, and its data exist only while it is gathered
+    counter.count("parameters", [getattr(p, "ds_tensor", p) for p in parameters])
+    counter.count("parameters", [getattr(p, "ds_secondary_tensor", None) for p in parameters])
+    counter.count("parameters", _members(optimizer, _PARAMETERS))
+    counter.count("master", masters)
+    counter.count("optimizer_state", engine.basic_optimizer.state)
+    buckets = getattr(optimizer, "ipg_buckets", {})
+    counter.count("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
+    counter.count("buffers", parameters)
+    # receive buffers of a pipeline
+    counter.count("buffers", _members(engine, ("pipe_recv_buf", "_grad_layer_buf", "meta_buffer")))
+    counter.count("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
+    counter.count("gradients", [getattr(p, "grad_accum", None) for p in parameters])
+
+
+def _members(holder: Any, names: tuple[str, ...]) -> list[Any]:
+    return [getattr(holder, name, None) for name in names]
