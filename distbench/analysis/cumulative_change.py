@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from distbench.analysis.comparison import change_direction
-from distbench.analysis.history import CaseHistory, LevelChange
+from distbench.analysis.history import CaseHistory
 from distbench.analysis.statistics import change_points
 from distbench.analysis.statistics.change_points import LevelShift
 
@@ -21,7 +20,7 @@ class CumulativeChange:
 
     place: int
     """Index of its first point: that run's, or the first after it in the environment of the last run."""
-    change: LevelChange | None
+    change: LevelShift | None
     """None if within the noise."""
     is_testable: bool
     """True if there are enough points to detect a change."""
@@ -41,12 +40,11 @@ def cumulative_change(series: CaseHistory, start: datetime, min_shift: float) ->
     if step is None:
         return CumulativeChange(place, None, is_testable=False)
     is_clear = step.chance <= change_points.FALSE_ALARM_RATE and abs(step.effect) >= min_shift
-    word = change_direction(step.before, step.after, series.better)
-    return CumulativeChange(place, LevelChange(step, word) if is_clear else None, is_testable=True)
+    return CumulativeChange(place, step if is_clear else None, is_testable=True)
 
 
 def _total_shift(series: CaseHistory, place: int) -> LevelShift | None:
-    steps = [each.shift for each in series.shifts if each.shift.place > place]
+    steps = [each for each in series.shifts if each.place > place]
     if not steps:
         found = change_points.fit_trend(series.values[place:])
         return replace(found, place=place) if found else None

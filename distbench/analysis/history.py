@@ -128,14 +128,6 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True)
-class LevelChange:
-    """A level shift, and whether it is an improvement."""
-
-    shift: LevelShift
-    word: ChangeDirection
-
-
-@dataclass(frozen=True)
 class EnvironmentChange:
     """Change of the environment between two points."""
 
@@ -143,7 +135,7 @@ class EnvironmentChange:
     """Index of the first point after it."""
     facts: tuple[str, ...]
     """Changed facts, each as a clause: ``packages.torch = 2.13.0, was 2.12.1``."""
-    shift: LevelChange | None
+    shift: LevelShift | None
     """Shift that came with it; None if within the noise."""
     is_testable: bool
     """True if there are enough points on both sides to detect a shift."""
@@ -170,7 +162,7 @@ class CaseHistory:
     better: str | None
     points: tuple[HistoryPoint, ...]
     environment_changes: tuple[EnvironmentChange, ...]
-    shifts: tuple[LevelChange, ...]
+    shifts: tuple[LevelShift, ...]
     """Level shifts within one environment."""
     segments: tuple[LevelSegment, ...]
     skipped_runs: tuple[tuple[str, str], ...]
@@ -180,6 +172,10 @@ class CaseHistory:
     def values(self) -> list[float]:
         """Value of each point."""
         return [point.value.value for point in self.points]
+
+    def direction(self, shift: LevelShift) -> ChangeDirection:
+        """Direction of *shift*: better, worse, or other if the metric has no better direction."""
+        return change_direction(shift.before, shift.after, self.better)
 
     @property
     def run_variance(self) -> RunVariance | None:
@@ -271,8 +267,9 @@ def _case_history(
         left, right = max(end for end in ends if end < place), min(end for end in ends if end > place)
         step = change_points.shift_at(values[left:right], place - left)
         is_clear = step and step.chance <= change_points.FALSE_ALARM_RATE and abs(step.effect) >= min_shift
-        change = _level_change(step, column["better"]) if step and is_clear else None
-        breaks.append(EnvironmentChange(place, facts, change, is_testable=step is not None))
+        breaks.append(
+            EnvironmentChange(place, facts, step if is_clear else None, is_testable=step is not None)
+        )
     return CaseHistory(
         case=row.case,
         metric=metric,
@@ -280,16 +277,12 @@ def _case_history(
         better=column["better"],
         points=tuple(points),
         environment_changes=tuple(breaks),
-        shifts=tuple(_level_change(step, column["better"]) for step in steps),
+        shifts=tuple(steps),
         segments=tuple(
             LevelSegment(a, b, change_points.segment_level(values[a:b])) for a, b in pairwise(ends)
         ),
         skipped_runs=tuple(left_out),
     )
-
-
-def _level_change(step: LevelShift, better: str | None) -> LevelChange:
-    return LevelChange(step, change_direction(step.before, step.after, better))
 
 
 def _environment_changes(

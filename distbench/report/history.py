@@ -13,8 +13,8 @@ from typing import Any
 
 from distbench.analysis.case_names import short_names
 from distbench.analysis.cumulative_change import CumulativeChange, cumulative_change
-from distbench.analysis.history import CaseHistory, HistoryRun, LevelChange, case_histories
-from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, MIN_POINTS
+from distbench.analysis.history import CaseHistory, HistoryRun, case_histories
+from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, MIN_POINTS, LevelShift
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_count, format_value
@@ -201,13 +201,12 @@ def _since_json(series: CaseHistory, since: CumulativeChange) -> dict[str, Any]:
     }
 
 
-def _change_json(series: CaseHistory, change: LevelChange) -> dict[str, Any]:
-    step = change.shift
+def _change_json(series: CaseHistory, step: LevelShift) -> dict[str, Any]:
     return {
         **dataclasses.asdict(step),
         "run_id": series.points[step.place].run_id,
         "effect": step.effect if math.isfinite(step.effect) else None,
-        "word": change.word,
+        "word": series.direction(step),
     }
 
 
@@ -242,16 +241,16 @@ def _row(series: CaseHistory, name: str, since: CumulativeChange | None) -> Tabl
             "now": TableCell(last, format_value(last, unit)),
             "breaks": len(series.environment_changes) or None,
             "steps": len(series.shifts) or None,
-            "last_step": _change(step) if step else None,
-            "last_word": step.word if step else None,
-            "since": _change(in_all) if in_all else None,
+            "last_step": _change(series, step) if step else None,
+            "last_word": series.direction(step) if step else None,
+            "since": _change(series, in_all) if in_all else None,
         }
     )
 
 
-def _change(change: LevelChange) -> TableCell:
-    text = f"{effect_text(change)} {change.word}"
-    return TableCell(change.shift.effect, text, emphasis=CHANGE_EMPHASIS.get(change.word, ""))
+def _change(series: CaseHistory, shift: LevelShift) -> TableCell:
+    word = series.direction(shift)
+    return TableCell(shift.effect, f"{effect_text(shift)} {word}", emphasis=CHANGE_EMPHASIS.get(word, ""))
 
 
 def _count(made: MetricHistory) -> str:
@@ -283,7 +282,7 @@ def _environment_change_sentences(made: MetricHistory) -> list[str]:
     breaks = group_pairs(
         (
             (run_label(series.points[each.place]), each.facts),
-            f"{made.names[series.case.id]} {environment_change_text(each)}",
+            f"{made.names[series.case.id]} {environment_change_text(each, series)}",
         )
         for series in made.histories
         for each in series.environment_changes

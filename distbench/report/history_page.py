@@ -83,7 +83,11 @@ def _traces(series: CaseHistory, look: dict[str, Any]) -> list[dict[str, Any]]:
         _segments(series, look),
         *([_environment_changes(series)] if series.environment_changes else []),
     ]
-    return traces + [_shifts(series, word) for word in _LOOKS if any(c.word == word for c in series.shifts)]
+    return traces + [
+        _shifts(series, word)
+        for word in _LOOKS
+        if any(series.direction(each) == word for each in series.shifts)
+    ]
 
 
 def _runs(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
@@ -129,12 +133,12 @@ def _environment_changes(series: CaseHistory) -> dict[str, Any]:
 
 def _shifts(series: CaseHistory, word: ChangeDirection) -> dict[str, Any]:
     name, symbol = _LOOKS[word]
-    changes = [change for change in series.shifts if change.word == word]
-    points = [series.points[change.shift.place] for change in changes]
+    changes = [change for change in series.shifts if series.direction(change) == word]
+    points = [series.points[change.place] for change in changes]
     texts = [change_text(change, series) for change in changes]
     return scatter(
         name,
-        [change.shift.place for change in changes],
+        [change.place for change in changes],
         [point.value.value for point in points],
         hovers=[hover(run_label(point), text) for point, text in zip(points, texts, strict=True)],
         marker={"color": VERDICTS[word], "size": 14, "symbol": symbol},
@@ -171,7 +175,7 @@ def _points(series: CaseHistory) -> Table:
 
 
 def _point(series: CaseHistory, place: int, point: HistoryPoint) -> TableRow:
-    changes = [change_text(change, series) for change in series.shifts if change.shift.place == place]
+    changes = [change_text(change, series) for change in series.shifts if change.place == place]
     changes += [join_limited(each.facts, 8) for each in series.environment_changes if each.place == place]
     return TableRow(
         {

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from distbench.analysis.cumulative_change import CumulativeChange
-from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint, LevelChange
-from distbench.analysis.statistics.change_points import MIN_POINTS
+from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint
+from distbench.analysis.statistics.change_points import MIN_POINTS, LevelShift
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, format_value
 
@@ -22,7 +22,7 @@ def shift_sentences(series: CaseHistory) -> list[str]:
         f"{change_text(change, series)} from run {run_label(series.points[place])} on; "
         f"{place - starts[place]} runs before, {ends[place] - place} after"
         for change in series.shifts
-        for place in [change.shift.place]
+        for place in [change.place]
     ]
 
 
@@ -30,7 +30,7 @@ def environment_change_sentences(series: CaseHistory) -> list[str]:
     """Sentence for each environment change, without the name of the case."""
     return [
         f"environment changed before run {run_label(series.points[each.place])}: "
-        f"{join_limited(each.facts, 8)}; with it {environment_change_text(each)}"
+        f"{join_limited(each.facts, 8)}; with it {environment_change_text(each, series)}"
         for each in series.environment_changes
     ]
 
@@ -67,18 +67,17 @@ def cumulative_sentences(
     return [*clear, *(f"{reason}: {join_limited(cases)}." for reason, cases in reasons.items() if cases)]
 
 
-def change_text(change: LevelChange, series: CaseHistory) -> str:
+def change_text(change: LevelShift, series: CaseHistory) -> str:
     """A change in words: its size, both levels, and whether it is an improvement."""
-    before, after = (
-        format_value(v, one_line(series.unit)) for v in (change.shift.before, change.shift.after)
-    )
-    word = "neither better nor worse" if change.word == "other" else change.word
+    before, after = (format_value(v, one_line(series.unit)) for v in (change.before, change.after))
+    direction = series.direction(change)
+    word = "neither better nor worse" if direction == "other" else direction
     return f"{one_line(series.metric)} {effect_text(change)}, {word}, from {before} to {after}"
 
 
-def effect_text(change: LevelChange) -> str:
+def effect_text(change: LevelShift) -> str:
     """Size of a change with its sign: ``-10.2%``."""
-    effect = change.shift.effect
+    effect = change.effect
     return f"{effect:+.1%}" if abs(effect) < _MAX_SHOWN_EFFECT else "more than 1000x"
 
 
@@ -87,8 +86,8 @@ def run_label(point: HistoryPoint) -> str:
     return f"{one_line(point.run_id)} ({point.created:%Y-%m-%d})"
 
 
-def environment_change_text(place: EnvironmentChange) -> str:
+def environment_change_text(place: EnvironmentChange, series: CaseHistory) -> str:
     """Shift that came with a change of environment: ``-10.2% (worse)``."""
     if place.shift:
-        return f"{effect_text(place.shift)} ({place.shift.word})"
+        return f"{effect_text(place.shift)} ({series.direction(place.shift)})"
     return "no measurable change" if place.is_testable else "unknown, too few runs on one side"

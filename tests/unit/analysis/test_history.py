@@ -48,21 +48,26 @@ def test_a_run_is_one_point_the_median_over_its_trials() -> None:
     )
 
 
+def first_direction(series: CaseHistory) -> str:
+    return series.direction(series.shifts[0])
+
+
 def test_a_step_is_told_with_its_size_its_direction_and_the_run_it_began_at() -> None:
-    (change,) = only(days(SLOWER)).shifts
-    assert (change.shift.place, change.word) == (12, "worse")
+    series = only(days(SLOWER))
+    (change,) = series.shifts
+    assert (change.place, series.direction(change)) == (12, "worse")
     assert (
         "tokens_per_s -10.0%, worse, from 1,000 tokens/s to 900 tokens/s from run day012 (2026-01-13) on"
         in (shown(days(SLOWER)))
     )
-    assert only(days([1e6 / speed for speed in SLOWER])).shifts[0].word == "better"
+    assert first_direction(only(days([1e6 / speed for speed in SLOWER]))) == "better"
 
 
 def test_of_memory_less_is_better_and_a_column_without_direction_only_changes() -> None:
     grown = [occasion(i, measured(DDP, memory_peak=1e6 if i < 6 else 2e6)) for i in range(12)]
-    assert only(grown, "memory_peak").shifts[0].word == "worse"
+    assert first_direction(only(grown, "memory_peak")) == "worse"
     other = [occasion(i, measured(DDP, loss=1.0 if i < 6 else 2.0)) for i in range(12)]
-    assert only(other, "loss").shifts[0].word == "other"
+    assert first_direction(only(other, "loss")) == "other"
 
 
 def test_runs_are_ordered_by_when_they_were_made() -> None:
@@ -81,7 +86,7 @@ def test_what_comes_with_another_environment_is_told_at_the_break_and_is_no_step
     (found,) = series.environment_changes
     assert (found.place, found.facts) == (12, ("packages.torch = 2.13.0, was 2.12.1",))
     assert found.shift is not None
-    assert found.shift.word == "worse"
+    assert series.direction(found.shift) == "worse"
     text = shown(upgraded(SLOWER, 12))
     assert "Environment changed before run day012 (2026-01-13): packages.torch = 2.13.0, was 2.12.1." in text
     assert "With it: ddp -10.0% (worse)." in text
@@ -95,7 +100,7 @@ def test_a_break_without_a_change_and_one_with_too_few_runs_say_so() -> None:
 
 def test_a_step_beside_a_break_is_found_in_its_own_environment() -> None:
     series = only(upgraded([1000.0, 1004.0, 996.0, *SLOWER], 3))
-    assert [change.shift.place for change in series.shifts] == [15]
+    assert [change.place for change in series.shifts] == [15]
     assert [(level.start, level.end) for level in series.segments] == [(0, 3), (3, 15), (15, 21)]
 
 
@@ -166,7 +171,7 @@ def test_efficiency_is_of_the_same_run_and_only_where_there_is_one_device() -> N
 
     made = [day(i, 1.0 if i < 6 else 0.8) for i in range(12)]
     series = only(made, "efficiency")
-    assert (series.case.name, series.values[0], series.shifts[0].word) == (DDP.name, 0.9, "worse")
+    assert (series.case.name, series.values[0], first_direction(series)) == (DDP.name, 0.9, "worse")
     assert "efficiency" in available_metrics(made)
     assert "efficiency" not in available_metrics(days([1000.0]))
 
@@ -196,19 +201,19 @@ def test_losses_that_creep_are_no_step_and_add_up_since_an_older_run() -> None:
     found = in_all(days(CREEPING), 0)
     assert found is not None
     assert found.change is not None
-    assert (found.place, found.change.word) == (0, "worse")
-    assert found.change.shift.effect == pytest.approx(0.98**10 - 1, abs=0.03)
+    assert (found.place, only(days(CREEPING)).direction(found.change)) == (0, "worse")
+    assert found.change.effect == pytest.approx(0.98**10 - 1, abs=0.03)
     later = in_all(days(CREEPING), 15)
     assert later is not None
     assert later.change is not None
-    assert later.change.shift.effect == pytest.approx(0.98**5 - 1, abs=0.03)
+    assert later.change.effect == pytest.approx(0.98**5 - 1, abs=0.03)
 
 
 def test_since_a_run_before_a_step_the_levels_count() -> None:
     found = in_all(days(SLOWER), 2)
     assert found is not None
     assert found.change is not None
-    assert found.change.shift.effect == pytest.approx(-0.1, abs=1e-3)
+    assert found.change.effect == pytest.approx(-0.1, abs=1e-3)
     after = in_all(days(SLOWER), 12)
     assert after is not None
     assert (after.change, after.is_testable) == (None, True)
