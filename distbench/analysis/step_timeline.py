@@ -1,4 +1,4 @@
-"""Timeline of one profiled step of a few ranks, from the table ``timeline`` of a record."""
+"""Parts of profiled steps, and the timeline of one step of a few ranks (a record's table ``timeline``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distbench.analysis.case_summary import CaseSummary
 from distbench.core.grouping import group_by
 from distbench.metrics.profile.intervals import TimeInterval, difference, union
 from distbench.record import Record
@@ -14,7 +15,19 @@ from distbench.record import Record
 STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
 ACTIVITY_KINDS = (COMPUTE, COMMUNICATION, COPY)
 """Kinds of activities of a rank in a step."""
+_STEP_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
+"""Parts of a step, as the profiler divides it."""
 _SECONDS = ("begin_s", "end_s", "busy_s")
+
+
+def step_shares(row: CaseSummary) -> dict[str, float]:
+    """Share of each part in a profiled step; empty if any is unknown."""
+    parts = {part: found.value for part in _STEP_PARTS if (found := row.values.get(f"profile_{part}_s"))}
+    # each is a median over trials; medians of parts need not add up to the median of the whole
+    whole = sum(parts.values())
+    if len(parts) < len(_STEP_PARTS) or whole <= 0:
+        return {}
+    return {part: seconds / whole for part, seconds in parts.items()}
 
 
 @dataclass(frozen=True)

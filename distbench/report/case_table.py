@@ -21,6 +21,7 @@ from distbench.analysis.job_results import Gravity
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import smallest_device_memory
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_timeline import step_shares
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.core.case import CaseField
 from distbench.core.grouping import group_by
@@ -31,7 +32,6 @@ from distbench.tables.text_table import Emphasis
 from distbench.views.base import RELATIVE_COLUMN, CaseColumn, column_cells, rate_column, spread_cell
 
 _MAX_NAME_LENGTH = 44
-_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 # ranks that share rows have larger parts of the batch
 _WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
@@ -152,11 +152,9 @@ def _speed(row: CaseSummary) -> TableCell:
 
 def _exposed(row: CaseSummary) -> TableCell:
     """Share of a profiled step in communication that no computation hides."""
-    parts = [row.values[name].value for part in _PARTS if (name := f"profile_{part}_s") in row.values]
-    whole = sum(parts)
-    if len(parts) < len(_PARTS) or whole <= 0:
-        return TableCell(None, reason=row.absence_reasons.get("profile_exposed_comm_s", ""))
-    return TableCell(row.values["profile_exposed_comm_s"].value / whole)
+    share = step_shares(row).get("exposed_comm")
+    reason = row.absence_reasons.get("profile_exposed_comm_s", "") if share is None else ""
+    return TableCell(share, reason=reason)
 
 
 def _trials(row: CaseSummary) -> TableCell:

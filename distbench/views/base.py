@@ -36,10 +36,10 @@ CASE_FIELDS = (
 
 @dataclass(frozen=True)
 class CaseColumn(Field):
-    """A column with a cell of each case."""
+    """A column of a table whose rows are cases."""
 
     read: Callable[[CaseSummary], TableCell] | None = None
-    """Cell of a case; None: the value of the column's name over its trials."""
+    """Cell of a case; None: the value of that name over its trials, or the reason why it has none."""
 
     def cell(self, row: CaseSummary) -> TableCell:
         """Cell of the case *row*."""
@@ -96,6 +96,7 @@ PLUGIN_BASE = View
 HAS_OPTIONS = False
 """Views have no options; listing them must not import them, which would import scipy."""
 HELPERS = ("charts",)
+"""Modules of this folder that are shared code, not plug-ins."""
 
 
 def case_cells(case: Case, shown: str = "") -> dict[str, TableCell | str | int]:
@@ -146,19 +147,6 @@ def rate_cell(row: CaseSummary, column: str) -> TableCell:
     return cell if cell.value is None else replace(cell, text=row.values[column].text)
 
 
-def all_views() -> dict[str, View]:
-    """Views by their words, in the order of the page."""
-    known: dict[str, View] = {
-        name: registry.load_plugin("views", name)() for name in registry.plugin_names("views")
-    }
-    parts = {
-        name: registry.load_submodule_plugin("jobs", name, "view", View)
-        for name in registry.plugin_names("jobs")
-    }
-    known |= {name: view() for name, view in parts.items() if view}
-    return dict(sorted(known.items(), key=lambda item: (item[1].order, item[0])))
-
-
 def spread_cell(
     row: CaseSummary, column: str, text: Callable[[float, float], str] = format_number, digits: int = 0
 ) -> TableCell:
@@ -193,3 +181,16 @@ def estimate_text(row: CaseSummary, column: str, text: Callable[[float, float], 
         if estimate.relative_half_width is None
         else f"{known} ±{estimate.relative_half_width:.{digits}%}"
     )
+
+
+def all_views() -> dict[str, View]:
+    """Views by their words, in the order of the page."""
+    known: dict[str, View] = {
+        name: registry.load_plugin("views", name)() for name in registry.plugin_names("views")
+    }
+    parts = {
+        name: registry.load_submodule_plugin("jobs", name, "view", View)
+        for name in registry.plugin_names("jobs")
+    }
+    known |= {name: view() for name, view in parts.items() if view}
+    return dict(sorted(known.items(), key=lambda item: (item[1].order, item[0])))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_timeline import step_shares
 from distbench.core.columns import Better
 from distbench.core.units import format_duration, format_value
 from distbench.tables.table import Table, TableCell
@@ -79,12 +80,12 @@ class TimeView(View):
                 row.case.name,
                 row.case.id,
                 times,
-                {part: f"{share:.1%} of the step" for part, share in _shares(row).items()},
+                {part: f"{share:.1%} of the step" for part, share in step_shares(row).items()},
             )
             for row, _, times in shown.items
         ]
         axis = CaseAxis.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
-        most, name = max((_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
+        most, name = max((step_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
         yield Chart(
             "time-parts",
             "Parts of a step",
@@ -106,7 +107,7 @@ class TimeView(View):
 def _part_seconds(row: CaseSummary) -> dict[str, float]:
     """Seconds of each part in a step without the profiler; empty if any is unknown."""
     step = row.values.get("step_s")
-    return {part: share * step.value for part, share in _shares(row).items()} if step else {}
+    return {part: share * step.value for part, share in step_shares(row).items()} if step else {}
 
 
 def _step_text(row: CaseSummary) -> str:
@@ -114,18 +115,8 @@ def _step_text(row: CaseSummary) -> str:
 
 
 def _share_cell(row: CaseSummary, part: str) -> TableCell:
-    share = _shares(row).get(part)
+    share = step_shares(row).get(part)
     return TableCell(share, reason=row.absence_reasons.get("profile_step_s", "") if share is None else "")
-
-
-def _shares(row: CaseSummary) -> dict[str, float]:
-    """Share of each part in a profiled step; empty if any is unknown."""
-    parts = {part: found.value for part in _PARTS if (found := row.values.get(f"profile_{part}_s"))}
-    # each is a median over trials; medians of parts need not add up to the median of the whole
-    whole = sum(parts.values())
-    if len(parts) < len(_PARTS) or whole <= 0:
-        return {}
-    return {part: seconds / whole for part, seconds in parts.items()}
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> list[str]:
