@@ -62,7 +62,6 @@ def render(run: RunAnalysis) -> str:
         scripts=("picker.js", "cases.js", "drawer.js"),
         packed={"drawer-data": case_details(run, made)},
         blocks={"picker-data": offered["data"], "case-data": case_data(run.info, cases, columns)},
-        cell=_cell,
         info=run.info,
         title=header.page_title(run),
         strip=header.header_facts(run),
@@ -89,11 +88,10 @@ def render(run: RunAnalysis) -> str:
     )
 
 
-def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
-    # the heading of a column need not be repeated in its cells
-    shown = strip_control_characters(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
+def _cell(row: CaseSummary, name: str) -> str:
+    unit = strip_control_characters(str(row.columns[name]["unit"])) if name in row.columns else ""
     return (
-        estimate_text(row, name, lambda value, half: format_value(value, shown, half), digits=1)
+        estimate_text(row, name, lambda value, half: format_value(value, unit, half), digits=1)
         or MISSING_TEXT
     )
 
