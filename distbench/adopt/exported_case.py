@@ -213,8 +213,8 @@ def loss_scale_problems(measured: ExportedCase, tool: str) -> Iterator[str]:
     if precision.is_scaled_dynamically:
         own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
         yield (
-            f"{tool} has no options for the window and the initial value of a dynamic loss scale; the case had "
-            f"a {own}"
+            f"{tool} has no options for the window and the initial value of a dynamic loss scale; the case "
+            f"had a {own}"
         )
     else:
         yield f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"

@@ -174,7 +174,7 @@ class CaseHistory:
         return [point.value.value for point in self.points]
 
     def direction(self, shift: LevelShift) -> ChangeDirection:
-        """Whether *shift* is an improvement."""
+        """Direction of *shift*: better, worse, or other if the metric has no better direction."""
         return change_direction(shift.before, shift.after, self.better)
 
     @property
