@@ -16,7 +16,7 @@ from distbench.core.job import MEASURE
 from distbench.gate.arms import GateArm, baseline_arm
 from distbench.gate.stored_baseline import judge_stored
 from distbench.gate.verdicts import GateResult
-from distbench.launchers.base import PythonTarget
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.record import catalog
 from distbench.record.record_reader import retry_eagerly, untrusted_records
 from distbench.record.run_folder import Run

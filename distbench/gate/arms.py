@@ -17,7 +17,8 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
-from distbench.launchers.base import CURRENT_PYTHON, Launcher, PythonTarget
+from distbench.ipc.launch_spec import CURRENT_PYTHON, PythonTarget
+from distbench.launchers.base import Launcher
 from distbench.plan import launcher_machine
 from distbench.suite import Suite
 from distbench.system.interpreters import find_python, make_python_path

@@ -1,5 +1,6 @@
 """A run: trials one after another, each launched, monitored, collected and stored at once."""
 
+from distbench.run.builds import cases_to_build
 from distbench.run.execution import RunExecution, run_trials
 from distbench.run.interruption import (
     AllocationTimeLimit,
@@ -10,7 +11,7 @@ from distbench.run.interruption import (
 )
 from distbench.run.launch import trial_launch
 from distbench.run.observer import Observer, RemainingTime
-from distbench.run.trial_runner import TrialRunner, cases_to_build
+from distbench.run.trial_runner import TrialRunner
 
 __all__ = [
     "AllocationTimeLimit",

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
 from distbench.core.grouping import group_by
+from distbench.core.job import job_kind
 from distbench.core.units import format_duration
 from distbench.ipc.build_files import BuildEvent, BuildFailure, BuildItem, BuildJournalReader, write_items
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
@@ -18,8 +19,9 @@ from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import PREPARE_FOLDER, log_file
 from distbench.launchers.base import LaunchError, LaunchSession, NodesUnavailableError
 from distbench.metrics.base import Metric
-from distbench.plan import Plan, check_launcher
+from distbench.plan import Plan, PlannedTrial, check_launcher
 from distbench.plan.time_limits import prepare_limit
+from distbench.record import Status
 from distbench.record.run_folder import resumable_write_errors
 from distbench.run.failure_reasons import sigkill_text
 from distbench.run.interruption import StopRequest
@@ -35,6 +37,8 @@ _POLL_S = 0.25
 _SLOW_S = 5.0
 """Seconds after which the observer is notified of what is being built: cached items take none."""
 _WEIGHTS_NAME = "initial weights"
+ALL_BUILDS = "preparation"
+"""Name in place of an item's for a failure that concerns all of them."""
 
 
 def build_all(
@@ -79,9 +83,26 @@ def weights_build_name(case: Case) -> str:
     return f"{_WEIGHTS_NAME} of {case.workload.name} ({key})"
 
 
-def short_build_name(item: str) -> str:
+def _short_build_name(item: str) -> str:
     """Name of *item* for messages: weights without their key, as those of each precision fail alike."""
     return item.partition(" (")[0] if item.startswith(_WEIGHTS_NAME) else item
+
+
+def cases_to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
+    """Cases for which something has to be built before *tasks* run."""
+    training = [task for task in tasks if job_kind(task.job.kind).trains_model]
+    return [case for task in training for case in (task.case, *task.fallbacks)]
+
+
+def missing_build(failed: Mapping[str, BuildFailure], case: Case) -> tuple[Status, str] | None:
+    """Status and reason of a trial of *case* if it needs one of the *failed* items; None if it needs none."""
+    for item in (ALL_BUILDS, strategy_build_name(case), weights_build_name(case)):
+        if failure := failed.get(item):
+            if failure.refused:
+                return Status.UNSUPPORTED, failure.reason
+            # on one line: the last line of an exception is often the reason
+            return Status.PREPARE_FAILED, f"{_short_build_name(item)}: {' '.join(failure.reason.split())}"
+    return None
 
 
 def _weights_case(case: Case) -> Case:

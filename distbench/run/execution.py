@@ -18,9 +18,10 @@ from distbench.core.units import format_count
 from distbench.plan import Plan, PlannedTrial, check_launcher, make_plan
 from distbench.record.run_folder import Run, RunInfo, RunState
 from distbench.record.submission import RunRequest
+from distbench.run.builds import cases_to_build
 from distbench.run.interruption import AllocationTimeLimit, StopReason, StopRequest
 from distbench.run.observer import Observer, RemainingTime
-from distbench.run.trial_runner import TrialRunner, cases_to_build
+from distbench.run.trial_runner import TrialRunner
 from distbench.run.user_errors import UserErrors
 from distbench.suite import Suite, parse_suite_text
 from distbench.suite.yaml_reader import read_suite_text

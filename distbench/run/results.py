@@ -1,16 +1,19 @@
-"""Merge the result files of all ranks into one record."""
+"""Merge the result files of all ranks, and what was sampled outside of them, into one record."""
 
 import dataclasses
 import json
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
+from distbench.core.case import Case
 from distbench.core.columns import RANK_REDUCTIONS, Column
 from distbench.core.job import job_kind
 from distbench.ipc.trial_files import RankError, partial_result_file, result_file
-from distbench.metrics.base import Metric, NotAvailable, TrialData
+from distbench.metrics.base import Metric, NotAvailable, Sampler, TrialData, sampler_failure
 from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
@@ -25,6 +28,25 @@ class SamplerResults:
     tables: Tables
     failed: dict[str, str]
     """Metric -> reason why its sampler failed: only its numbers are absent."""
+
+
+@contextmanager
+def run_samplers(case: Case, metrics: Mapping[str, Metric]) -> Iterator[SamplerResults]:
+    """Run the samplers of *metrics* on this machine during the body; it yields their results to be."""
+    results = SamplerResults({}, {})
+    with ExitStack() as running:
+        for name, metric in metrics.items():
+            if sampler := metric.sampler(case):
+                running.callback(_stop_sampler, sampler, name, results)
+        yield results
+
+
+def _stop_sampler(sampler: Sampler, name: str, results: SamplerResults) -> None:
+    try:
+        results.tables[name] = sampler.stop()
+    except Exception as error:
+        # an error of a plug-in or a driver's library costs its own numbers only
+        results.failed[name] = sampler_failure(name, error)
 
 
 def build_record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from distbench.launchers.base import (
     NodesUnavailableError,
     RunningLaunch,
 )
-from distbench.metrics.base import Metric, Sampler, sampler_failure
+from distbench.metrics.base import Metric
 from distbench.plan import Plan, PlannedTrial, check_launcher
 from distbench.plan.time_limits import trial_limits
 from distbench.record import NO_REFERENCE_TEXT, Failure, Record, Status
@@ -34,17 +34,17 @@ from distbench.record.run_folder import Run, resumable_write_errors, utc_now
 from distbench.record.verification import quarantine_trial
 from distbench.run import internal_errors
 from distbench.run.builds import (
+    ALL_BUILDS,
     BuildRunner,
+    cases_to_build,
     metric_build_name,
-    short_build_name,
-    strategy_build_name,
-    weights_build_name,
+    missing_build,
 )
 from distbench.run.disk_space import DiskSpace
 from distbench.run.interruption import StopRequest
 from distbench.run.launch import nodes_unavailable_error, trial_instructions, trial_launch
 from distbench.run.observer import Observer
-from distbench.run.results import SamplerResults, build_record
+from distbench.run.results import SamplerResults, build_record, run_samplers
 from distbench.run.trial_index import TrialIndex
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
 from distbench.run.user_errors import UserErrors
@@ -149,7 +149,7 @@ class TrialRunner:
                 with resumable_write_errors(self._run.folder / "prepare"):
                     raise
             self._observer.note(f"preparation: {internal_errors.internal_error_reason(error)}")
-            self._failed_builds["preparation"] = BuildFailure(internal_errors.internal_error_reason(error))
+            self._failed_builds[ALL_BUILDS] = BuildFailure(internal_errors.internal_error_reason(error))
         for item, failure in self._failed_builds.items():
             # no trial fails because of it, so no record states the reason
             if item.startswith(metric_build_name("")):
@@ -234,10 +234,8 @@ class TrialRunner:
             return self._skipped_record(task, Status.UNSUPPORTED, reason)
         if reason := self._index.missing_reference(task):
             return self._skipped_record(task, Status.UNSUPPORTED, f"{NO_REFERENCE_TEXT}: {reason}")
-        if self._failed_builds:
-            for item in ("preparation", strategy_build_name(task.case), weights_build_name(task.case)):
-                if failure := self._failed_builds.get(item):
-                    return self._skipped_record(task, *_build_failure_status(item, failure))
+        if self._failed_builds and (missing := missing_build(self._failed_builds, task.case)):
+            return self._skipped_record(task, *missing)
         return self._launch_and_monitor(task)
 
     def _store(self, task: PlannedTrial, record: Record) -> Record:
@@ -310,9 +308,8 @@ class TrialRunner:
                 job_kind(task.job.kind),
                 blame_by_stack=task.case.device == "cpu",
             )
-            outcome, sampled = _monitor_with_samplers(
-                task.case, monitor, metrics if self._session.is_local else {}
-            )
+            with run_samplers(task.case, metrics if self._session.is_local else {}) as sampled:
+                outcome = monitor.wait()
             sampled.tables.update(running.sampler_tables())
             sampled.failed.update(running.failed_samplers())
         except BaseException:
@@ -351,38 +348,3 @@ class TrialRunner:
             attempts=self._index.attempts(task),
             **vars(outcome),
         )
-
-
-def cases_to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
-    """Cases for which something has to be built before *tasks* run."""
-    training = [task for task in tasks if job_kind(task.job.kind).trains_model]
-    return [case for task in training for case in (task.case, *task.fallbacks)]
-
-
-def _monitor_with_samplers(
-    case: Case, monitor: TrialMonitor, metrics: dict[str, Metric]
-) -> tuple[TrialOutcome, SamplerResults]:
-    """Outcome of the trial, and the results of the metrics' samplers on this machine."""
-    sampled = SamplerResults({}, {})
-    with ExitStack() as sampling:
-        for name, metric in metrics.items():
-            if sampler := metric.sampler(case):
-                sampling.callback(_stop_sampler, sampler, name, sampled)
-        ending = monitor.wait()
-    return ending, sampled
-
-
-def _stop_sampler(sampler: Sampler, name: str, results: SamplerResults) -> None:
-    try:
-        results.tables[name] = sampler.stop()
-    except Exception as error:
-        # an error of a plug-in or a driver's library costs its own numbers only
-        results.failed[name] = sampler_failure(name, error)
-
-
-def _build_failure_status(item: str, failure: BuildFailure) -> tuple[Status, str]:
-    """Status and reason of a trial that needs *item*, which could not be built."""
-    if failure.refused:
-        return Status.UNSUPPORTED, failure.reason
-    # on one line: the last line of an exception is often the reason
-    return Status.PREPARE_FAILED, f"{short_build_name(item)}: {' '.join(failure.reason.split())}"

@@ -62,8 +62,7 @@ from distbench.launchers.local import INTERFACE_VARIABLES, Local
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import die_with_parent, kill_run
-from distbench.worker.node import interface_with_address, node_facts, node_name, wait_for_file
-from distbench.worker.node_sampler import NodeSamplers
+from distbench.worker.node import NodeSamplers, interface_with_address, node_facts, node_name, wait_for_file
 from distbench.worker.remote_files import MirroredTrial, RunMirror
 
 _CONNECT_TIMEOUT_S = 5.0
