@@ -228,7 +228,10 @@ def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Dri
     )
     for line in (lost, unbegun):
         assert line.endswith(f"then resume with: distbench run --resume {made.out}/{line.split('/')[-1]}")
-        assert "; the remaining 2 trials (up to " in line and " each so far) need 64.0 MiB of free space; " in line
+        assert (
+            "; the remaining 2 trials (up to " in line
+            and " each so far) need 64.0 MiB of free space; " in line
+        )
 
 
 @pytest.mark.drill("the disk is full while the report is written")
