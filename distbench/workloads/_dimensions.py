@@ -64,7 +64,7 @@ class Dimensions:
 
     def expert_capacity(self, positions: int) -> int:
         """Maximum tokens of one sample for one expert (Switch, arXiv:2101.03961, section 2.2)."""
-        assert self.experts and self.capacity_factor, "only applies with experts"
+        assert self.experts and self.capacity_factor, "without experts there is no capacity"
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
     def tensor_shapes(self) -> Iterator[tuple[int, ...]]:

@@ -238,7 +238,7 @@ class HuggingFace(PlannedWorkload):
             return
         if model_type is None:
             yield (
-                "missing model_type; set it to an architecture, or set config: config.json or "
+                "model_type is missing; set it to an architecture, or set config: config.json or "
                 "from_pretrained: FOLDER"
             )
             return
@@ -299,13 +299,13 @@ class HuggingFace(PlannedWorkload):
         }
         for option, task in tasks.items():
             if getattr(self, option) is not None and self.task != task:
-                yield f"{option} only applies to task: {task}, but task = {self.task}; remove it"
+                yield f"{option} is only used with task: {task}, but task = {self.task}; remove it"
         if self.task == "image-classification":
             for option in ("vocab_size", "seq_len"):
                 if getattr(self, option) != getattr(type(self), option):
                     yield (
-                        f"{option} only applies to tokens, but task = image-classification has none; remove "
-                        "it"
+                        f"{option} is only used with tokens, but task = image-classification has none; "
+                        "remove it"
                     )
         sides = {**self._stored_keys(), **self._keys}.get("image_size")
         if isinstance(sides, list) and len(set(sides)) > 1 and self.image_size is None:

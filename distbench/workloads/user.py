@@ -123,7 +123,7 @@ class UserModel(PlannedWorkload):
             if name is not None and (problem := _name_problem(name))
         ]
         problems += [
-            f"{option} only applies to kind: {kind}, but kind = {self.kind}; remove it"
+            f"{option} is only used with kind: {kind}, but kind = {self.kind}; remove it"
             for option, kind in {
                 "target_length": "pairs",
                 "image_size": "images",
@@ -134,7 +134,7 @@ class UserModel(PlannedWorkload):
         if self.pp_plan is not None and self.layer_classes:
             problems.append("layer_classes: pp_plan already names the layers; remove layer_classes")
         if self.kind == "images" and self.length != type(self).length:
-            problems.append("length does not apply to kind: images; remove it, or set image_size")
+            problems.append("length is not used with kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
 
     def device_problem(self, device: str) -> str | None:

@@ -128,14 +128,14 @@ def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task: s
         ({"model_type": "llama", "config": {"num_layer": 2}}, "llama has no num_layer; did you mean 'num_"),
         ({"model_type": "llama", "config": {"vocab_size": 99}}, "config: set vocab_size as an option"),
         ({"model_type": "bert", "config": {"is_decoder": False}}, "use task: masked-lm"),
-        ({"model_type": "llama", "image_size": 8}, "image_size only applies to task: image-classification"),
+        ({"model_type": "llama", "image_size": 8}, "image_size is only used with task: image-classification"),
         ({"model_type": "bert", "task": "masked-lm", "mask_token_id": 999}, "vocab_size = 256"),
         ({"config": {"model_type": "llama", "num_layer": 2}}, "config: set model_type as an option"),
         (
             {"model_type": "vit", "task": "image-classification", "seq_len": 64},
-            "seq_len only applies to tokens",
+            "seq_len is only used with tokens",
         ),
-        ({}, "missing model_type"),
+        ({}, "model_type is missing"),
     ],
 )
 def test_what_a_model_can_not_be_is_told_before_launch(options: dict[str, Any], told: str) -> None:

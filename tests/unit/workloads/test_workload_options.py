@@ -131,9 +131,9 @@ def test_the_vocabulary_of_huggingface_is_no_part_of_its_config() -> None:
         ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
         (
             {"model": "small:Small", "image_size": 8},
-            "image_size only applies to kind: images, but kind = tokens",
+            "image_size is only used with kind: images, but kind = tokens",
         ),
-        ({"model": "small:Small", "kind": "images", "length": 9}, "length does not apply to kind: images"),
+        ({"model": "small:Small", "kind": "images", "length": 9}, "length is not used with kind: images"),
     ],
 )
 def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:
