@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
 from distbench.core.errors import DistbenchError, RecordContentError, SuiteError
 from distbench.core.text import strip_control_characters, wrap_text
-from distbench.tables.text_table import Emphasis
+
+if TYPE_CHECKING:
+    from distbench.tables.text_table import Emphasis
 
 # noncharacters, which Unicode reserves for internal use: text from elsewhere can't act by them
 _STYLE_MARKERS: dict[Emphasis, str] = {

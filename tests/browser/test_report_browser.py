@@ -35,6 +35,7 @@ def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> N
         "Key findings",
         "Throughput against memory",
         "Scaling",
+        "What limits a step",
         "Which strategy, and why",
         "Loss curves",
         "Trials",

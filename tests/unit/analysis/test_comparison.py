@@ -168,7 +168,7 @@ def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on()
         comparison_sentences(made)
     )
     unknown = compare_runs(before, after)
-    assert "is not known" in " ".join(comparison_sentences(unknown))
+    assert "is unknown" in " ".join(comparison_sentences(unknown))
 
 
 def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
@@ -381,7 +381,7 @@ def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() ->
     assert pace
     assert (pace.word, pace.ratio.value) == ("other", pytest.approx(0.1, rel=0.01))
     assert found["zero2"].incomparable == "only in the first run"
-    assert "single case" in found["fsdp"].incomparable
+    assert "exactly one case" in found["fsdp"].incomparable
     assert {change.word for pair in made.pairs for change in pair.changes} <= {"other", "same", "unknown"}
     assert comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
 

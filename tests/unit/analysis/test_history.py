@@ -158,7 +158,9 @@ def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None
 
 
 def test_one_point_and_points_all_the_same_have_a_table() -> None:
-    assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a step" in shown(days([1000.0]))
+    assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a significant level shift" in shown(
+        days([1000.0])
+    )
     assert "1 case with too few runs; 6 in" in shown(days([1000.0] * 5))
     assert "yet" not in shown(days([1000.0] * 6))
     assert only(days([1000.0] * 9)).shifts == ()

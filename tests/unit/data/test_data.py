@@ -146,7 +146,7 @@ def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask: int
 
 def test_a_vocabulary_without_an_id_for_the_mask_is_refused() -> None:
     problem = str(source("text").problem(DataShape("masked_tokens", 16, 256)))
-    assert "a vocabulary of 256, and one id more for the mask; vocab_size (classes) = 256" in problem
+    assert "a vocabulary of 256, and one id more for the mask; set vocab_size (classes), now 256" in problem
     assert source("text").problem(DataShape("masked_tokens", 16, 256, mask=255)) is None
 
 

@@ -278,7 +278,7 @@ def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers
         calibration.check_resolution(GateRules(), [DDP], {DDP.id: known()})
     smallest = resolvable_effect(0.103, 20)
     assert str(refused.value).startswith(f"gate.tokens_per_s = 3%: for {DDP.name} ")
-    assert f"{smallest * 100:.1f}% with 20 pairs" in str(refused.value)
+    assert f"{smallest * 100:.1f}% on with 20 pairs" in str(refused.value)
     assert "gate.max_pairs to 61 (about 30 min 30 s) or measure.steps" in str(refused.value)
     with pytest.raises(UsageError, match=r"measure\.steps") as refused:
         calibration.check_resolution(GateRules(), [DDP], {DDP.id: known(0.9)})

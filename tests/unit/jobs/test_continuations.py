@@ -109,7 +109,7 @@ def test_what_was_loaded_must_be_what_was_saved_however_little_it_differs() -> N
 def test_optimizer_state_that_is_not_there_is_not_restored() -> None:
     found = judged(exp_avg=None)
     assert (found.word, found.what) == ("differs", "exp_avg of head")
-    assert "from step 1 on: exp_avg of head is missing" in str(found)
+    assert "from step 1: exp_avg of head is missing" in str(found)
     lost = evidence_by_case([SAVED, record(DDP, rows("exchanged", exp_avg=None), source=SINGLE)])[
         DDP.id
     ].verdict

@@ -251,7 +251,7 @@ def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> 
     found = verdict(jumpy, trained(rounding))
     assert found.word == NOT_CHECKED
     assert found.sentence.startswith("not checked: one perturbed training of the reference deviates ")
-    assert found.sentence.endswith("times as much as the others in parameters; the limit is 50 times")
+    assert "times as much as the others in parameters; the limit is 50 times" in found.sentence
     assert verdict(jumpy, trained(lambda step, kind, tensor: 1.0)).word == DIFFERS
     assert verdict(jumpy, trained(none)).word == EQUIVALENT
 
