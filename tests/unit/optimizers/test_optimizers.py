@@ -55,7 +55,7 @@ def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(
     assert refused == flat | ({"fsdp"} if CATALOG[name].dtensor_problem else set())
     for label in flat:
         assert problems[label].startswith(
-            f"optimizer.name = {name} needs {CATALOG[name].needs_full_tensors}, and "
+            f"optimizer.name = {name} needs {CATALOG[name].needs_full_tensors}, but "
         ), label
 
 
