@@ -185,7 +185,7 @@ def test_a_second_copy_of_the_weights_shows_as_master(planted: Finished) -> None
 def test_states_that_theory_does_not_know_are_named_without_a_cause(planted: Finished) -> None:
     shown = " ".join(call("show", str(planted.folder), "--view", "memory").stdout.split())
     assert "second-master: model states differ from theory by +25.0% (master" in shown
-    assert shown.count("without a known cause") == 3
+    assert shown.count("no known cause") == 3
 
 
 def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite: Callable[..., Finished]) -> None:

@@ -110,7 +110,7 @@ def test_a_damaged_library_is_built_again_and_named(
     assert ended.failed == ""
     (note,) = ended.notes
     drill.seen(note)
-    assert f"{preparing.library} was damaged (" in note
+    assert f"rebuilt {preparing.library}, because the cached copy was damaged (" in note
     assert ctypes.CDLL(str(preparing.library)).mine
     assert preparing("works").notes == []
     assert preparing.builds() == 2, "it is mended once"

@@ -175,7 +175,9 @@ def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(
     suite = tmp_path / "suite.yaml"
     suite.write_text(QUICK + "launcher: pretend\nstrategies: [ddp]\n")
     done = distbench("prepare", str(suite), "--device", "cuda")
-    assert (done.returncode, "for 2 GPUs elsewhere" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "preparing for 2 GPUs on another machine" in done.stderr) == (0, True), (
+        done.stderr
+    )
     refused = distbench("run", str(suite), "--device", "cuda", "--out", str(tmp_path))
     assert (refused.returncode, "no CUDA device on this machine" in refused.stderr) == (2, True)
 

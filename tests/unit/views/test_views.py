@@ -120,7 +120,7 @@ def test_the_view_of_scaling_has_the_efficiency_of_each_strategy_on_each_number_
     assert efficiency == {("ddp", 1): 1.0, ("ddp", 2): 0.75, ("fsdp", 1): 1.0, ("fsdp", 2): 0.6}
 
 
-@pytest.mark.parametrize("view", sorted({*NOT_ASKED, "scaling"}))
+@pytest.mark.parametrize("view", sorted(NOT_ASKED))
 def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None:
     told = json.loads(call("show", str(SAMPLE), "--view", view, "--json").stdout)
     assert told["rows"] == []
