@@ -300,7 +300,7 @@ def test_a_folder_without_weights_that_fit_is_refused_with_the_reason(
     assert "contains neither model.safetensors" in problem()
     assert "a pickle" in problem()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "m-1.safetensors"}}))
-    assert "lacks m-1.safetensors" in problem()
+    assert "does not contain m-1.safetensors" in problem()
     (folder / "config.json").unlink()
     assert "contains no config.json" in problem()
 
