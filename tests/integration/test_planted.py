@@ -192,7 +192,7 @@ def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -
         assert arm.cause == ""
 
 
-@pytest.mark.parametrize(("preset", "told"), [("tiny", ""), ("70b", "GiB on rank 0, where ")])
+@pytest.mark.parametrize(("preset", "told"), [("tiny", ""), ("70b", "GiB on rank 0, and ")])
 def test_whether_fp64_fits_is_known_before_it_is_tried(
     preset: str, told: str, lab: Laboratory, tmp_path: Path
 ) -> None:
