@@ -73,12 +73,13 @@ LOSSES: tuple[StepLoss, ...] = (
         0.1,
         "transfer that no computation hides",
         "fewer reductions per sample (batch.micro_batch_size, gradient accumulation with "
-        "reduce_each_micro_batch: false), buckets that overlap (ddp.bucket_cap_mb, zero.overlap_comm, "
-        "zero.reduce_bucket_size), less to move (fsdp.sharding: grad_op, precision.reduce: bf16)",
+        "fsdp.reduce_each_micro_batch: false), buckets that overlap (ddp.bucket_cap_mb, zero.overlap_comm, "
+        "zero.reduce_bucket_size), less to move (fsdp.sharding: grad_op; where gradients may be rounded, "
+        "precision.reduce: bf16)",
     ),
     StepLoss(
         "recomputation",
-        "memory-bound",
+        "memory-bound (recomputation)",
         0.1,
         "recomputing activations",
         "activation_checkpointing: selective or none, as far as memory allows; a strategy that shards more "
@@ -102,15 +103,18 @@ LOSSES: tuple[StepLoss, ...] = (
 )
 """In the order in which they are named if two are as large."""
 _NOISE_ADVICE = "measure again on a quiet machine (distbench run SUITE --repeat-noisy 3)"
-_COMPUTATION_ADVICE = (
-    "shorter dtypes (precision.compute: bf16), compile: true, a faster attention; what is lost beside "
-    "computation is small"
-)
+_COMPUTATION_ADVICE = "shorter dtypes (precision.compute: bf16), compile: true, a faster attention"
+_NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "host")
+"""Losses in which nothing is computed, each its own time. Recomputation and optimizer are computation."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step, mean over ranks; None: unknown. All but ``step`` are parts of it, none in two."""
+    """Seconds of a step, mean over ranks; None: unknown.
+
+    All but ``step`` are parts of it. Those in which nothing is computed do not overlap; ``recomputation`` and
+    ``optimizer`` are wall time, with the idle time in them.
+    """
 
     step: float
     data: float | None = None
@@ -159,7 +163,7 @@ def limit_of(times: StepTimes) -> StepLimit:
             f"{lost:.0%} of the step is {worst.noun}",
             worst.advice,
         )
-    rest = max(0.0, 1 - sum(shares.values()))
+    rest = max(0.0, 1 - sum(share for loss, share in shares.items() if loss.limit in _NOT_COMPUTING))
     largest = max(shares, key=lambda loss: shares[loss], default=None)
     beside = f"; the largest loss, {shares[largest]:.0%}, is {largest.noun}" if largest else ""
     return StepLimit(

@@ -7,7 +7,7 @@ from typing import Any
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import StepLimit, step_limits
 from distbench.core.text import one_line
-from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
+from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 
 
@@ -18,14 +18,14 @@ class DiagnosisView(View):
     order = 24
     caption = (
         "The largest loss of time that can be avoided, or the computation itself. share: of a profiled step, "
-        "mean over ranks; of idle time, of a timed step. data: from 5% of a step on; bubble, imbalance, "
-        "communication, recomputation: 10%; optimizer, host: 15%."
+        "mean over ranks, but of idle time (host) that of a timed step, so shares are approximate. data: "
+        "from 5% of a step on; bubble, imbalance, communication, recomputation: 10%; optimizer, host: 15%."
     )
     fields = (
         *CASE_FIELDS,
         Field("limit", "", "Kind of limit, for programs.", type="varchar"),
         Field("diagnosis", "diagnosis", "What limits the step.", type="varchar"),
-        Field("share", "share", "Share of the step.", format=PERCENT),
+        Field("share", "share", "Share of the step.", format="{:.0%}".format),
         Field("evidence", "evidence", "The numbers that it rests on.", type="varchar"),
         Field("advice", "", "What to try next.", type="varchar"),
     )

@@ -67,7 +67,7 @@ def test_a_slow_data_source_has_its_diagnosis(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("suite", "word"),
-    [(PIPELINE, "pipeline bubble"), (CHECKPOINTED, "memory-bound")],
+    [(PIPELINE, "pipeline bubble"), (CHECKPOINTED, "memory-bound (recomputation)")],
     ids=["bubble", "memory"],
 )
 def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(
