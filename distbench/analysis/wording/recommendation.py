@@ -79,10 +79,12 @@ def _tie_text(selection: Selection, pick: Candidate) -> str:
 
 
 def _noise_text(selection: Selection) -> str:
-    """Cases that are slower than the pick, but were only measured under noise."""
+    """Cases that are measurably worse than the pick, but were only measured under noise."""
     noisy = [one.name for one in selection.provisional if one.is_noisy]
     verb = "was" if len(noisy) == 1 else "were"
-    return f" (provisional: {join_limited(noisy, limit=3)} {verb} slower on a noisy machine)" if noisy else ""
+    return (
+        f" (provisional: {join_limited(noisy, limit=3)} {verb} measured on a noisy machine)" if noisy else ""
+    )
 
 
 def _dominating_case_text(selection: Selection, pick: Candidate) -> str:
@@ -183,7 +185,8 @@ def _provisional_order(selection: Selection) -> list[str]:
         f"Noise does not change memory: {least.name} needs the least, {least.memory_text}." if least else ""
     )
     return [
-        f"Provisional order by tokens/s, with 95% intervals; noise may have changed it: {', '.join(order)}.",
+        "Provisional order, best first, in tokens/s with 95% intervals; noise may have changed it: "
+        f"{', '.join(order)}.",
         *filter(None, [exact]),
         "Stop the other processes and measure again with distbench run SUITE --repeat-noisy 3. If "
         "they leave CPUs idle, raise the limit with --set metrics.telemetry.max_foreign_cpu=0.5.",

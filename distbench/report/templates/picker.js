@@ -157,7 +157,7 @@
       const noisy = choice.provisional.filter((one) => one.is_noisy).length;
       const order = choice.provisional.map((one) => one.name + " " + rateText(one.speed)).slice(0, 6).join(", ");
       return "Not settled: " + noisy + " of " + choice.provisional.length + (choice.provisional.length === 1 ? " case" : " cases") +
-        (noisy === 1 ? " was" : " were") + " measured on a noisy machine. Provisional order by tokens/s: " + order + ".";
+        (noisy === 1 ? " was" : " were") + " measured on a noisy machine. Provisional order, best first, in tokens/s: " + order + ".";
     }
     if (pick === null) {
       const lean = choice.leftOut.filter((pair) => pair[1] === "does not fit").map((pair) => pair[0]);

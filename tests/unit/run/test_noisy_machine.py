@@ -136,7 +136,10 @@ def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommen
         "took 79% of the CPU time."
     )
     order = ", ".join(f"{each} (spread unknown)" for each in ("ddp 1,000", "zero2 950", "fsdp 900"))
-    assert f"Provisional order by tokens/s, with 95% intervals; noise may have changed it: {order}." in text
+    assert (
+        f"Provisional order, best first, in tokens/s with 95% intervals; noise may have changed it: {order}."
+        in text
+    )
     assert "distbench run SUITE --repeat-noisy 3" in text
     assert "--set metrics.telemetry.max_foreign_cpu=" in text
     told = json.loads(call("pick", str(folder), "--json").stdout)
@@ -179,7 +182,7 @@ def paces(of: Any, *values: float, is_noisy: bool = False) -> list[Any]:
         (
             [900, 901, 902],
             [300, 301, 302],
-            "Train with fsdp on 2 devices (provisional: ddp was slower on a noisy machine): 901 (",
+            "Train with fsdp on 2 devices (provisional: ddp was measured on a noisy machine): 901 (",
         ),
     ],
     ids=["one trial each", "the noisy one faster", "as fast", "much slower"],
@@ -190,6 +193,21 @@ def test_a_quiet_case_is_not_recommended_over_a_noisy_one_that_may_be_faster(
     records = [*paces(DDP, *ddp, is_noisy=True), *paces(FSDP, *fsdp)]
     text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
     assert text.startswith(told)
+
+
+def test_a_provisional_order_is_that_of_the_goal(tmp_path: Path) -> None:
+    lean, fast = noisy(FSDP, 900, memory_peak=2e6), noisy(DDP, 1000, memory_peak=3e6)
+    folder = str(stored(tmp_path, 1, lean, fast).folder)
+    orders = {
+        goal: [
+            each["case"]
+            for each in json.loads(call("pick", folder, "--goal", goal, "--json").stdout)["provisional"]
+        ]
+        for goal in ("throughput", "memory")
+    }
+    assert orders == {"throughput": ["ddp", "fsdp"], "memory": ["fsdp", "ddp"]}
+    text = " ".join(call("pick", folder, "--goal", "memory").stdout.split())
+    assert "best first, in tokens/s with 95% intervals; noise may have changed it: fsdp 900 (" in text
 
 
 def test_quiet_cases_on_fewer_devices_do_not_move_the_answer_there(tmp_path: Path) -> None:
