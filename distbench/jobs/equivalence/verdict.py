@@ -149,7 +149,7 @@ class _Judges:
         )
 
     def without_disproved_cause(self, record: Record, arm: EquivalenceArm) -> EquivalenceArm:
-        """Drop a cause from *arm* that another training with split batches disproves."""
+        """Drop a cause from *arm* that a training with split batches disproves."""
         if not arm.cause:
             return arm
         cause = self._judges[_reference_id(record)].cause(disproved=True)
