@@ -47,8 +47,11 @@ class Ray(ClusterLauncher):
     """Further resources of a bundle: {"accelerator_type:H100": 0.001}."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Ray's runtime environment of the actors, and with it of the agents: {env_vars: {...}}."""
-    start_timeout: Positive = 120.0
-    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    start_timeout: Positive = 300.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed.
+
+    An autoscaler takes minutes to add a node.
+    """
     may_differ: list[NodeDifference] = field(default_factory=list)
     """Facts that may differ between nodes."""
 

@@ -27,7 +27,6 @@ from distbench.report.page import render
 from distbench.suite import Suite
 from distbench.suite.yaml_reader import SourceMap
 from distbench.views.base import all_views
-from distbench.worker.health import LossSpikeDetector
 from support.convergence_records import (
     CASES,
     DDP,
@@ -319,7 +318,10 @@ def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_tab
     assert ["converge" in note for note in shown.notes] == [True]
 
 
+@pytest.mark.train
 def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_none():
+    from distbench.worker.health import LossSpikeDetector  # needs torch
+
     watch = LossSpikeDetector()
     steady = [3.0 + 0.01 * (i % 2) for i in range(30)]
     assert not any(watch.check(value) for value in [*steady, 1.0])
