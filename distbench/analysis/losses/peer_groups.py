@@ -138,6 +138,8 @@ def _compare_with_each_other(cases: Sequence[CaseLosses]) -> dict[str, LossCompa
 
 def _compare_designed(cases: Sequence[CaseLosses], others: Sequence[CaseLosses]) -> dict[str, LossComparison]:
     """Compare *cases* that differ by design with those of *others* that don't."""
+    if not cases:
+        return {}
     same = [timed for timed in others if not timed.design]
     alone = same[0].as_reference if len(same) == 1 else None
     reference = _single_process_reference(same) or _majority_reference(same) or alone
@@ -154,13 +156,17 @@ def _single_process_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | 
 
 def _majority_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
     """Reference on which all trials of more than half of *cases* agree; None without such a majority."""
-    ways = [timed.as_reference for timed in cases]
-    support = [sum(timed.compare_with(way).word == SAME_LOSSES for timed in cases) for way in ways]
-    most = max(support, default=0)
-    if most < 2 or 2 * most <= len(cases):
+    best, most = None, 0
+    for way in (timed.as_reference for timed in cases):
+        support = sum(timed.compare_with(way).word == SAME_LOSSES for timed in cases)
+        if support > most:
+            best, most = way, support
+        if most == len(cases):
+            # the usual end: no other can have more, and each look costs a comparison with all
+            break
+    if best is None or most < 2 or 2 * most <= len(cases):
         return None
-    way = ways[support.index(most)]
-    return replace(way, name=f"most of the {len(cases)} cases of the same work")
+    return replace(best, name=f"most of the {len(cases)} cases of the same work")
 
 
 def _explained_by_batch_parts(
