@@ -13,6 +13,7 @@ from typing import Literal
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.scaling import waiting_share
 from distbench.analysis.step_timeline import rank_steps
+from distbench.core.units import format_bytes
 
 Limit = Literal[
     "noise",
@@ -103,17 +104,17 @@ LOSSES: tuple[StepLoss, ...] = (
 )
 """In the order in which they are named if two are as large."""
 _NOISE_ADVICE = "measure again on a quiet machine (distbench run SUITE --repeat-noisy 3)"
-_COMPUTATION_ADVICE = "shorter dtypes (precision.compute: bf16), compile: true, a faster attention"
+COMPUTATION_ADVICE = "shorter dtypes (precision.compute: bf16), compile: true, a faster attention"
 _NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "host")
 """Losses in which nothing is computed, each its own time. Recomputation and optimizer are computation."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step, mean over ranks; None: unknown.
+    """Seconds of a step, mean over ranks, and its collectives; None: unknown.
 
-    All but ``step`` are parts of it. Those in which nothing is computed do not overlap; ``recomputation`` and
-    ``optimizer`` are wall time, with the idle time in them.
+    All times but ``step`` are parts of it. Those in which nothing is computed do not overlap;
+    ``recomputation`` and ``optimizer`` are wall time, with the idle time in them.
     """
 
     step: float
@@ -126,6 +127,10 @@ class StepTimes:
     optimizer: float | None = None
     host: float | None = None
     """Idle, without ``data``."""
+    calls: float | None = None
+    """Number of collectives of a rank in a step."""
+    call_bytes: float | None = None
+    """Mean payload of a collective, in bytes."""
 
     def share(self, limit: Limit) -> float | None:
         """Share of the step that is lost to *limit*; None if unknown."""
@@ -160,7 +165,7 @@ def limit_of(times: StepTimes) -> StepLimit:
             worst.word,
             lost,
             worst.noun,
-            f"{lost:.0%} of the step is {worst.noun}",
+            f"{lost:.0%} of the step is {worst.noun}{_calls_text(worst, times)}",
             worst.advice,
         )
     rest = max(0.0, 1 - sum(share for loss, share in shares.items() if loss.limit in _NOT_COMPUTING))
@@ -172,8 +177,15 @@ def limit_of(times: StepTimes) -> StepLimit:
         rest,
         "computation",
         f"{rest:.0%} of the step is computation{beside}",
-        _COMPUTATION_ADVICE,
+        COMPUTATION_ADVICE,
     )
+
+
+def _calls_text(loss: StepLoss, times: StepTimes) -> str:
+    """Number and size of the collectives, which tell latency from bandwidth; empty for other losses."""
+    if loss.limit != "communication" or not times.calls or times.call_bytes is None:
+        return ""
+    return f", in {times.calls:.0f} calls of {format_bytes(times.call_bytes)} on average"
 
 
 def step_limit(row: CaseSummary) -> StepLimit | str:
@@ -202,6 +214,7 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     imbalance = None if waiting is None else 0.0 if bubble is not None else waiting
     communication = None if exposed is None else max(0.0, exposed - (imbalance or 0.0) - (bubble or 0.0))
     idle = _idle_share(row)
+    calls, moved = _value(row, "comm_calls"), _value(row, "comm_bytes")
     return StepTimes(
         step,
         data=data,
@@ -211,6 +224,8 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
         recomputation=_recomputation(row),
         optimizer=_value(row, "profile_optimizer_s"),
         host=None if idle is None else max(0.0, idle * step - (data or 0.0)),
+        calls=calls,
+        call_bytes=moved / calls if calls and moved is not None else None,
     )
 
 

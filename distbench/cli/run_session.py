@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distbench import plan
 from distbench.analysis.run import RunAnalysis
@@ -58,13 +59,14 @@ def execute_run(
     *,
     retry_failed: bool,
     quiet: bool,
-    as_json: bool,
+    show: Callable[[Run], RunAnalysis],
 ) -> RunAnalysis | int:
     """Run what is missing, and report it; return the exit code if it was stopped early.
 
     Args:
         settling_minutes: Add rounds for so long until the recommendation is settled; None: add none.
         repeats: Maximum number of repeated noisy trials per case.
+        show: Analyses and reports the run.
     """
     resume_with = resume_command(execution.run.folder)
     busy = CpuContention(execution.suite, execution.plan, repeats).warning
@@ -80,7 +82,7 @@ def execute_run(
         more = first_nonempty(repeating, settling)
         stopped_by = execution.execute(watcher, more, retry_failed=retry_failed)
     with resume_hint_on_abort(resume_with) if stopped_by else report_hint_on_abort(execution.run.folder):
-        analysed = retry_eagerly(partial(print_results, execution.run, as_json=as_json))
+        analysed = retry_eagerly(partial(show, execution.run))
     return print_stopped(stopped_by, resume_with) if stopped_by else analysed
 
 
@@ -116,6 +118,15 @@ def follow_submitted(run: Run, *, detach: bool, quiet: bool) -> int:
     except KeyboardInterrupt:
         print_note(detach_text(run.folder))
         return EXIT_INTERRUPTED
+
+
+def create_execution(
+    suite: Path | None, changed: Overrides, out: Path, command: Sequence[str]
+) -> RunExecution:
+    """Execution of a new run of *suite* with the overrides *changed*, in a folder below *out*."""
+    if suite is None:
+        raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
+    return RunExecution.create(load_suite(suite, changed), out, command)
 
 
 def load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution:
@@ -168,18 +179,34 @@ def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_
     """Print the results as *shown*, then write the report: it may fail where the numbers don't."""
     analysed = RunAnalysis.read(run)
     if as_json:
-        print_json({**run_json(analysed), "report": str(page.page_file(run.folder))})
+        print_json(results_json(run, analysed))
     else:
         print_text(shown(analysed))
+    report = _write_report(run, analysed)
+    if not as_json:
+        print_text(f"\nreport: {report}")
+    return analysed
+
+
+def results_json(run: Run, analysed: RunAnalysis) -> dict[str, Any]:
+    """Return the results of *run* as ``run --json`` prints them."""
+    return {**run_json(analysed), "report": str(page.page_file(run.folder))}
+
+
+def write_results(run: Run) -> RunAnalysis:
+    """Analyse *run* and write its report, without printing anything."""
+    analysed = RunAnalysis.read(run)
+    _write_report(run, analysed)
+    return analysed
+
+
+def _write_report(run: Run, analysed: RunAnalysis) -> Path:
     try:
-        report = page.write(run.folder, analysed)
+        return page.write(run.folder, analysed)
     except InfrastructureError as error:
         again = report_command(run.folder)
         advice = f"the records are intact; free some space, then write the report with: {again}"
         raise InfrastructureError(error.problem, advice) from error
-    if not as_json:
-        print_text(f"\nreport: {report}")
-    return analysed
 
 
 def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:

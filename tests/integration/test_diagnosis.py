@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import StepLimit, step_limit
 from distbench.record.run_folder import Run
-from support.runs import Finished, run_in
+from support.runs import Finished, call, run_in
 
 SUITE = """
 workload: {mlp: {hidden: 512, depth: 3}}
@@ -74,3 +75,38 @@ def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(
     tmp_path: Path, suite: str, word: str
 ) -> None:
     assert [*words(run_in(tmp_path, suite)).values()] == [word]
+
+
+def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(CHECKPOINTED)
+    done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert [each["strategy"] for each in results["cases"]] == ["ddp"]
+    advice = results["advice"]
+    assert (advice["limit"], advice["reason"]) == ("recomputation", None)
+    tried = {(each["key"], each["value"]): each for each in advice["changes"]}
+    assert [*tried] == [("activation_checkpointing", policy) for policy in ("selective", "none")]
+    for each in tried.values():
+        assert 0 < each["speedup_low"] < each["speedup"] < each["speedup_high"]
+        assert each["helped"] == (each["speedup_low"] > 1)
+    changed = RunAnalysis.read(Run(Path(advice["run"])))
+    assert changed.info.state == "finished"
+    assert [(row.case.activation_checkpointing, row.trials) for row in changed.cases] == [
+        ("full", 3),
+        ("selective", 3),
+        ("none", 3),
+    ]
+    assert changed.cases[0].case.id == results["cases"][0]["case_id"]
+    assert "trying 2 changes of ddp/ws2/mb4/fp32 (memory-bound (recomputation))" in done.stderr
+
+
+def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE + "data: tardy\nstrategies: [ddp]\n")
+    done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Nothing was tried: ddp/ws2/mb128/fp32 is data-bound, and no setting that keeps its work" in said
+    assert len([*(tmp_path / "out").iterdir()]) == 1

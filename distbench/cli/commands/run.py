@@ -51,6 +51,13 @@ def run(
         int | None,
         option("--repeat-noisy", "N", "Repeat noisy trials, N per case at most, whatever the suite says."),
     ] = None,
+    try_advice: Annotated[
+        bool,
+        flag(
+            "--try",
+            text="Then measure the advice against what limits the best case, and say what helped.",
+        ),
+    ] = False,
     on: options.OnOption = "",
     nodes: options.NodesOption = None,
     detach: Annotated[bool, flag("--detach", text="With --on: do not follow the run.")] = False,
@@ -58,10 +65,20 @@ def run(
     quiet: options.QuietOption = False,
 ) -> int:
     """Run a suite; write its records and a report."""
-    from distbench.cli.run_session import execute_run, exit_code, follow_submitted, load_resumed, submit
+    from functools import partial
+
+    from distbench.cli.run_session import (
+        create_execution,
+        execute_run,
+        exit_code,
+        follow_submitted,
+        load_resumed,
+        print_results,
+        submit,
+        write_results,
+    )
     from distbench.record.progress import ProgressLog
-    from distbench.run import RunExecution, ignore_time_warning
-    from distbench.suite import load_suite
+    from distbench.run import ignore_time_warning
 
     if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes = {minutes:g}: must be above 0")
@@ -84,6 +101,7 @@ def run(
             f"--minutes={minutes or 0:g}": minutes is not None,
             f"--repeat-noisy={repeat_noisy}": repeat_noisy is not None,
             "--retry-failed": retry_failed,
+            "--try": try_advice,
         }
         passed = [word for word, is_given in flags.items() if is_given]
         if resume and (suite is not None or any((only, world_sizes, device, check))):
@@ -98,10 +116,8 @@ def run(
                 "--check [--set check.KEY=VALUE]"
             )
         execution = load_resumed(resume, out, changed if check else None)
-    elif suite is None:
-        raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
     else:
-        execution = RunExecution.create(load_suite(suite, changed), out, context.obj)
+        execution = create_execution(suite, changed, out, context.obj)
     minutes = (minutes or _DEFAULT_MINUTES) if until_settled else None
     repeats = execution.suite.measure.repeat_noisy if repeat_noisy is None else repeat_noisy
     journal = ProgressLog(execution.run.folder)
@@ -113,9 +129,14 @@ def run(
             repeats,
             retry_failed=retry_failed,
             quiet=quiet,
-            as_json=as_json,
+            show=write_results if try_advice and as_json else partial(print_results, as_json=as_json),
         )
         session.exit_code = (
             analysed if isinstance(analysed, int) else exit_code(analysed, strict_parity=strict_parity)
         )
+    if try_advice and not isinstance(analysed, int):
+        from distbench.cli.advice_trials import run_advice
+
+        stopped = run_advice(execution, analysed, out, context.obj, quiet=quiet, as_json=as_json)
+        return stopped or session.exit_code
     return session.exit_code

@@ -109,5 +109,8 @@ def test_each_key_that_is_advised_is_one_of_a_suite() -> None:
     assert {"pp.micro_batches", "batch.micro_batch_size", "fsdp.sharding"} <= advised
     known = {each["key"] for each in json.loads(call("list", "suite", "--json").stdout)}
     strategies = json.loads(call("list", "strategies", "--json").stdout)["strategies"]
-    options = {f"{each['name']}.{option['name']}" for each in strategies for option in each["options"]}
+    # plug-ins of the tests that can't be loaded without torch have none
+    options = {
+        f"{each['name']}.{option['name']}" for each in strategies for option in each.get("options", [])
+    }
     assert advised - known - options == set()
