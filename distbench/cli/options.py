@@ -43,6 +43,10 @@ WorldSizesOption = Annotated[str, option("--world-sizes", "N,N", "Device counts:
 DeviceOption = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
 OnOption = Annotated[str, option("--on", "LAUNCHER", "Engine to submit the run to, such as slurm.")]
 NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to request.")]
+GpusPerNodeOption = Annotated[
+    int | None,
+    option("--gpus-per-node", "N", "Plan for --nodes (1) nodes with N GPUs each, not for this machine."),
+]
 CheckOption = Annotated[bool, flag("--check", text="First check each case against its reference.")]
 MarkdownOption = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
 CsvOption = Annotated[bool, flag("--csv", text="Print CSV.")]

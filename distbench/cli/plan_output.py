@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,22 +14,24 @@ from typing import Any
 
 from distbench.cli import queue_submission
 from distbench.cli.output import align_columns, print_json, print_text, wrap_to_terminal
+from distbench.cli.queue_submission import RUN_PLACEHOLDER
 from distbench.cli.time_estimate import TimeEstimate
+from distbench.cli.user_models import mark_refused_cases
 from distbench.core import registry
-from distbench.core.case import TimeLimits
+from distbench.core.case import PluginChoice, TimeLimits
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE, job_kind
 from distbench.core.machine import Machine
 from distbench.core.units import MISSING_TEXT, format_count, format_duration
-from distbench.plan import Plan, PlannedCase
+from distbench.launchers.base import Submission
+from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan
+from distbench.plan.environments import detect_environments
 from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
 from distbench.run import trial_launch
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.machine import RUN_ID_VARIABLE, gpu_nodes
 
-# placeholder for the folder and the ID, which a run gets when it starts
-_RUN_PLACEHOLDER = "RUN"
 # packages whose versions are shown for another Python environment
 _SHOWN_PACKAGES = ("torch", "deepspeed")
 # reasons longer than this are not repeated at each case
@@ -48,6 +50,11 @@ class PlannedRun:
     out: Path
     """Folder that would hold the run."""
 
+    @property
+    def is_at_hand(self) -> bool:
+        """False: the machine is one that the user described, and has no launches to show."""
+        return self.expected.is_at_hand
+
     @cached_property
     def trial_limits(self) -> list[TimeLimits]:
         """Limits of each trial."""
@@ -65,6 +72,26 @@ class PlannedRun:
         spans = [own.trial for own in self.trial_limits]
         repeats = self.expected.max_repeats * max(spans, default=0.0)
         return self.prepare_limit_s + math.fsum(spans) + repeats
+
+
+def plan_run(
+    suite: Suite, out: Path, nodes: int | None, gpus_per_node: int | None, *, quiet: bool
+) -> PlannedRun:
+    """Plan *suite* for the machine of its launcher, or for *nodes* with *gpus_per_node* GPUs each.
+
+    Raises:
+        SuiteError: all mistakes that can be known before launch.
+    """
+    if gpus_per_node:
+        # ranks of a machine that is not at hand need no launcher, only devices
+        suite = dataclasses.replace(suite, launcher=PluginChoice("local"))
+        machine = gpu_nodes(nodes or 1, gpus_per_node)
+    else:
+        machine = launcher_machine(suite)
+    machine = detect_environments(suite, machine)
+    planned = mark_refused_cases(suite, make_plan(suite, machine), machine, quiet=quiet)
+    expected = TimeEstimate.from_runs(planned, suite, out, is_at_hand=not gpus_per_node)
+    return PlannedRun(suite, machine, planned, expected, out)
 
 
 def plan_json(planned: PlannedRun) -> dict[str, Any]:
@@ -95,12 +122,12 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
             }
             for task, own in zip(planned.plan.trials, planned.trial_limits, strict=True)
         ],
-        "launches": list(_first_launches(planned)),
+        "launches": list(_first_launches(planned)) if planned.is_at_hand else [],
     }
 
 
-def print_plan(planned: PlannedRun, *, commands: bool) -> None:
-    """Print *planned* as text; *commands*: with what would be launched."""
+def print_plan(planned: PlannedRun, submission: Submission | None, *, commands: bool) -> None:
+    """Print *planned* as text, with *submission*; *commands*: with what would be launched."""
     expected = planned.expected
     _print_size(planned)
     print_text(wrap_to_terminal(f"expected time: {expected.total_text()}", 0, 2))
@@ -110,10 +137,13 @@ def print_plan(planned: PlannedRun, *, commands: bool) -> None:
     print_text(wrap_to_terminal(_limit_text(planned), 0, 2))
     _print_cases(planned)
     if not commands:
-        print_text("\n--commands shows what would be launched.")
+        if planned.is_at_hand:
+            print_text("\n--commands shows what would be launched.")
+        if submission:
+            print_text(_submission_text(submission))
         return
     print_text(
-        f"\nlaunch of each trial ({_RUN_PLACEHOLDER} stands for the run's folder and ID; round 0 of each "
+        f"\nlaunch of each trial ({RUN_PLACEHOLDER} stands for the run's folder and ID; round 0 of each "
         "case):"
     )
     print_text("".join(map(_launch_text, _first_launches(planned))))
@@ -121,31 +151,40 @@ def print_plan(planned: PlannedRun, *, commands: bool) -> None:
 
 def _limit_text(planned: PlannedRun) -> str:
     limits = planned.trial_limits
-    text = f"time limit: {format_duration(planned.upper_bound_s)}, if everything hangs"
-    if not limits:
-        return text
+    once = f"preparation {format_duration(planned.prepare_limit_s)}"
     spans = []
-    for key in _TRIAL_LIMITS:
+    for key in _TRIAL_LIMITS if limits else ():
         least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
-    how = "from the size of the case; set them with limits in the suite"
-    once = f"preparation {format_duration(planned.prepare_limit_s)}; per trial:"
-    return f"{text} ({once} {', '.join(spans)}, {how})"
+    what = f"{once}; of a trial: {', '.join(spans)}" if spans else once
+    return f"what hangs is stopped after: {what} (limits in the suite; by default from the size of the case)"
 
 
-def show_submission(
-    suite: Suite, out: Path, nodes: int | None, overrides: Sequence[str], *, as_json: bool
-) -> None:
+def print_submission(suite: Suite, submission: Submission, *, as_json: bool) -> None:
     """Show what would be submitted; the devices there, and thus the cases, are not known here."""
-    folder = (out / _RUN_PLACEHOLDER).resolve()
-    submission = queue_submission.resume_submission(suite, folder, nodes, overrides=overrides)
     if as_json:
-        print_json({"suite": suite.to_resolved(), "submission": dataclasses.asdict(submission)})
+        print_json({"suite": suite.to_resolved(), **submission_json(submission)})
         return
     print_text(
-        f"{suite.name}: submitted to {suite.launcher.name}; the cases depend on the devices of the "
-        f"nodes that it assigns (run distbench plan there)\n\nsubmission ({_RUN_PLACEHOLDER} stands for "
-        f"the run's folder):\n\n{queue_submission.to_shell(submission)}"
+        wrap_to_terminal(
+            f"{suite.name}: submitted to {suite.launcher.name}; the cases depend on the devices of the nodes "
+            "that it assigns (--gpus-per-node N lists them)",
+            0,
+            2,
+        )
+    )
+    print_text(_submission_text(submission))
+
+
+def submission_json(submission: Submission | None) -> dict[str, Any]:
+    """Return *submission* as ``--json`` prints it."""
+    return {"submission": dataclasses.asdict(submission)} if submission else {}
+
+
+def _submission_text(submission: Submission) -> str:
+    return (
+        f"\nsubmission ({RUN_PLACEHOLDER} stands for the run's folder):\n\n"
+        f"{queue_submission.to_shell(submission)}"
     )
 
 
@@ -160,6 +199,13 @@ def _print_size(planned: PlannedRun) -> None:
         f"{format_count(trials[MEASURE], 'trial')} ({suite.measure.trials} per case, {suite.measure.order}), "
         f"{others}{machine.device} x {machine.devices}"
     )
+    if not planned.is_at_hand:
+        gpus = format_count(machine.devices // machine.nodes, "GPU")
+        text = (
+            f"machine: {format_count(machine.nodes, 'node')} with {gpus} each, as given; assumed there: the "
+            "packages of this machine, and enough memory"
+        )
+        print_text(wrap_to_terminal(text, 0, 2))
     for name, each in machine.environments.items():
         versions = [f"{package} {each.packages.get(package, 'not installed')}" for package in _SHOWN_PACKAGES]
         print_text(wrap_to_terminal(f"@{name}: Python {each.python}, {', '.join(versions)}", 0, 2))
@@ -236,12 +282,12 @@ def _first_launches(planned: PlannedRun) -> Iterator[dict[str, Any]]:
         if task.round > 0 or task.problem:
             continue
         limits = trial_limits(planned.suite.limits, task, planned.suite.measure)
-        launch = trial_launch(planned.out / _RUN_PLACEHOLDER, planned.suite, task, limits)
+        launch = trial_launch(planned.out / RUN_PLACEHOLDER, planned.suite, task, limits)
         yield {
             "job": task.job.kind,
             "case": task.case.name,
             "case_id": task.case.id,
-            "environment": {RUN_ID_VARIABLE: _RUN_PLACEHOLDER, **launch.environment},
+            "environment": {RUN_ID_VARIABLE: RUN_PLACEHOLDER, **launch.environment},
             "commands": launcher.commands(launch),
         }
 

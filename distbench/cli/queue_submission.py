@@ -40,6 +40,19 @@ def to_arguments(overrides: Overrides) -> list[str]:
     return [*given, *(f"--{job}" for job in overrides.jobs)]
 
 
+RUN_PLACEHOLDER = "RUN"
+"""Placeholder for the folder and the ID of a run, which it gets when it starts."""
+
+
+def planned_submission(suite: Suite, out: Path, nodes: int | None, overrides: Sequence[str]) -> Submission:
+    """Build the submission of a run of *suite* below *out* that has no ID yet.
+
+    Raises:
+        UsageError: as of ``make_submission``.
+    """
+    return resume_submission(suite, (out / RUN_PLACEHOLDER).resolve(), nodes, overrides=overrides)
+
+
 def resume_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Submission:

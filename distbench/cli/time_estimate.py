@@ -118,12 +118,14 @@ class TimeEstimate:
     """The short trials."""
     short_measure: MeasureConfig
     """Settings of their measurement."""
+    is_at_hand: bool = True
+    """False: short trials can't be run here."""
 
     @classmethod
-    def from_runs(cls, plan: Plan, suite: Suite, out: Path) -> TimeEstimate:
+    def from_runs(cls, plan: Plan, suite: Suite, out: Path, *, is_at_hand: bool = True) -> TimeEstimate:
         """Estimate from earlier runs in *out*."""
         seconds = median_durations(out, map(_task_key, plan.trials), suite.measure)
-        return cls(plan, suite, out, seconds, {}, (), suite.measure)
+        return cls(plan, suite, out, seconds, {}, (), suite.measure, is_at_hand)
 
     def add_short_trials(self, trials: ShortTrialResults) -> TimeEstimate:
         """Return the estimate with the times of short *trials* added."""
@@ -195,10 +197,8 @@ class TimeEstimate:
             return "; ".join([self._source_text(), *self._caveats()])
         if self.short_trial_failures:
             return f"unknown: no short trial was measured: {self._failures_text()}"
-        return (
-            f"unknown: no earlier run of these cases in {self.out}; --estimate measures one short trial "
-            "of each"
-        )
+        how = "; --estimate measures one short trial of each" if self.is_at_hand else ""
+        return f"unknown: no earlier run of these cases in {self.out}{how}"
 
     def repeats_text(self) -> str:
         """Describe the time that repeating noisy trials may add."""
@@ -237,9 +237,8 @@ class TimeEstimate:
         if self.short_trial_failures:
             lacking.append(f"without cases whose short trial was not measured: {self._failures_text()}")
         elif cases := self.cases_without_time:
-            lacking.append(
-                f"without {format_count(len(cases), 'case')} that have not run yet (--estimate measures them)"
-            )
+            how = " (--estimate measures them)" if self.is_at_hand else ""
+            lacking.append(f"without {format_count(len(cases), 'case')} that have not run yet{how}")
         unknown = [task for task in self._trials if _task_key(task) not in self.seconds]
         others = Counter(task.job.kind for task in unknown if task.job.kind != MEASURE)
         kinds = [format_count(count, f"{kind} trial") for kind, count in others.items()]

@@ -1,6 +1,7 @@
 """Inspection of this machine without torch: devices, packages, and facts for records."""
 
 import ctypes.util
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -88,6 +89,13 @@ def detect_machine(device: str = "auto") -> Machine:
         device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
         compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
         memory=available_memory(),
+    )
+
+
+def gpu_nodes(nodes: int, gpus_per_node: int) -> Machine:
+    """*nodes* nodes that are not at hand, with *gpus_per_node* GPUs each and the packages of this machine."""
+    return dataclasses.replace(
+        detect_machine("cpu"), device="cuda", devices=nodes * gpus_per_node, nodes=nodes, memory=None
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ def plan(
     check: options.CheckOption = False,
     on: options.OnOption = "",
     nodes: options.NodesOption = None,
+    gpus_per_node: options.GpusPerNodeOption = None,
     commands: Annotated[
         bool, flag("--commands", text="Also show the commands that would be launched.")
     ] = False,
@@ -38,32 +40,43 @@ def plan(
     """
     from distbench.cli import queue_submission
     from distbench.cli.interruption import print_stopped
-    from distbench.cli.plan_output import PlannedRun, plan_json, print_plan, show_submission
-    from distbench.cli.time_estimate import TimeEstimate, run_short_trials
-    from distbench.cli.user_models import mark_refused_cases
-    from distbench.plan import launcher_machine, make_plan
-    from distbench.plan.environments import detect_environments
+    from distbench.cli.plan_output import plan_json, plan_run, print_plan, print_submission, submission_json
+    from distbench.cli.time_estimate import run_short_trials
     from distbench.suite import load_suite
 
-    if on and estimate:
-        raise UsageError("--estimate runs trials on this machine, and --on on another; use only one of them")
+    _check_options(on, nodes, gpus_per_node, is_local_only=estimate or commands)
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
     loaded = load_suite(suite, overrides)
+    submission = None
     if on:
-        show_submission(loaded, out, nodes, queue_submission.to_arguments(overrides), as_json=as_json)
+        arguments = queue_submission.to_arguments(overrides)
+        submission = queue_submission.planned_submission(loaded, out, nodes, arguments)
+    if submission and gpus_per_node is None:
+        print_submission(loaded, submission, as_json=as_json)
         return 0
-    machine = detect_environments(loaded, launcher_machine(loaded))
-    plan = mark_refused_cases(loaded, make_plan(loaded, machine), machine, quiet=as_json)
-    expected = TimeEstimate.from_runs(plan, loaded, out)
-    if estimate and expected.cases_without_time:
-        short = run_short_trials(loaded, expected.cases_without_time, out, context.obj)
+    planned = plan_run(loaded, out, nodes, gpus_per_node, quiet=as_json)
+    if estimate and planned.expected.cases_without_time:
+        short = run_short_trials(loaded, planned.expected.cases_without_time, out, context.obj)
         if short.stopped:
             return print_stopped(short.stopped, "")
-        expected = expected.add_short_trials(short)
-    planned = PlannedRun(loaded, machine, plan, expected, out)
+        planned = dataclasses.replace(planned, expected=planned.expected.add_short_trials(short))
     if as_json:
-        print_json(plan_json(planned))
+        print_json({**plan_json(planned), **submission_json(submission)})
     else:
-        print_plan(planned, commands=commands)
+        print_plan(planned, submission, commands=commands)
     # a short trial fails as the case would in a run
-    return 1 if expected.any_failed else 0
+    return 1 if planned.expected.any_failed else 0
+
+
+def _check_options(on: str, nodes: int | None, gpus_per_node: int | None, *, is_local_only: bool) -> None:
+    if gpus_per_node is not None and gpus_per_node < 1:
+        raise UsageError(f"--gpus-per-node = {gpus_per_node}: must be at least 1")
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"--nodes = {nodes}: must be at least 1")
+    if nodes is not None and not (on or gpus_per_node):
+        raise UsageError(f"--nodes = {nodes}: goes with --on or --gpus-per-node; add one of them")
+    if is_local_only and (on or gpus_per_node):
+        raise UsageError(
+            "--estimate and --commands are about this machine, --on and --gpus-per-node about others; "
+            "use only one of the two"
+        )

@@ -220,9 +220,51 @@ def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command
     assert time.startswith("expected time: unknown: no earlier run of these cases")
     text = " ".join(output.split())
     assert "--estimate measures one short trial of each" in text
-    assert "time limit: 6 h 15 min, if everything hangs" in text
+    assert "what hangs is stopped after: preparation 15 min 00 s; of a trial: start 2 min 00 s, " in text
+    assert "h 15 min" not in text, "the sum of all limits, which no run comes near"
     assert "distbench.worker" not in text
     assert "--commands shows what would be launched." in text
+
+
+def test_plan_lists_the_cases_of_nodes_that_are_not_at_hand(command, write):
+    suite = write(SUITE.replace("size: 8", "size: 32").replace("[1]", "auto"))
+    asked = ["plan", suite, "--gpus-per-node", "8", "--nodes", "4"]
+    code, output, errors = command(*asked)
+    text = " ".join(output.split())
+    assert (code, errors) == (0, "")
+    assert "cuda x 32" in text
+    assert "machine: 4 nodes with 8 GPUs each, as given" in text
+    assert "ddp/ws32/" in text
+    assert not any(word in text for word in ("sbatch", "--commands", "--estimate"))
+    _, output, _ = command(*asked, "--on", "slurm", "--json")
+    shown = json.loads(output)
+    assert (shown["device"], shown["devices"], shown["launches"]) == ("cuda", 32, [])
+    assert {each["world_size"] for each in shown["cases"]} == {1, 2, 4, 8, 16, 32}
+    assert shown["submission"]["command"][0] == "sbatch"
+
+
+def test_data_parallel_on_more_devices_than_a_node_has_is_unsupported(command, write):
+    suite = write(SUITE.replace("strategies: [single, ddp]", "strategies: [dp]"))
+    options = ["--world-sizes", "4,8", "--gpus-per-node", "4", "--nodes", "2", "--json"]
+    _, output, _ = command("plan", suite, *options)
+    reasons = {each["world_size"]: each["reason"] for each in json.loads(output)["cases"]}
+    assert reasons == {4: "", 8: "nn.DataParallel uses the devices of one node, which has 4"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--gpus-per-node", "0"], "--gpus-per-node = 0: must be at least 1"),
+        (["--gpus-per-node", "8", "--nodes", "0"], "--nodes = 0: must be at least 1"),
+        (["--nodes", "4"], "--nodes = 4: goes with --on or --gpus-per-node; add one of them"),
+        (["--gpus-per-node", "8", "--estimate"], "--estimate and --commands are about this machine"),
+        (["--gpus-per-node", "8", "--commands"], "--estimate and --commands are about this machine"),
+    ],
+)
+def test_plan_refuses_options_that_do_not_go_together(command, write, options, why):
+    code, output, errors = command("plan", write(SUITE), *options)
+    assert (code, output) == (2, "")
+    assert why in " ".join(errors.split())
 
 
 @pytest.mark.train

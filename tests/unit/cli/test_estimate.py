@@ -101,7 +101,7 @@ def test_what_only_a_run_tells_is_said_to_be_missing(planned: Planned) -> None:
 def test_trials_here_and_a_run_elsewhere_do_not_go_together(planned: Planned) -> None:
     done = planned("--estimate", "--on", "slurm")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--estimate runs trials on this machine, and --on on another" in done.stderr
+    assert "--estimate and --commands are about this machine" in done.stderr
 
 
 def test_what_a_killed_estimate_leaves_is_no_run(tmp_path: Path) -> None:
