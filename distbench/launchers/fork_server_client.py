@@ -21,7 +21,7 @@ from distbench.ipc.messages import (
 )
 from distbench.launchers.base import CancelCheck, LaunchError, never_cancelled
 from distbench.system import cgroup_memory
-from distbench.system.processes import exit_text, kill_tree, process_state
+from distbench.system.processes import exit_text, kill_tree, process_state, runqueue_seconds
 
 _ANSWER_TIMEOUT_S = 10.0
 # between an answer and the next query; a query costs a timed rank next to nothing, but not nothing
@@ -125,11 +125,12 @@ class ForkServerClient:
     ) -> M | None:
         """Wait up to *seconds* for the next event of this *kind*; buffer the others.
 
-        None if there is none in time, or if cancelled.
+        None if there is none in time, or if cancelled. On a busy machine, time in which the process is ready
+        to run and gets no CPU does not count.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds - runqueue_seconds(self.pid)
         while (found := next((event for event in self._unread if isinstance(event, kind)), None)) is None:
-            left = end - time.monotonic()
+            left = end + runqueue_seconds(self.pid) - time.monotonic()
             if not self.alive or is_cancelled() or left <= 0:
                 return None
             self._unread += self._receive(min(_POLL_S, left))

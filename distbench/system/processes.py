@@ -111,6 +111,17 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
+def runqueue_seconds(pid: int) -> float:
+    """Seconds that the main thread of process *pid* was ready to run and had no CPU; 0 if unknown.
+
+    The second field of ``/proc/PID/schedstat`` (Linux, Documentation/scheduler/sched-stats.rst).
+    """
+    try:
+        return int((_PROC / f"{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def processes_of_run(run_id: str) -> list[int]:
     """Ids of all live processes of run *run_id* except this one."""
     tag = f"{RUN_ID_VARIABLE}={run_id}".encode()
