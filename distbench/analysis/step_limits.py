@@ -114,7 +114,7 @@ class StepTimes:
     """Seconds of a step, mean over ranks, and its collectives; None: unknown.
 
     All times but ``step`` are parts of it. Those in which nothing is computed do not overlap;
-    ``recomputation`` and ``optimizer`` are wall time, with the idle time in them.
+    ``recomputation`` and ``optimizer`` are work (with idle time in older records of CPUs).
     """
 
     step: float
@@ -254,11 +254,11 @@ def gpu_idle_share(row: CaseSummary) -> float | None:
     The profiler lengthens the gaps between kernels but not the kernels, so the kernels' time under the
     profiler is compared with the timed step.
     """
-    names = ("profile_step_s", "profile_other_s", "step_s")
-    told = [row.values[name].value for name in names if name in row.values]
-    if row.case.device != "cuda" or len(told) < len(names) or told[-1] <= 0:
+    under_profiler, timed = (_value(row, name) for name in ("profile_step_s", "step_s"))
+    # older records have no part for idle time alone
+    idle = _value(row, "profile_idle_s") if "profile_idle_s" in row.values else _value(row, "profile_other_s")
+    if row.case.device != "cuda" or under_profiler is None or idle is None or not timed:
         return None
-    under_profiler, idle, timed = told
     return max(0.0, 1 - (under_profiler - idle) / timed)
 
 

@@ -17,15 +17,18 @@ ACTIVITY_KINDS = (COMPUTE, COMMUNICATION, COPY)
 """Kinds of activities of a rank in a step."""
 _STEP_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 """Parts of a step, as the profiler divides it."""
+_IDLE = "idle"
+"""The rest of it, which older records count to those parts."""
 _SECONDS = ("begin_s", "end_s", "busy_s")
 
 
 def step_shares(row: CaseSummary) -> dict[str, float]:
     """Share of each part in a profiled step; empty if any is unknown."""
-    parts = {part: found.value for part in _STEP_PARTS if (found := row.values.get(f"profile_{part}_s"))}
+    every = (*_STEP_PARTS, _IDLE)
+    parts = {part: found.value for part in every if (found := row.values.get(f"profile_{part}_s"))}
     # each is a median over trials; medians of parts need not add up to the median of the whole
     whole = sum(parts.values())
-    if len(parts) < len(_STEP_PARTS) or whole <= 0:
+    if not parts.keys() >= {*_STEP_PARTS} or whole <= 0:
         return {}
     return {part: seconds / whole for part, seconds in parts.items()}
 

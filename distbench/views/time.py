@@ -34,7 +34,8 @@ _SHARES = (
     _share("backward", "backw.", "in the backward pass"),
     _share("optimizer", "optim.", "in the optimizer"),
     _share("exposed_comm", "comm", "in communication that no computation hides", "lower"),
-    _share("other", "other", "in everything else"),
+    _share("other", "other", "in work outside of these parts"),
+    _share("idle", "idle", "in which nothing runs", "lower"),
 )
 _PARTS = {field.name: field.name for field in _SHARES} | {"exposed_comm": "exposed communication"}
 """Part of a step -> label in the legend."""
@@ -48,7 +49,8 @@ class TimeView(View):
     caption = (
         "step: step time without a profiler, mean over trials. The parts are shares of a profiled step "
         "(mean over ranks; they add up to 100%); the profiler slows the step by the factor in column slow, "
-        "so read them as shares. comm: communication that no computation hides. imbal.: imbalance, work of "
+        "so read them as shares. comm: communication that no computation hides. idle: nothing runs, as when "
+        "Python runs between operations, which the profiler lengthens. imbal.: imbalance, work of "
         "the slowest rank over that of the median rank, 1 is best. first: the very first step; build: model, "
         "engine and optimizer."
     )
@@ -84,6 +86,8 @@ class TimeView(View):
             )
             for row, _, times in shown.items
         ]
+        # older records have no part for idle time
+        labels = {part: label for part, label in _PARTS.items() if any(part in bar.parts for bar in bars)}
         axis = CaseAxis.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
         most, name = max((step_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
         yield Chart(
@@ -94,7 +98,7 @@ class TimeView(View):
             f"legend).{shown.truncation_note}",
             make_figure(
                 stacked_bars(
-                    bars, _PARTS, STEP_PARTS, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
+                    bars, labels, STEP_PARTS, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
                 ),
                 "ms of a step (lower is better)",
                 rows=axis.labels,
@@ -115,8 +119,11 @@ def _step_text(row: CaseSummary) -> str:
 
 
 def _share_cell(row: CaseSummary, part: str) -> TableCell:
-    share = step_shares(row).get(part)
-    return TableCell(share, reason=row.absence_reasons.get("profile_step_s", "") if share is None else "")
+    shares = step_shares(row)
+    if part in shares:
+        return TableCell(shares[part])
+    older = "its record is older than this part of a step" if shares else ""
+    return TableCell(None, reason=older or row.absence_reasons.get("profile_step_s", ""))
 
 
 def _absence_notes(names: dict[str, str], rows: Sequence[CaseSummary]) -> list[str]:

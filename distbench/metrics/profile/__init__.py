@@ -35,13 +35,15 @@ _SCOPE_DOCS = {
 
 STEP_PART_DOCS = {
     "data": "Making and moving the batch.",
-    "forward": "The forward pass, without exposed communication.",
-    "backward": "The backward pass, without updates inside it and exposed communication.",
+    "forward": "Operations of the forward pass, without exposed communication.",
+    "backward": "Operations of the backward pass, without updates inside it and exposed communication.",
     "optimizer": "Clipping and the update, also inside the backward pass, without exposed communication.",
     "exposed_comm": "Communication that no computation hides.",
-    "other": "The rest: the loop, gaps, idle device.",
+    "other": "Work outside of these parts, such as a hook of the user.",
+    "idle": "Nothing runs: Python between operations, launches, an idle device.",
 }
-"""Part of a step -> definition; the parts add up to the step."""
+"""Part of a step -> definition; the parts add up to the step. Older records have no ``idle``: on a GPU it is
+in ``other``, on a CPU in the part that it lies in."""
 
 WARM_STEPS = {"cuda": 1}
 """Kind of device -> steps at the start of the pass ``profile`` that are excluded: on a GPU the first one
@@ -76,7 +78,7 @@ class Profile(Metric):
     passes = frozenset({"profile", "unsynced"})
     columns = (
         *columns_of("s", None, "mean", per_step=True)(
-            profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
+            profile_step_s="Wall time of a step under the profiler; the sum of the parts below.",
         ),
         *columns_of("", None, "first")(
             profile_slowdown="Slowest rank's profile_step_s over its step_s: the overhead of the profiler.",

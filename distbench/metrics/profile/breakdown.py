@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 
 from distbench.metrics.communication.traffic import CollectiveCall
 from distbench.metrics.profile import STEP_PART_DOCS
-from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, length, union
+from distbench.metrics.profile.intervals import (
+    TimeInterval,
+    TimeIntervals,
+    difference,
+    intersection,
+    length,
+    union,
+)
 from distbench.metrics.profile.trace import ProfilerEvent, Trace, clip_to_step, launched_in
 
 
@@ -16,9 +23,9 @@ def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[st
     """Seconds of each of ``STEP_PART_DOCS`` in *step*; they add up to its length.
 
     *comm* has the times of collectives. Only the part of them that no computation hides counts, and it is
-    subtracted from the other parts. On a CPU the other parts are wall time of the training thread; on a
-    device they are the time in which it was busy with work launched in that part, so its idle time is
-    ``other``.
+    subtracted from the other parts. Forward pass, backward pass and optimizer are the time in which
+    operations of that part ran (on a CPU), or kernels and copies that it launched (on a GPU). Making a batch
+    counts whole.
     """
     exposed = difference(clip_to_step(comm, step), trace.compute_intervals)
     seconds = {"exposed_comm": length(exposed)}
@@ -27,7 +34,9 @@ def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[st
         own = difference(clip_to_step(intervals, step), taken)
         seconds[name] = length(own)
         taken = union([*taken, *own])
-    seconds["other"] = (step[1] - step[0]) - sum(seconds.values())
+    work = union([*trace.compute_intervals, *(copy.interval for copy in trace.copies)])
+    seconds["other"] = length(difference(clip_to_step(work, step), taken))
+    seconds["idle"] = (step[1] - step[0]) - sum(seconds.values())
     return {name: seconds.get(name, 0.0) for name in STEP_PART_DOCS}
 
 
@@ -35,7 +44,8 @@ def _marked_intervals(trace: Trace) -> dict[str, list[TimeInterval]]:
     # the optimizer may run inside the backward pass: earlier names are subtracted from later ones
     marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "optimizer", "backward")}
     if not trace.is_on_device:
-        return marks
+        ran = {name: intersection(trace.compute_intervals, mark) for name, mark in marks.items()}
+        return {**ran, "data": marks["data"]}
     work = [*trace.kernels, *trace.copies]
     by_part = {name: launched_in(work, marks[name]) for name in ("forward", "optimizer", "backward")}
     # the host prepares a batch while the device may still be busy: only the time that the device waits counts

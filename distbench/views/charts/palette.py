@@ -20,7 +20,8 @@ STEP_PARTS = {
     "backward": _BACKWARD,
     "optimizer": _OPTIMIZER,
     "exposed_comm": _EXPOSED,
-    "other": "#84898F",
+    "other": "#8A6D9B",
+    "idle": "#84898F",
 }
 """Parts of a step."""
 PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}

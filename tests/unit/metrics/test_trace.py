@@ -23,6 +23,7 @@ from distbench.metrics.profile import Profile
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS, match_collectives, step_parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
 from distbench.metrics.profile.nodes import Transfer, busbw, link_values
+from distbench.metrics.profile.step_timeline import timeline_rows
 from distbench.metrics.profile.trace import read_trace, starting_in
 from distbench.metrics.steptime import drift
 from support.profiler_events import Events, cpu_step
@@ -57,24 +58,27 @@ def parts_of(events: Events) -> dict[str, float]:
 def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> None:
     assert parts_of(cpu_step()) == {
         "data": 5,
-        "forward": 30,
-        "backward": 35,
-        "optimizer": 12,
+        "forward": 28,
+        "backward": 33,
+        "optimizer": 10,
         "exposed_comm": 15,
-        "other": 3,
+        "other": 0,
+        "idle": 9,
     }
 
 
 def test_updates_inside_of_the_backward_pass_are_the_optimizers() -> None:
     events = Events().mark("step", 0, 20).mark("backward", 2, 18).op("aten::mm", 2, 18)
     events.mark("optimizer", 5, 7).mark("optimizer", 12, 15).mark("optimizer", 18, 19)
+    events.op("aten::_fused_adamw_", 18, 19)
     assert parts_of(events) == {
         "data": 0,
         "forward": 0,
         "backward": 11,
         "optimizer": 6,
         "exposed_comm": 0,
-        "other": 3,
+        "other": 0,
+        "idle": 3,
     }
 
 
@@ -91,11 +95,12 @@ def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_
     events.op("c10d::send", 0, 1).gloo("send", 0, 12, 1, thread=1).op("aten::mm", 2, 10)
     assert parts_of(events) == {
         "data": 0,
-        "forward": 16,
+        "forward": 8,
         "backward": 0,
         "optimizer": 0,
         "exposed_comm": 4,
         "other": 0,
+        "idle": 8,
     }
 
 
@@ -127,8 +132,49 @@ def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched() -> 
         "backward": 30,
         "optimizer": 10,
         "exposed_comm": 15,
-        "other": 11,
+        "other": 0,
+        "idle": 11,
     }
+
+
+def test_on_a_cpu_nothing_that_is_idle_counts_to_a_part() -> None:
+    events = Events().mark("step", 0, 100).mark("forward", 0, 40).mark("backward", 40, 80)
+    events.mark("optimizer", 85, 100)
+    # Python between operations
+    events.op("aten::mm", 10, 20).op("aten::mm", 25, 30).op("aten::mm", 45, 75)
+    # a hook between the backward pass and the update
+    events.op("aten::norm", 80, 85).op("aten::_foreach_add_", 90, 99)
+    assert parts_of(events) == {
+        "data": 0,
+        "forward": 15,
+        "backward": 30,
+        "optimizer": 9,
+        "exposed_comm": 0,
+        "other": 5,
+        "idle": 41,
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100), st.sampled_from("cow")), max_size=12))
+def test_a_part_of_a_step_is_as_long_in_the_breakdown_as_in_the_timeline(
+    pieces: list[tuple[int, int, str]],
+) -> None:
+    events = Events().mark("step", 0, 100).mark("data", 0, 5).mark("forward", 5, 35).mark("backward", 35, 85)
+    events.mark("optimizer", 85, 95)
+    for begin, end, kind in pieces:
+        if kind == "c":
+            events.gloo("all_reduce", min(begin, end), max(begin, end), 1)
+        else:
+            events.op("aten::mm", min(begin, end), max(begin, end), thread=1)
+    trace = read_trace(events.found)
+    (step,) = trace.marks["step"]
+    shown: dict[str, float] = {}
+    for row in timeline_rows(trace, step, [], 0, 0.0):
+        if row["kind"] == "compute":
+            shown[row["name"]] = shown.get(row["name"], 0.0) + row["busy_s"]
+    found = parts_of(events)
+    for name in ("forward", "backward", "optimizer", "other"):
+        assert found[name] == pytest.approx(shown.get(name, 0.0) / MS, abs=0.01)
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100), st.sampled_from("fbcow")), max_size=12))

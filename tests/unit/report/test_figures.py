@@ -66,7 +66,14 @@ def chart(found: dict[str, Chapter], id_: str) -> Chart:
 
 def profiled(of: Case, tokens_per_s: float, exposed: float, work: list[list[float]]) -> Record:
     """Return a record whose step takes 10 s under the profiler, *exposed* s of it in communication."""
-    parts = {"data": 0.0, "forward": 3.0, "backward": 6.0 - exposed, "optimizer": 1.0, "other": 0.0}
+    parts = {
+        "data": 0.0,
+        "forward": 3.0,
+        "backward": 5.5 - exposed,
+        "optimizer": 1.0,
+        "other": 0.0,
+        "idle": 0.5,
+    }
     values = {f"profile_{part}_s": seconds for part, seconds in parts.items()}
     values |= {"profile_step_s": 10.0, "profile_exposed_comm_s": exposed}
     values |= {"comm_s": exposed, "comm_exposed_s": exposed, "step_s": 9.0, "work_s": 9.0}
@@ -221,6 +228,15 @@ def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
     # ms of a step of 9 s without the profiler, though it takes 10 s with it
     assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(9000)
     assert "ddp, 20%" in found.finding
+    idle = found.figure["data"][-1]
+    assert (idle["name"], idle["x"]) == ("idle", [pytest.approx(450)])
+
+
+def test_a_record_that_does_not_know_its_idle_time_has_no_bar_of_it() -> None:
+    older = profiled(DDP, 100, 2.0, [[9.0], [10.0]])
+    values = {name: value for name, value in older.values.items() if name != "profile_idle_s"}
+    found = chart(page(replace(older, values=values)), "time-parts")
+    assert "idle" not in [trace["name"] for trace in found.figure["data"]]
 
 
 def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
