@@ -153,7 +153,7 @@ class Seed:
             mistaken,
             [
                 Training(
-                    dataclasses.replace(setting, weights=write_perturbed_weights(setting, number)),
+                    dataclasses.replace(setting, weights_file=write_perturbed_weights(setting, number)),
                     order=number,
                 ).losses()
                 for number in range(SensitivitySection.trainings)
